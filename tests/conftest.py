@@ -2,10 +2,13 @@
 
 import gc
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.kit.postgres import Postgres, running
+
+from mainspring.storage.location import Location, parse_location
 
 # Derandomised: the same examples in every run, so a failure is a failure for everybody. `thorough` looks further.
 settings.register_profile("steady", max_examples=100, derandomize=True, deadline=None, database=None)
@@ -31,3 +34,22 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A real PostgreSQL, one for each process of tests that asks for it."""
+    with running() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def shared_database(postgres: Postgres) -> str:
+    return postgres.database()
+
+
+@pytest.fixture
+def emptied(postgres: Postgres, shared_database: str) -> Location:
+    """An empty database on a server. Its tables stay, because to make them takes a while."""
+    postgres.empty(shared_database)
+    return parse_location(shared_database)

@@ -33,11 +33,13 @@ class Served:
 
 
 @contextmanager
-def serving(folder: Path, turns: Script, *options: str, env: dict[str, str] | None = None) -> Iterator[Served]:
+def serving(
+    folder: Path, turns: Script, *options: str, env: dict[str, str] | None = None, database: str | None = "served.db"
+) -> Iterator[Served]:
     script = folder / "script.json"
     script.write_text(json.dumps({"turns": turns}))
     command = [sys.executable, "-m", "mainspring", "serve", "--port", "0", "--model", f"scripted:{script}"]
-    command += ["--database", str(folder / "served.db"), *options]
+    command += [*(() if database is None else ("--database", str(folder / database))), *options]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
     with start(command, stderr=STDOUT, cwd=folder, env=environment) as process:
         assert process.stdout is not None

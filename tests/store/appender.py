@@ -1,4 +1,4 @@
-"""A process to be killed: `python -m tests.store.appender FILE` drives runs without end and prints what is durable."""
+"""A process to be killed: `python -m tests.store.appender DATABASE` drives runs without end and prints what is durable."""
 
 import asyncio
 import sys
@@ -7,8 +7,9 @@ from itertools import count
 from tests.store.logs import answer, begin, end, pieces, say
 
 from mainspring.core.events import Recorded
-from mainspring.ports import Snapshot
-from mainspring.storage.sqlite_runs import SqliteStore
+from mainspring.ports import Snapshot, Store
+from mainspring.storage.choose_store import open_store
+from mainspring.storage.location import parse_location
 
 LENGTH = 24
 
@@ -21,7 +22,7 @@ def answer_of(id: str) -> Snapshot:
     return answer(id, f"{id} says " * 100)
 
 
-async def drive(store: SqliteStore, lane: int) -> None:
+async def drive(store: Store, lane: int) -> None:
     for number in count():
         id = f"{lane}-{number}"
         for segment in pieces(log_of(id), range(1, LENGTH, 2 + lane)):
@@ -30,8 +31,8 @@ async def drive(store: SqliteStore, lane: int) -> None:
             print(id, last, flush=True)
 
 
-async def main(path: str) -> None:
-    async with SqliteStore(path) as store:
+async def main(database: str) -> None:
+    async with open_store(parse_location(database)) as store:
         await asyncio.gather(*[drive(store, lane) for lane in range(4)])
 
 

@@ -11,10 +11,8 @@ from mainspring.core.items import assistant, user
 from mainspring.core.response import Response
 from mainspring.core.spec import Conversation, RunSpec
 from mainspring.ports import Filter, Note, Segment, Snapshot, Store, StoredRun
-from mainspring.storage.memory_runs import MemoryStore
-from mainspring.storage.sqlite_runs import SqliteStore
 
-AnyStore = MemoryStore | SqliteStore
+AnyStore = Store
 
 
 async def ended(store: Store, id: str, *said: str, parent: str | None = None, at: float = 1.0) -> None:

@@ -10,6 +10,8 @@ from tests.kit.processes import run, start
 from tests.store.appender import LENGTH, answer_of, log_of
 from tests.store.logs import begin, say
 
+from mainspring.storage.choose_store import open_store
+from mainspring.storage.location import Location
 from mainspring.storage.run_rows import RUNS
 from mainspring.storage.sqlite_runs import SqliteStore
 
@@ -45,9 +47,9 @@ asyncio.run(wait_for_all_of_it(path))
 """
 
 
-def killed_after(path: Path, lines: int) -> dict[str, int]:
+def killed_after(database: str, lines: int) -> dict[str, int]:
     """Runs the appender until it has printed so many lines, kills it, and returns the last durable number of each run."""
-    command = [sys.executable, "-m", "tests.store.appender", str(path)]
+    command = [sys.executable, "-m", "tests.store.appender", database]
     with start(command, cwd=ROOT) as process:
         assert process.stdout is not None
         seen = [process.stdout.readline() for _ in range(lines)]
@@ -59,10 +61,9 @@ def killed_after(path: Path, lines: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("lines", [1, 7, 40, 150, 400])
-async def test_a_killed_process_leaves_a_readable_file_with_a_prefix_of_every_log(tmp_path: Path, lines: int) -> None:
-    path = tmp_path / "runs.db"
-    durable = killed_after(path, lines)
-    async with SqliteStore(path) as store:
+async def test_a_killed_process_leaves_a_readable_database_with_a_prefix_of_every_log(location: Location, lines: int) -> None:
+    durable = killed_after(location.given, lines)
+    async with open_store(location) as store:
         page = await store.list(limit=10_000)
         assert not page.has_more
         lengths = {run.id: len(await store.events(run.id)) for run in page.runs}

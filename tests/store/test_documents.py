@@ -9,11 +9,10 @@ from msgspec.structs import replace
 from tests.store.logs import answer, begin, end
 
 from mainspring.core.errors import StoreError, Superseded
-from mainspring.ports import Document
-from mainspring.storage.memory_runs import MemoryStore
+from mainspring.ports import Document, Store
 from mainspring.storage.sqlite_runs import SqliteStore
 
-AnyStore = MemoryStore | SqliteStore
+AnyStore = Store
 
 
 def note(id: str, body: bytes = b"{}", *, tenant: str = "", parent: str = "", kind: str = "note") -> Document:

@@ -3,13 +3,16 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.store.logs import logs, pieces, snapshots
 
 from mainspring.core.events import Recorded, RunEnded, encode_log
 from mainspring.core.items import encode
 from mainspring.ports import Snapshot, Store
+from mainspring.storage.choose_store import open_store
+from mainspring.storage.location import parse_location
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring.storage.sqlite_runs import SqliteStore
 
@@ -64,3 +67,17 @@ async def test_a_log_may_be_continued_by_the_next_process(
                 await keep(store, part, snapshot)
         async with SqliteStore(Path(folder) / "runs.db") as store:
             await expect(store, log, snapshot)
+
+
+@pytest.mark.slow
+@settings(max_examples=40)
+@given(logs(), cuts, snapshots())
+async def test_a_server_gives_back_any_log_in_any_segments_even_to_another_process(
+    shared_database: str, log: list[Recorded], cuts: list[int], snapshot: Snapshot
+) -> None:
+    location = parse_location(shared_database)
+    async with open_store(location) as store, open_store(location) as other:
+        await keep(store, pieces(log, cuts), snapshot)
+        await expect(store, log, snapshot)
+        await expect(other, log, snapshot)
+        await store.delete("resp_1")

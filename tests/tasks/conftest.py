@@ -20,7 +20,6 @@ from mcp_types import CallToolResult, TextContent
 from tests.clients.process import environment
 from tests.kit.processes import Process, start
 from tests.kit.waiting import PATIENCE
-from tests.tasks.postgres import Postgres, running
 
 from mainspring_tasks.server.identity import fix_user
 from mainspring_tasks.server.mcp_server import build_task_server
@@ -34,12 +33,6 @@ Call = Callable[..., Awaitable[Json]]
 ANSWERS = {name: jsonschema_rs.validator_for(tool.answer) for name, tool in CALLABLE.items()}
 SERVE = [sys.executable, "-m", "mainspring", "tasks", "serve"]
 NOBODY = "6a1f6f0e-2a0c-4d56-8a4e-0d2f3c1b9e77"
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
-    with running() as server:
-        yield server
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from tests.tasks.postgres import Postgres
+from tests.kit.postgres import Postgres
 
 from mainspring_tasks.server.perform import perform
 from mainspring_tasks.server.task import Task, TaskReply, make_task

@@ -4,8 +4,8 @@ import asyncio
 import sys
 
 import pytest
+from tests.kit.postgres import Postgres
 from tests.tasks.conftest import NOBODY
-from tests.tasks.postgres import Postgres
 
 from mainspring.core.errors import InvalidRequest, StoreError
 from mainspring_tasks.server.perform import perform

@@ -16,10 +16,10 @@ from mcp.client.stdio import StdioServerParameters
 from mcp.shared.exceptions import MCPError
 from tests.clients.process import environment
 from tests.kit import processes
+from tests.kit.postgres import Postgres
 from tests.kit.processes import DEVNULL, PIPE, Ended, start
 from tests.kit.waiting import PATIENCE
 from tests.tasks.conftest import SERVE, Json, by_http, by_stdio, calling, served
-from tests.tasks.postgres import Postgres
 
 from mainspring.core.errors import InvalidRequest
 from mainspring_tasks.server.identity import issue_token, read_secret

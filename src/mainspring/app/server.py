@@ -6,7 +6,7 @@ from logging import getLogger
 from time import time
 from typing import Final, get_args
 
-from anyio import create_task_group
+from anyio import create_task_group, fail_after
 from msgspec import Struct
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -117,6 +117,7 @@ class Health(Struct, frozen=True):
 
 
 READINESS: Final = "readiness"
+READY_SECONDS: Final = 2.0
 
 
 class HealthRoutes:
@@ -145,8 +146,11 @@ class HealthRoutes:
     async def ready(self, request: Request) -> HttpResponse:
         """Reports whether the server can write to its store."""
         try:
-            await self._store.put([Document(READINESS, "probe", str(time()).encode())])
+            with fail_after(READY_SECONDS):
+                await self._store.put([Document(READINESS, "probe", str(time()).encode())])
         except StoreError as error:
             raise Fault(503, "not_ready", f"nothing can be written: {error.message}") from None
+        except TimeoutError:
+            raise Fault(503, "not_ready", f"nothing could be written within {READY_SECONDS:g} seconds") from None
         # Requests are served without the tools of a server that is down, so that is no reason to send them elsewhere.
         return json_response(Health("ready", mcp={server.label: server.state for server in self._list_servers()}))

@@ -39,7 +39,7 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     port: Annotated[int, Meta(ge=0, le=65_535)] = 8080
     """The port to listen at; 0 picks a free one."""
     database: str = "mainspring.db"
-    """The file that keeps everything."""
+    """The file that keeps everything, or the `postgresql://` URL of a database that does; see docs/storage.md."""
     api_key: str | None = None
     """A key that every client must send. `mainspring keys` makes more, with tenants and scopes."""
     http: HttpSettings = HttpSettings()

@@ -17,7 +17,11 @@ def choose_store(location: Location | None) -> Store:
         from mainspring.storage.sqlite_runs import SqliteStore
 
         return SqliteStore(location.file)
-    raise InvalidRequest(f"runs cannot be kept in {location} yet; name a file", param="database")
+    try:
+        from mainspring.storage.postgres.postgres_runs import PostgresStore
+    except ImportError:
+        raise InvalidRequest("PostgreSQL needs another package: pip install 'mainspring[postgres]'", param="database") from None
+    return PostgresStore(location)
 
 
 @asynccontextmanager

@@ -1,0 +1,335 @@
+"""Runs kept in a PostgreSQL database, which any number of processes on any number of machines may share.
+
+`server` asks it, `writer` writes to it, `run_tables` and `batch` know its tables. The primary key of segments sees to it that a
+log has one writer, whichever process that is.
+"""
+
+from asyncio import Future, gather, get_running_loop
+from collections.abc import Sequence
+from typing import Any, Self
+
+from mainspring.core.conversation_items import ITEM, build_history
+from mainspring.core.errors import InvalidRequest, MainspringError, Malformed
+from mainspring.core.events import Recorded, decode_log
+from mainspring.core.history import Entry
+from mainspring.core.items import Item, decode
+from mainspring.core.response import Response
+from mainspring.core.spec import Conversation
+from mainspring.ports import EVERY_RUN, Document, Filter, Link, Note, Page, Segment, Snapshot, StoredRun
+from mainspring.storage.location import Location
+from mainspring.storage.postgres.batch import DOCUMENT_COLUMNS, document_values, family_of, key_of
+from mainspring.storage.postgres.run_tables import RUNS, escape, make_key, unescape
+from mainspring.storage.postgres.server import Connection, Row, Server
+from mainspring.storage.postgres.writer import Undone, Writer
+from mainspring.storage.run_rows import MOST_HOLDING_BYTES
+from mainspring.storage.segment import collect_item_ids, not_ended, not_found, pick_items
+
+_RUN = "SELECT id, status, created_at, parent, model, background, response, tenant, conversation FROM mainspring_runs"
+_EVENTS = """
+    SELECT body FROM mainspring_segments
+    WHERE run = (SELECT number FROM mainspring_runs WHERE key = $1) AND last > $2 ORDER BY first
+"""
+_HOLDING = """
+    SELECT DISTINCT found.number, found.size FROM unnest($1::bytea[]) AS wanted (key), LATERAL (
+        SELECT run.number, octet_length(run.entries) AS size
+        FROM mainspring_items item JOIN mainspring_runs run ON run.number = item.run
+        WHERE item.key = wanted.key AND run.tenant = $2 ORDER BY item.run DESC LIMIT 1
+    ) found ORDER BY found.number
+"""
+# UNION, not UNION ALL: a link that has been followed is not followed again.
+_LINKED = """
+    WITH RECURSIVE links (number, parent_key) AS (
+        SELECT number, parent_key FROM mainspring_runs WHERE key = $1 AND tenant = coalesce($2, tenant)
+        UNION
+        SELECT run.number, run.parent_key FROM links JOIN mainspring_runs run ON run.key = links.parent_key
+    )
+"""
+_LINKS = f"""
+    {_LINKED}
+    SELECT run.id, run.parent, run.entries, run.tenant, run.conversation FROM links JOIN mainspring_runs run USING (number)
+"""
+# The length of a value is told without reading it.
+_LINKED_BYTES = f"""
+    {_LINKED}
+    SELECT octet_length(run.entries), run.tenant, run.conversation FROM links JOIN mainspring_runs run USING (number)
+"""
+_RUN_BYTES = """
+    SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM mainspring_segments
+    WHERE run = (SELECT number FROM mainspring_runs WHERE key = $1)
+"""
+_DOCUMENT_BYTES = "SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM mainspring_documents WHERE folder = $1"
+_DOCUMENT = "SELECT kind, id, body, tenant, parent, number FROM mainspring_documents"
+_LOCK_PARENTS = """
+    SELECT family FROM mainspring_documents WHERE family = ANY($1::bytea[]) AND parent = '' ORDER BY number FOR NO KEY UPDATE
+"""
+_PUT = f"""
+    INSERT INTO mainspring_documents ({DOCUMENT_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (key)
+"""
+
+
+class PostgresStore:
+    """A `ports.Store` in a database. Making one has no effect; it is used between `open` and `close`, in one event loop.
+
+    Cancelling the future of an append does not take the append back.
+    """
+
+    is_durable = True
+
+    def __init__(self, location: Location) -> None:
+        self._server = Server(location)
+        self._writer = Writer(self._server)
+
+    async def open(self) -> None:
+        """Connects, and makes the tables if they are missing. Does nothing if it is open.
+
+        Raises `StoreError` that says what to do if the server cannot be reached or used: no such database, wrong password, a
+        replica, too old, no rights, or tables that a newer version has made.
+        """
+        if self._server.is_open:
+            return
+        await self._server.open(RUNS)
+        try:
+            await self._writer.open()
+        except BaseException:
+            self._server.close()
+            raise
+
+    async def close(self) -> None:
+        """Finishes what has begun, then lets the connections go."""
+        if self._server.is_open:
+            await self._writer.close()
+            self._server.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def append(
+        self, run_id: str, records: Sequence[Recorded], snapshot: Snapshot | None = None, notes: Sequence[Note] = ()
+    ) -> Future[None]:
+        try:
+            return self._writer.append(Segment(run_id, tuple(records), snapshot, tuple(notes)))
+        except Malformed as error:
+            refused: Future[None] = get_running_loop().create_future()
+            refused.set_exception(error)
+            return refused
+
+    def append_all(self, segments: Sequence[Segment]) -> Future[list[MainspringError | None]]:
+        # They fail with nothing else.
+        return gather(*[self._writer.append(each) for each in segments], return_exceptions=True)  # type: ignore[return-value]
+
+    async def events(self, run_id: str, after: int = -1) -> list[Recorded]:
+        key = make_key(run_id)
+        rows = await self._server.fetch(_EVENTS, key, after)
+        if not rows and not await self._server.fetch("SELECT 1 FROM mainspring_runs WHERE key = $1", key):
+            raise not_found(run_id)
+        return [record for [body] in rows for record in decode_log(body) if record.seq > after]
+
+    async def load(self, run_id: str) -> StoredRun:
+        for row in await self._server.fetch(f"{_RUN} WHERE key = $1", make_key(run_id)):
+            return _read_run(row)
+        raise not_found(run_id)
+
+    async def items(self, ids: Sequence[str], *, tenant: str = "") -> dict[str, Item]:
+        """Of several runs that hold an item, the newest has the last word. Raises `InvalidRequest` if too much must be read."""
+        found = await self._server.fetch(_HOLDING, [make_key(id) for id in set(ids)], escape(tenant))
+        if sum([size for _, size in found]) > MOST_HOLDING_BYTES:
+            told = f"the responses that hold these {len(ids)} items have more than {MOST_HOLDING_BYTES} bytes; name fewer"
+            raise InvalidRequest(told, param="input", code="string_above_max_length")
+        query = "SELECT entries FROM mainspring_runs WHERE number = ANY($1::bigint[]) ORDER BY number"
+        rows = await self._server.fetch(query, [number for number, _ in found]) if found else ()
+        return pick_items(ids, [decode(entries, list[Entry]) for [entries] in rows])
+
+    async def history(self, run_id: str, *, tenant: str | None = None) -> list[Entry]:
+        rows = await self._server.fetch(_LINKS, make_key(run_id), None if tenant is None else escape(tenant))
+        links = {unescape(id): rest for id, *rest in rows}
+        found: list[Sequence[Entry]] = []
+        wanted: str | None = run_id
+        while wanted is not None:
+            if wanted not in links:
+                raise not_found(wanted)
+            parent, entries, owner, conversation = links.pop(wanted)
+            if entries is None:
+                raise not_ended(wanted)
+            found.append(decode(entries, list[Entry]))
+            if conversation is not None:
+                found.append(await self._read_conversation(unescape(owner), decode(conversation, Conversation)))
+            wanted = None if parent is None else unescape(parent)
+        return [entry for entries in reversed(found) for entry in entries]
+
+    async def _read_conversation(self, tenant: str, conversation: Conversation) -> Sequence[Entry]:
+        """What a run found in its conversation."""
+        items = await self.documents(ITEM, tenant=tenant, parent=conversation.id, after=conversation.upto + 1, newest_first=True)
+        return build_history([decode(item.body, Item) for item in reversed(items)], conversation.waiting).entries
+
+    async def measure_history(self, run_id: str, *, tenant: str | None = None) -> int:
+        rows = await self._server.fetch(_LINKED_BYTES, make_key(run_id), None if tenant is None else escape(tenant))
+        size = sum([entries or 0 for entries, _, _ in rows])
+        for _, owner, conversation in rows:
+            if conversation is not None:
+                shared = decode(conversation, Conversation).id
+                size += await self.measure_documents(ITEM, tenant=unescape(owner), parent=shared)
+        return size
+
+    async def measure_run(self, run_id: str) -> int:
+        [[size]] = await self._server.fetch(_RUN_BYTES, make_key(run_id))
+        return int(size)
+
+    async def measure_documents(self, kind: str, *, tenant: str = "", parent: str = "") -> int:
+        [[size]] = await self._server.fetch(_DOCUMENT_BYTES, make_key(tenant, parent, kind))
+        return int(size)
+
+    async def list(
+        self, *, limit: int = 20, after: str | None = None, newest_first: bool = True, only: Filter = EVERY_RUN
+    ) -> Page:
+        values: list[object] = []
+        conditions = list(_list_conditions(only, values))
+        if after is not None:
+            seen = "SELECT created_at, number FROM mainspring_runs WHERE key = $1 AND tenant = coalesce($2, tenant)"
+            tenant = None if only.tenant is None else escape(only.tenant)
+            if not (place := await self._server.fetch(seen, make_key(after), tenant)):
+                raise not_found(after, "after")
+            sign, (moment, number) = "<" if newest_first else ">", place[0]
+            conditions.append(f"(created_at, number) {sign} ({_take(values, moment)}::float8, {_take(values, number)}::bigint)")
+        order = "DESC" if newest_first else "ASC"
+        where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+        query = f"{_RUN} {where} ORDER BY created_at {order}, number {order} LIMIT {_take(values, limit + 1)}"
+        runs = [_read_run(row) for row in await self._server.fetch(query, *values)]
+        return Page(tuple(runs[:limit]), has_more=len(runs) > limit)
+
+    async def list_unfinished(self) -> Sequence[str]:
+        query = "SELECT id FROM mainspring_runs WHERE status = 'in_progress' ORDER BY created_at, number"
+        return [unescape(id) for [id] in await self._server.fetch(query)]
+
+    async def delete(self, run_id: str) -> None:
+        async def forget(connection: Connection) -> None:
+            # This waits for whoever is adding to the log; what that has added is seen by the next statement.
+            gone = "DELETE FROM mainspring_runs WHERE key = $1 RETURNING number, entries"
+            row = await connection.fetchrow(gone, make_key(run_id))
+            if row is None:
+                raise not_found(run_id)
+            held = collect_item_ids(decode(row["entries"], list[Entry])) if row["entries"] is not None else ()
+            rest = (
+                "WITH items AS (DELETE FROM mainspring_items WHERE run = $1 AND key = ANY($2::bytea[])) "
+                "DELETE FROM mainspring_segments WHERE run = $1"
+            )
+            await connection.execute(rest, row["number"], [make_key(id) for id in held])
+
+        await self._writer.transact(forget)
+
+    async def put(self, documents: Sequence[Document], *, if_absent: bool = False) -> bool:
+        if len(documents) == 1:
+            return await self._writer.put(documents[0], if_absent=if_absent)
+        tops = {family_of(document) for document in documents if not document.parent}
+        families = {family_of(document) for document in documents if document.parent} - tops
+        otherwise = "DO NOTHING RETURNING 1" if if_absent else "DO UPDATE SET body = excluded.body RETURNING 1"
+
+        async def write(connection: Connection) -> bool:
+            rows = await connection.fetch(_LOCK_PARENTS, list(families)) if families else ()
+            if families - {family for [family] in rows}:
+                raise Undone(False)
+            for document in documents:
+                if await connection.fetchval(_PUT + otherwise, *document_values(document)) is None:
+                    raise Undone(False)
+            return True
+
+        return await self._writer.transact(write)
+
+    async def get(self, kind: str, id: str, *, tenant: str = "", parent: str = "") -> Document | None:
+        rows = await self._server.fetch(f"{_DOCUMENT} WHERE key = $1", make_key(tenant, parent, id, kind))
+        return _read_document(rows[0]) if rows else None
+
+    async def remove(self, kind: str, id: str, *, tenant: str = "", parent: str = "", number: int | None = None) -> bool:
+        document = Document(kind, id, b"", tenant, parent)
+
+        async def remove(connection: Connection) -> bool:
+            gone = "DELETE FROM mainspring_documents WHERE key = $1 AND number = coalesce($2, number) RETURNING 1"
+            if await connection.fetchval(gone, key_of(document), number) is None:
+                raise Undone(False)
+            if not parent:
+                # In a statement of its own, which sees what was added until the row above was locked.
+                inner = "DELETE FROM mainspring_documents WHERE family = $1 AND parent <> ''"
+                await connection.execute(inner, family_of(document))
+            return True
+
+        return await self._writer.transact(remove)
+
+    async def documents(
+        self,
+        kind: str,
+        *,
+        tenant: str = "",
+        parent: str = "",
+        after: int | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> Sequence[Document]:
+        values: list[object] = [make_key(tenant, parent, kind)]
+        behind = "" if after is None else f"AND number {'<' if newest_first else '>'} {_take(values, after)}"
+        order = "DESC" if newest_first else "ASC"
+        query = f"{_DOCUMENT} WHERE folder = $1 {behind} ORDER BY number {order} LIMIT {_take(values, limit)}"
+        return [_read_document(row) for row in await self._server.fetch(query, *values)]
+
+    async def note(self, notes: Sequence[Note]) -> None:
+        if notes:
+            await self._writer.append(Segment("", (), notes=tuple(notes)))
+
+    async def audit(
+        self, *, after: int | None = None, limit: int | None = None, newest_first: bool = False, call: str | None = None
+    ) -> Sequence[Link]:
+        if call == "":
+            return []
+        values: list[object] = []
+        conditions = [] if after is None else [f"number {'<' if newest_first else '>'} {_take(values, after)}"]
+        conditions += [] if call is None else [f"call_key = {_take(values, make_key(call))}"]
+        where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+        order = "DESC" if newest_first else "ASC"
+        links = f"SELECT number, call, body, hash FROM mainspring_audit {where}"
+        rows = await self._server.fetch(f"{links} ORDER BY number {order} LIMIT {_take(values, limit)}", *values)
+        return [Link(number, Note(body, unescape(call)), hash) for number, call, body, hash in rows]
+
+
+def _take(values: list[Any], value: object) -> str:
+    """The place of one more value among those of a statement."""
+    values.append(value)
+    return f"${len(values)}"
+
+
+def _list_conditions(only: Filter, values: list[object]) -> Sequence[str]:
+    """What the runs must fit. What an index leaves out is left out in words."""
+    found: list[str] = []
+    for name, text in (("tenant", only.tenant), ("model", only.model)):
+        if text is not None:
+            place = _take(values, escape(text))
+            found.append(f"left({name}, 100) = left({place}, 100) AND {name} = {place}")
+    if only.parent is not None:
+        found.append(f"parent_key = {_take(values, make_key(only.parent))}")
+    if only.conversation is not None:
+        found.append(f"conversation_key = {_take(values, make_key(only.conversation))}")
+    if only.background is not None:
+        found.append("background" if only.background else "NOT background")
+    if only.since is not None:
+        found.append(f"created_at >= {_take(values, only.since)}")
+    if only.before is not None:
+        found.append(f"created_at < {_take(values, only.before)}")
+    if only.status:
+        found.append(f"status = ANY({_take(values, list(only.status))}::text[])")
+        if "completed" not in only.status:
+            found.append("status <> 'completed'")
+    return found
+
+
+def _read_run(row: Row) -> StoredRun:
+    id, status, created_at, parent, model, background, response, tenant, conversation = row
+    answer = None if response is None else decode(response, Response)
+    shared = None if conversation is None else decode(conversation, Conversation)
+    link = None if parent is None else unescape(parent)
+    return StoredRun(unescape(id), status, created_at, link, unescape(model), background, answer, unescape(tenant), shared)
+
+
+def _read_document(row: Row) -> Document:
+    kind, id, body, tenant, parent, number = row
+    return Document(unescape(kind), unescape(id), body, unescape(tenant), unescape(parent), number)

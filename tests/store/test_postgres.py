@@ -1,0 +1,415 @@
+"""What is particular to PostgreSQL: its traps, its refusals, and what happens when it goes away."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import urlsplit
+
+import asyncpg  # type: ignore[import-untyped]
+import pytest
+from msgspec.structs import replace
+from tests.kit.link import Link, linked
+from tests.kit.postgres import Postgres
+from tests.kit.processes import run
+from tests.kit.waiting import PATIENCE
+from tests.store.logs import answer, begin, end, say
+
+from mainspring.core.errors import InvalidRequest, StoreError, Superseded
+from mainspring.ports import Document, Filter, Note, Segment, Store
+from mainspring.storage.audit_chain import verify
+from mainspring.storage.choose_store import choose_store, open_store
+from mainspring.storage.location import Location, parse_location
+from mainspring.storage.postgres import server as server_module
+from mainspring.storage.postgres.run_tables import RUNS, escape, unescape
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short path, as a socket needs it."""
+    with TemporaryDirectory(prefix="ln") as name:
+        yield Path(name)
+
+
+@asynccontextmanager
+async def behind_link(postgres: Postgres, emptied: Location, folder: Path) -> AsyncIterator[tuple[Store, Link]]:
+    """A store that reaches its server by a link that can be cut."""
+    name = urlsplit(emptied.given).path.strip("/")
+    async with linked(postgres.socket, folder) as link:
+        url = f"postgresql://postgres@/{name}?host={folder}"
+        async with open_store(parse_location(url)) as store:
+            yield store, link
+
+
+def is_batch(data: bytes) -> bool:
+    """Whether this is the statement that writes, or its values: it alone is a Bind of that size, and it alone has a fence."""
+    return data[:1] in (b"B", b"P") and (b"fence AS" in data or data[:1] == b"B")
+
+
+# Traps.
+
+
+async def test_numbers_of_documents_follow_the_commits_within_their_parent(emptied: Location) -> None:
+    """Whoever has seen number 7 never finds a smaller one later that it has not seen."""
+    async with open_store(emptied) as left, open_store(emptied) as right:
+        await left.put([Document("top", "top", b"{}")])
+        seen: list[int] = []
+        is_over = asyncio.Event()
+
+        async def watch() -> None:
+            async with open_store(emptied) as reader:
+                while not is_over.is_set():
+                    numbers = [document.number for document in await reader.documents("item", parent="top")]
+                    assert numbers[: len(seen)] == seen, "a number appeared before one that was seen already"
+                    seen[:] = numbers
+
+        async def write(store: Store, name: str) -> None:
+            for place in range(40):
+                await store.put([Document("item", f"{name}{place}", b"{}", parent="top")])
+
+        watching = asyncio.create_task(watch())
+        await asyncio.gather(write(left, "l"), write(right, "r"))
+        is_over.set()
+        await watching
+        assert len(await left.documents("item", parent="top")) == 80
+
+
+async def test_a_number_is_drawn_only_while_the_parent_is_locked(emptied: Location) -> None:
+    async with open_store(emptied) as store:
+        await store.put([Document("top", "top", b"{}")])
+        other = await asyncpg.connect(emptied.given)
+        async with other.transaction():
+            await other.execute("SELECT 1 FROM mainspring_documents WHERE parent = '' FOR UPDATE")
+            waiting = asyncio.ensure_future(store.put([Document("item", "late", b"{}", parent="top")]))
+            while not await other.fetchval("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            drawn = "SELECT last_value FROM pg_sequences WHERE sequencename = 'mainspring_documents_number_seq'"
+            before = await other.fetchval(drawn)
+            assert before == 1, "the number of a document was drawn before its turn had come"
+        await other.close()
+        assert await waiting
+
+
+@pytest.mark.parametrize("text", ["", "a", "\0", "\x1a", "\x1a0", "\x1a1", "\0\x1a\x000\x1a1", "\N{SNOWMAN}"])
+def test_a_text_with_nul_is_kept(text: str) -> None:
+    assert "\0" not in escape(text)
+    assert unescape(escape(text)) == text
+
+
+async def test_ids_of_any_length_and_content_are_told_apart(emptied: Location) -> None:
+    odd = ["\0", "\0\0", "\x1a0", "a" * 100_000, "a" * 100_001, "' OR 1=1", "\N{SNOWMAN}" * 5000]
+    async with open_store(emptied) as store:
+        for id in odd:
+            tenant = f"tenant {id}"
+            await store.append(id, [replace(begin(id)[0], event=replace(begin(id)[0].event, spec=_spec(id, tenant)))])
+            assert await store.put([Document(id, id, b"1", tenant), Document("inner", id, b"2", tenant, parent=id)])
+        for id in odd:
+            tenant = f"tenant {id}"
+            for only in (Filter(tenant=tenant), Filter(model=f"model {id}"), Filter(parent=f"parent {id}")):
+                page = await store.list(only=only)
+                assert [run.id for run in page.runs] == [id]
+                assert (page.runs[0].tenant, page.runs[0].model, page.runs[0].parent) == (tenant, f"model {id}", f"parent {id}")
+            found = await store.get("inner", id, tenant=tenant, parent=id)
+            assert found is not None
+            assert (found.id, found.tenant, found.parent, found.body) == (id, tenant, id, b"2")
+            await store.note([Note(b"{}", f"call {id}")])
+            assert [link.note.call for link in await store.audit(call=f"call {id}")] == [f"call {id}"]
+        assert (await verify(store)).flaw is None
+
+
+def _spec(id: str, tenant: str):  # type: ignore[no-untyped-def]
+    spec = begin(id, parent=f"parent {id}")[0].event.spec  # type: ignore[union-attr]
+    return replace(spec, tenant=tenant, model=f"model {id}")
+
+
+# Several writers.
+
+
+async def test_two_drivers_of_a_run_never_both_write_a_number(emptied: Location) -> None:
+    async with open_store(emptied) as left, open_store(emptied) as right:
+        stores = {"left": left, "right": right}
+        winners: list[str] = []
+        for seq in range(40):
+            offers = {name: begin("a", parent=name) if seq == 0 else say(seq, name) for name in stores}
+            results = await asyncio.gather(*[stores[name].append("a", offers[name]) for name in offers], return_exceptions=True)
+            outcome = dict(zip(offers, results, strict=True))
+            won = [name for name, error in outcome.items() if error is None]
+            assert len(won) == 1
+            assert all(isinstance(error, Superseded) for name, error in outcome.items() if name not in won)
+            winners += won
+        expected = [begin("a", parent=winners[0])[0], *[say(seq, name)[0] for seq, name in enumerate(winners[1:], 1)]]
+        assert await left.events("a") == await right.events("a") == expected
+
+
+async def test_the_audit_of_several_writers_is_one_chain(emptied: Location) -> None:
+    async with open_store(emptied) as left, open_store(emptied) as right:
+
+        async def write(store: Store, name: str) -> None:
+            for place in range(30):
+                id = f"{name}{place}"
+                notes = [Note(b'{"n":%d}' % number, f"call_{id}") for number in range(3)]
+                await store.append(id, [*begin(id), *end(1)], answer(id, "hi"), notes)
+
+        await asyncio.gather(*[write(store, f"{lane}{name}") for lane in range(3) for name, store in (("l", left), ("r", right))])
+        seen = await verify(left)
+        assert (seen.flaw, seen.length) == (None, 540)
+        assert len(await right.audit(call="call_1l7")) == 3
+
+
+async def test_the_notes_of_a_segment_that_is_refused_are_not_in_the_audit(emptied: Location) -> None:
+    async with open_store(emptied) as store:
+        await store.append("a", begin("a"), notes=[Note(b"1")])
+        results = await store.append_all(
+            [
+                Segment("b", begin("b"), notes=[Note(b"2")]),
+                Segment("a", say(7, "late"), notes=[Note(b"no")]),
+                Segment("c", begin("c"), notes=[Note(b"3"), Note(b"4")]),
+            ]
+        )
+        assert [type(result) for result in results] == [type(None), Superseded, type(None)]
+        assert [link.note.body for link in await store.audit()] == [b"1", b"2", b"3", b"4"]
+        assert (await verify(store)).flaw is None
+
+
+async def test_nobody_can_change_the_audit_by_hand(emptied: Location) -> None:
+    async with open_store(emptied) as store:
+        await store.note([Note(b"1")])
+        connection = await asyncpg.connect(emptied.given)
+        for command in ("UPDATE mainspring_audit SET body = ''", "DELETE FROM mainspring_audit", "TRUNCATE mainspring_audit"):
+            with pytest.raises(asyncpg.RaiseError, match="only added to"):
+                await connection.execute(command)
+        await connection.close()
+
+
+async def test_many_may_open_a_new_database_at_once(postgres: Postgres) -> None:
+    location = parse_location(postgres.database())
+    stores = [choose_store(location) for _ in range(5)]
+    await asyncio.gather(*[store.open() for store in stores])
+    await asyncio.gather(*[store.append(f"r{number}", begin(f"r{number}")) for number, store in enumerate(stores)])
+    assert len(await stores[0].list_unfinished()) == 5
+    await asyncio.gather(*[store.close() for store in stores])
+
+
+async def test_in_a_group_only_those_fail_that_must(emptied: Location) -> None:
+    async with open_store(emptied) as store:
+        await store.append("old", begin("old"))
+        first = store.append("first", begin("first"))
+        fine = store.append("fine", [*begin("fine"), *end(1)], answer("fine", "hi"))
+        late = store.append("old", say(7, "too late"))
+        unwritable = store.append("old", say(1, "half a \ud83d character"))
+        behind = store.append("old", say(2, "after what was not written"))
+        last = store.append("last", begin("last"))
+        await asyncio.gather(first, fine, last)
+        with pytest.raises(Superseded, match="goes on with event 1, not 7"):
+            await late
+        with pytest.raises(StoreError, match="UnicodeEncodeError"):
+            await unwritable
+        with pytest.raises(Superseded, match="goes on with event 1, not 2"):
+            await behind
+        assert await store.events("old") == begin("old")
+        assert (await store.load("fine")).response == answer("fine", "hi").response
+
+
+async def test_appends_that_wait_are_one_statement_and_one_commit(emptied: Location) -> None:
+    async with open_store(emptied) as store:
+        other = await asyncpg.connect(emptied.given)
+        before = await other.fetchval("SELECT max(batch) FROM mainspring_writers")
+        written = [store.append(f"r{place}", begin(f"r{place}")) for place in range(150)]
+        written += [store.append(f"r{place}", say(1, "x")) for place in range(150)]
+        await asyncio.gather(*written)
+        assert await other.fetchval("SELECT max(batch) FROM mainspring_writers") - before <= 4
+        assert await other.fetchval("SELECT count(DISTINCT xmin::text) FROM mainspring_segments") <= 4
+        await other.close()
+
+
+# When it goes away.
+
+
+async def test_an_append_whose_answer_was_lost_is_not_written_again(postgres: Postgres, emptied: Location, folder: Path) -> None:
+    async with behind_link(postgres, emptied, folder) as (store, link):
+        await store.append("a", begin("a"), notes=[Note(b"1")])
+        await store.put([Document("n", "0", b"")], if_absent=True)
+        for place in range(1, 6):
+            swallowed = link.swallow_answer_of(is_batch)
+            results: list[asyncio.Future[Any]] = [
+                store.append("a", say(place, f"word {place}"), notes=[Note(b"2")]),
+                store.append("a", say(place + 3, "never"), notes=[Note(b"no")]),
+                asyncio.ensure_future(store.put([Document("n", f"{place}", b"mine")], if_absent=True)),
+                asyncio.ensure_future(store.put([Document("n", "0", b"late")], if_absent=True)),
+            ]
+            done = await asyncio.wait_for(asyncio.gather(*results, return_exceptions=True), PATIENCE)
+            assert swallowed.is_set()
+            assert (done[0], done[2], done[3]) == (None, True, False)
+            assert isinstance(done[1], Superseded)
+        assert len(await store.events("a")) == 6
+        assert [link.note.body for link in await store.audit()] == [b"1", *[b"2"] * 5]
+        assert (await verify(store)).flaw is None
+
+
+async def test_a_removal_whose_answer_was_lost_is_known_to_be_done(postgres: Postgres, emptied: Location, folder: Path) -> None:
+    async with behind_link(postgres, emptied, folder) as (store, link):
+        await store.put([Document("n", "top", b""), Document("n", "in", b"", parent="top")])
+        swallowed = link.swallow_answer_of(lambda data: b"COMMIT" in data)
+        assert await asyncio.wait_for(store.remove("n", "top"), PATIENCE)
+        assert swallowed.is_set()
+        assert await store.documents("n", parent="top") == []
+        swallowed = link.swallow_answer_of(lambda data: b"COMMIT" in data)
+        assert await asyncio.wait_for(store.put([Document("n", "a", b"1"), Document("n", "b", b"2")], if_absent=True), PATIENCE)
+        assert swallowed.is_set()
+        assert not await store.put([Document("n", "a", b"3"), Document("n", "c", b"4")], if_absent=True)
+
+
+async def test_what_is_asked_and_written_during_a_cut_waits_for_its_end(
+    postgres: Postgres, emptied: Location, folder: Path
+) -> None:
+    async with behind_link(postgres, emptied, folder) as (store, link):
+        await store.append("a", begin("a"))
+        link.is_refusing = True
+        link.cut()
+        written = [store.append("a", say(place, "x")) for place in range(1, 20)]
+        question = asyncio.ensure_future(store.load("a"))
+        await asyncio.sleep(0.2)
+        assert not question.done()
+        assert not any(each.done() for each in written)
+        link.is_refusing = False
+        await asyncio.wait_for(asyncio.gather(*written, question), PATIENCE)
+        assert len(await store.events("a")) == 20
+
+
+async def test_a_cut_that_lasts_too_long_fails_what_waits(
+    postgres: Postgres, emptied: Location, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mainspring.storage.postgres import writer as writer_module
+
+    monkeypatch.setattr(server_module, "PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(writer_module, "PATIENCE_SECONDS", 0.3)
+    async with behind_link(postgres, emptied, folder) as (store, link):
+        await store.append("a", begin("a"))
+        link.is_refusing = True
+        link.cut()
+        for failing in (store.append("a", say(1, "x")), store.put([Document("n", "a", b"")]), store.load("a")):
+            with pytest.raises(StoreError, match="cannot be reached"):
+                await asyncio.wait_for(failing, PATIENCE)
+        link.is_refusing = False
+        await store.append("a", say(1, "y"))
+        assert await store.events("a") == [*begin("a"), *say(1, "y")]
+
+
+async def test_nothing_is_lost_when_the_server_is_restarted_under_load(postgres: Postgres, emptied: Location) -> None:
+    async with open_store(emptied) as store:
+
+        async def drive(id: str) -> None:
+            await store.append(id, begin(id))
+            for seq in range(1, 60):
+                await store.append(id, say(seq, id))
+                assert await store.put([Document("n", f"{id}{seq}", b"")], if_absent=True)
+                await asyncio.sleep(0.01)
+
+        driving = [asyncio.create_task(drive(f"r{place}")) for place in range(4)]
+        for how in ("INT", "QUIT"):
+            await asyncio.sleep(0.15)
+            await asyncio.to_thread(postgres.stop, how)
+            await asyncio.to_thread(postgres.start)
+        await asyncio.wait_for(asyncio.gather(*driving), 2 * PATIENCE)
+        for place in range(4):
+            assert len(await store.events(f"r{place}")) == 60
+
+
+# What is refused.
+
+
+@asynccontextmanager
+async def refused(url: str) -> AsyncIterator[list[str]]:
+    """What opening this says: one line, without the password, and quickly."""
+    told: list[str] = []
+    store = choose_store(parse_location(url))
+    with pytest.raises(StoreError) as caught:
+        await asyncio.wait_for(store.open(), PATIENCE)
+    told.append(caught.value.message)
+    assert "\n" not in told[0]
+    assert "hunter2" not in told[0]
+    yield told
+
+
+async def test_a_server_that_cannot_be_used_is_told_in_one_line(postgres: Postgres, folder: Path) -> None:
+    async with refused(f"postgresql://app:hunter2@/x?host={folder}") as [told]:
+        assert "cannot be reached" in told
+    async with refused("postgresql://app:hunter2@127.0.0.1:1/x") as [told]:
+        assert "cannot be reached" in told
+    async with refused(f"postgresql://postgres:hunter2@/nowhere?host={postgres.socket.parent}") as [told]:
+        assert "createdb" in told
+    async with refused(f"postgresql://nobody:hunter2@/postgres?host={postgres.socket.parent}") as [told]:
+        assert "user" in told
+    async with refused("postgresql://app:hunter2@h/x?sslmode=maybe") as [told]:
+        assert "is not right" in told
+
+
+async def test_tables_of_a_newer_version_are_left_alone(postgres: Postgres) -> None:
+    url = postgres.database()
+    async with open_store(parse_location(url)):
+        pass
+    postgres.psql(url, "UPDATE mainspring_schemas SET version = version + 1;")
+    async with refused(url) as [told]:
+        assert "newer Mainspring" in told
+        assert f"this one knows {len(RUNS.migrations)}" in told
+
+
+async def test_a_user_without_rights_is_told_which(postgres: Postgres) -> None:
+    url = postgres.database()
+    name = urlsplit(url).path.strip("/")
+    postgres.psql(url, f"DROP ROLE IF EXISTS plain_{name}; CREATE ROLE plain_{name} LOGIN;")
+    plain = postgres.url(name, f"plain_{name}")
+    async with refused(plain) as [told]:
+        assert "permission denied" in told
+    async with open_store(parse_location(url)):
+        pass
+    async with refused(plain) as [told]:
+        assert "permission denied" in told or "lacks rights" in told
+    postgres.psql(url, f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO plain_{name};")
+    async with refused(plain) as [told]:
+        assert "GRANT" in told
+    postgres.psql(url, f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO plain_{name};")
+    async with open_store(parse_location(plain)) as store:
+        await store.append("a", begin("a"), notes=[Note(b"{}")])
+
+
+async def test_what_is_read_only_is_refused(postgres: Postgres, emptied: Location) -> None:
+    name = urlsplit(emptied.given).path.strip("/")
+    async with refused(postgres.url(name, default_transaction_read_only="on")) as [told]:
+        assert "read only" in told
+
+
+async def test_an_old_server_is_refused(postgres: Postgres, emptied: Location, folder: Path) -> None:
+    def age(data: bytes) -> bytes:
+        return data.replace(b"server_version\x0018.4", b"server_version\x0012.4")
+
+    name = urlsplit(emptied.given).path.strip("/")
+    async with linked(postgres.socket, folder, age), refused(f"postgresql://postgres@/{name}?host={folder}") as [told]:
+        assert "PostgreSQL 14 or newer" in told
+
+
+async def test_without_asyncpg_one_is_told_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [name for name in sys.modules if name.startswith("mainspring.storage.postgres")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    with pytest.raises(InvalidRequest, match=r"pip install 'mainspring\[postgres\]'"):
+        choose_store(parse_location("postgresql://h/x"))
+
+
+def test_the_server_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    code = (
+        "import os, signal\nfrom tests.kit.postgres import running\n"
+        "with running() as server:\n    print(server.socket, flush=True)\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    ended = run([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
+    path = Path(ended.stdout.strip())
+    for _ in range(int(PATIENCE * 20)):
+        if not path.exists():
+            return
+        asyncio.run(asyncio.sleep(0.05))
+    raise AssertionError(f"{path} is there still")
