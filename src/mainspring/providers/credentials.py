@@ -17,7 +17,9 @@ from anyio import Lock, fail_after
 from msgspec import Struct
 
 from mainspring.core.errors import BadOutput, InvalidRequest, Misconfigured, ProviderError, Refused, Unauthorized, Unavailable
+from mainspring.core.items import Json
 from mainspring.providers.http_client import Http
+from mainspring.providers.json_text import encode_body
 
 T = TypeVar("T")
 
@@ -106,6 +108,7 @@ async def fetch_credential(
     *,
     hint: str,
     form: Mapping[str, str] | None = None,
+    json: Json | None = None,
     headers: Mapping[str, str] | None = None,
     query: Mapping[str, str] | None = None,
     method: str | None = None,
@@ -113,7 +116,7 @@ async def fetch_credential(
     """What the token service answers. `hint` says what to look at if it refuses. Nothing of its answer is in any message but
     what it says of an error. Raises a `ProviderError`."""
     parts = urlsplit(url)
-    body = None if form is None else urlencode(form).encode()
+    body = urlencode(form).encode() if form is not None else None if json is None else encode_body(json)
     http = Http(f"{parts.scheme}://{parts.netloc}", headers={**(FORM if form else {}), **(headers or {})}, timeout=FETCH_SECONDS)
     try:
         with fail_after(FETCH_SECONDS):

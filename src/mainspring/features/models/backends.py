@@ -49,11 +49,13 @@ ADAPTERS: dict[Kind, str] = {
     "anthropic": "mainspring.providers.anthropic.provider:Anthropic",
     "azure": "mainspring.providers.azure.provider:make_azure",
     "bedrock": "mainspring.providers.bedrock.provider:make_bedrock",
+    "vertex": "mainspring.providers.vertex.provider:make_vertex",
 }
 
 OWN_FIELDS: dict[Kind, tuple[str, ...]] = {
     "azure": ("api", "api_version", "deployments"),
     "bedrock": ("region", "aws_profile"),
+    "vertex": ("project", "region", "credentials_file"),
 }
 """The settings that only these kinds have. They look for the rest of what they need in the environment."""
 

@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from mainspring.providers.compose import BackendOptions, Count
 
-Kind = Literal["chat", "responses", "ollama", "gemini", "anthropic", "local", "scripted", "azure", "bedrock"]
+Kind = Literal["chat", "responses", "ollama", "gemini", "anthropic", "local", "scripted", "azure", "bedrock", "vertex"]
 Api = Literal["chat", "responses"]
 
 
@@ -38,9 +38,14 @@ class ProviderSettings(BackendOptions, frozen=True, kw_only=True, forbid_unknown
     """Fields of profiles that hold whatever the backend shows, by model, `*` for all: `[providers.NAME.profiles."MODEL"]`. See
     docs/models.md."""
     region: str | None = None
-    """For `bedrock`: the region, like `us-east-1`. Default: that of the environment or the AWS profile."""
+    """For `bedrock` the region, like `us-east-1`; for `vertex` the location, like `global` or `us-east5`. Default: that of the
+    environment or the AWS profile; `global`."""
     aws_profile: str | None = None
     """For `bedrock`: the profile of the AWS files whose keys are used. Default: what the environment has."""
+    project: str | None = None
+    """For `vertex`: the project of Google Cloud. Default: that of the environment or the credentials."""
+    credentials_file: str | None = None
+    """For `vertex`: a file with credentials of Google Cloud. Default: what the environment or the machine has."""
     attempts: Count = 3
     """How often a turn is tried, the first time included, if the backend fails before its first event."""
     failures: Count | None = 10

@@ -38,15 +38,15 @@ class Gemini(HttpProvider):
         """How many tokens Gemini would read. Raises a `ProviderError` if it does not say."""
         model = name_resource(request.model)
         body = encode_body({"generateContentRequest": {"model": model, **build_body(request)}})
-        return (await self._http.fetch(f"v1beta/{model}:countTokens", _count, "number of tokens", body=body)).totalTokens
+        return (await self._http.fetch(f"v1beta/{model}:countTokens", token_total, "number of tokens", body=body)).totalTokens
 
     async def models(self) -> Sequence[ModelInfo]:
         """The models that can be asked for answers. Raises a `ProviderError` if there is no such list."""
         return await self._list_named_models("v1beta/models", page_size=1000)
 
 
-class _TokenTotal(Struct, gc=False):
+class TokenTotal(Struct, gc=False):
     totalTokens: int
 
 
-_count: Final = msgspec.json.Decoder(_TokenTotal)
+token_total: Final = msgspec.json.Decoder(TokenTotal)
