@@ -6,9 +6,19 @@ from contextlib import closing
 from pathlib import Path
 
 import aiohttp
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from tests.server.hosting import hosted
 from tests.server.linter import Json
 from tests.server.process import serving
 from tests.server.test_serve import HELLO, get, post
+
+from mainspring.app.engine import Engine
+from mainspring.app.server import server
+from mainspring.http.endpoints import PUBLIC, Endpoint
+from mainspring.parts import PartContents, ServedPart
+from mainspring.providers.scripted import Scripted
 
 FIELDS = {"message", "type", "param", "code"}
 
@@ -66,3 +76,17 @@ async def test_what_fails_in_the_store_is_told_without_the_path_of_its_file(tmp_
         assert "served.db" not in words
     assert "the database cannot be used (no such table" in told[0]
     assert f"{tmp_path}/served.db: OperationalError: no such table" in log
+
+
+async def test_a_handler_that_fails_is_a_500_with_a_request_id_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail(request: Request) -> Response:
+        raise RuntimeError("our own mistake")
+
+    row = Endpoint("GET", "/v1/clumsy/{name:path}", fail, PUBLIC)
+    part = PartContents(name="clumsy", serve=lambda host: ServedPart((row,)))
+    async with hosted(server(Engine(Scripted(), parts=[part]))) as url, aiohttp.ClientSession() as session:
+        answer = await session.get(f"{url}/clumsy/a/b", headers={"x-request-id": "mine"})
+        told = await answer.json()
+    assert (answer.status, told["error"]["code"], answer.headers["x-request-id"]) == (500, "server_error", "mine")
+    assert "our own mistake" not in told["error"]["message"]
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == ["GET /v1/clumsy/a/b failed"]

@@ -4,22 +4,25 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from logging import getLogger
+from typing import cast
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
-from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mainspring.core.errors import MainspringError
 from mainspring.core.ids import random_id
-from mainspring.http.auth import AuthMiddleware, Keys
-from mainspring.http.endpoints import Endpoint, ScopeTable
+from mainspring.http.auth import AuthMiddleware, Keys, find_path
+from mainspring.http.endpoints import Endpoint, Handler, ScopeTable
 from mainspring.http.faults import Fault, fault_response, json_response
 from mainspring.http.openapi import build_document
 
 log = getLogger(__name__)
+
+Lifespan = Callable[[Starlette], AbstractAsyncContextManager[None]]
 
 
 def build_app(
@@ -28,7 +31,7 @@ def build_app(
     keys: Keys,
     is_local: bool,
     version: str,
-    lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]],
+    lifespan: Lifespan,
 ) -> Starlette:
     """The application that serves these endpoints, and `/openapi.json`, which describes them.
 
@@ -41,21 +44,62 @@ def build_app(
         return json_response(build_document(table, version))
 
     table = (*endpoints, Endpoint("GET", "/openapi.json", describe, "admin"))
-    app = Starlette(
-        routes=[endpoint.make_route() for endpoint in table],
-        exception_handlers={
-            MainspringError: _engine_fault,
-            Fault: _engine_fault,
-            HTTPException: _http_fault,
-            Exception: _our_fault,
-        },
-        lifespan=lifespan,
-    )
-    # A path with a slash too many is another path; a redirect would be an answer that no client expects.
-    app.router.redirect_slashes = False
-    app.add_middleware(AuthMiddleware, keys=keys, scopes=ScopeTable(table), is_local=is_local)
-    app.add_middleware(RequestIds)
-    return app
+    return Api(table, keys=keys, is_local=is_local, lifespan=lifespan)
+
+
+class Api(Starlette):
+    """An application whose HTTP requests find their endpoint in the table. Of the framework's stack they need nothing else, and
+    its layers cost more than they do; sockets pass through its router."""
+
+    def __init__(self, table: Sequence[Endpoint], *, keys: Keys, is_local: bool, lifespan: Lifespan) -> None:
+        self._table = ScopeTable(table)
+        super().__init__(
+            routes=[endpoint.make_route() for endpoint in table],
+            middleware=[Middleware(RequestIds), Middleware(AuthMiddleware, keys=keys, scopes=self._table, is_local=is_local)],
+            lifespan=lifespan,
+        )
+
+    def build_middleware_stack(self) -> ASGIApp:
+        app: ASGIApp = Dispatcher(self._table, self.router)
+        for layer in reversed(self.user_middleware):
+            app = layer.cls(app, *layer.args, **layer.kwargs)
+        return app
+
+
+class Dispatcher:
+    """Has the endpoint of a request answer it. Whatever that raises becomes an error as clients know it."""
+
+    def __init__(self, table: ScopeTable, router: ASGIApp) -> None:
+        self._table, self._router = table, router
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._router(scope, receive, send)
+            return
+        request = Request(scope, receive, send)
+        try:
+            response = await self._answer(request)
+        except (Fault, MainspringError) as error:
+            response = fault_response(error)
+        except HTTPException as error:
+            response = fault_response(Fault(error.status_code, "not_found", f"there is nothing at {request.url.path}"))
+        except Exception:
+            log.exception("%s %s failed", request.method, request.url.path)
+            response = fault_response(Fault(500, "server_error", "the server failed; its log says why"))
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> HttpResponse:
+        found = self._table.find(request.method, find_path(request.scope))
+        if found.endpoint is not None:
+            request.scope["path_params"] = found.params
+            return await cast("Handler", found.endpoint.handler)(request)
+        if not found.allowed:
+            raise Fault(404, "not_found", f"there is nothing at {request.url.path}")
+        allowed = ", ".join(found.allowed)
+        message = f"{request.method} is not possible at {request.url.path}; use {allowed}"
+        response = fault_response(Fault(405, "method_not_allowed", message))
+        response.headers["allow"] = allowed
+        return response
 
 
 _SENSIBLE = re.compile(rb"[A-Za-z0-9._-]{1,128}")
@@ -71,7 +115,7 @@ class RequestIds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = dict(scope["headers"]).get(b"x-request-id", b"")
+        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
         request_id = given if _SENSIBLE.fullmatch(given) else random_id("req").encode()
 
         async def send_with_id(message: Message) -> None:
@@ -80,31 +124,3 @@ class RequestIds:
             await send(message)
 
         await self._app(scope, receive, send_with_id)
-
-
-async def _engine_fault(request: Request, error: Exception) -> HttpResponse:
-    assert isinstance(error, Fault | MainspringError)
-    return fault_response(error)
-
-
-async def _http_fault(request: Request, error: Exception) -> HttpResponse:
-    assert isinstance(error, HTTPException)
-    if error.status_code == 405:
-        allowed = ", ".join(sorted(_methods(request)))
-        message = f"{request.method} is not possible at {request.url.path}; use {allowed}"
-        response = fault_response(Fault(405, "method_not_allowed", message))
-        response.headers["allow"] = allowed
-        return response
-    return fault_response(Fault(error.status_code, "not_found", f"there is nothing at {request.url.path}"))
-
-
-def _methods(request: Request) -> set[str]:
-    """What can be done at the path of this request; one path may have several routes, and the first that fits names it."""
-    routes = [route for route in request.app.routes if isinstance(route, Route)]
-    fitting = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
-    return {method for route in fitting if route.path == fitting[0].path for method in route.methods or ()}
-
-
-async def _our_fault(request: Request, error: Exception) -> HttpResponse:
-    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return fault_response(Fault(500, "server_error", "the server failed; its log says why"))

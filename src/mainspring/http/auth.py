@@ -265,7 +265,7 @@ class AuthMiddleware:
 
     async def authorize(self, connection: HTTPConnection) -> ApiCaller:
         """Whoever sends this request. Raises `Fault` if they may not."""
-        needed = self._scopes.find_scope(connection.scope.get("method", WEBSOCKET), _path(connection.scope))
+        needed = self._scopes.find_scope(connection.scope.get("method", WEBSOCKET), find_path(connection.scope))
         if needed == PUBLIC:
             return ApiCaller()
         if self._is_local and not await self._keys.are_needed():
@@ -339,7 +339,7 @@ def _is_ours(address: str) -> bool:
         return False
 
 
-def _path(scope: Scope) -> str:
+def find_path(scope: Scope) -> str:
     """The path as the routes see it: behind the prefix under which a proxy offers us."""
     path, prefix = str(scope["path"]), str(scope.get("root_path", ""))
     return path.removeprefix(prefix) if path.startswith(f"{prefix}/") else path

@@ -7,9 +7,10 @@ loops over the table; `scope` has no default, so no route exists without one.
 from collections.abc import Awaitable, Callable, Iterable
 from inspect import getdoc
 from re import Pattern
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct, field
+from starlette.convertors import Convertor
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 from starlette.routing import Route, WebSocketRoute, compile_path
@@ -29,6 +30,8 @@ PUBLIC: Final[Public] = "public"
 
 WEBSOCKET: Final = "WEBSOCKET"
 Method = Literal["GET", "POST", "DELETE", "WEBSOCKET"]
+
+Handler = Callable[[Request], Awaitable[HttpResponse]]
 
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 
@@ -53,7 +56,7 @@ class Endpoint(Struct, frozen=True):
 
     method: Method
     path: str
-    handler: Callable[[Request], Awaitable[HttpResponse]] | Callable[[WebSocket], Awaitable[None]]
+    handler: Handler | Callable[[WebSocket], Awaitable[None]]
     scope: KeyScope | Public
     answer: type[Struct] | None = None
     body: type[Struct] | None = None
@@ -89,34 +92,57 @@ def overlap_paths(first: str, second: str) -> bool:
     return len(one) == len(other)
 
 
-class _ScopeRow(Struct, frozen=True):
-    path: Pattern[str]
-    methods: tuple[str, ...]
+class FoundEndpoint(Struct, frozen=True):
+    """What a request is for. Without an endpoint, `allowed` are the methods that its path has, none if there is nothing at it."""
+
     scope: KeyScope | Public
+    endpoint: Endpoint | None = None
+    params: dict[str, Any] = {}
+    allowed: tuple[str, ...] = ()
+
+
+class _Row(Struct, frozen=True):
+    path: Pattern[str]
+    params: dict[str, Convertor[Any]]
+    methods: tuple[str, ...]
+    endpoint: Endpoint
 
 
 class ScopeTable:
-    """The scope that a request needs. Rows are grouped by the first two segments of their paths, which have no parameters.
+    """The endpoint of a request, and the scope that it needs. Rows are grouped by the first two segments of their paths, which
+    have no parameters.
 
     A path without an endpoint needs the scope of its group, or `admin`: what is missing is told to those who could have used it.
     """
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
-        self._groups: dict[tuple[str, ...], list[_ScopeRow]] = {}
-        for endpoint in endpoints:
+        self._groups: dict[tuple[str, ...], list[_Row]] = {}
+        table = tuple(endpoints)
+        for endpoint in table:
             methods = ("GET", "HEAD") if endpoint.method == "GET" else (endpoint.method,)
-            row = _ScopeRow(compile_path(endpoint.path)[0], methods, endpoint.scope)
-            self._groups.setdefault(_group(endpoint.path), []).append(row)
+            path, _, params = compile_path(endpoint.path)
+            self._groups.setdefault(_group(endpoint.path), []).append(_Row(path, params, methods, endpoint))
+        plain: list[tuple[str, str]] = [(each.method, each.path) for each in table if "{" not in each.path]
+        self._plain = {(method, path): self._match(method, path) for method, path in plain}
+
+    def find(self, method: str, path: str) -> FoundEndpoint:
+        return self._plain.get((method, path)) or self._match(method, path)
 
     def find_scope(self, method: str, path: str) -> KeyScope | Public:
+        return self.find(method, path).scope
+
+    def _match(self, method: str, path: str) -> FoundEndpoint:
         group = self._groups.get(_group(path), [])
-        rows = [row for row in group if row.path.match(path)]
-        for row in rows:
+        rows = [(row, match) for row in group if (match := row.path.match(path)) is not None]
+        for row, match in rows:
             if method in row.methods:
-                return row.scope
+                params = {name: row.params[name].convert(value) for name, value in match.groupdict().items()}
+                return FoundEndpoint(row.endpoint.scope, row.endpoint, params)
         if rows:
-            return rows[0].scope
-        return "admin" if not group or group[0].scope == PUBLIC else group[0].scope
+            first = rows[0][0].endpoint
+            named = [row for row, _ in rows if row.endpoint.path == first.path and row.endpoint.method != WEBSOCKET]
+            return FoundEndpoint(first.scope, allowed=tuple(sorted([method for row in named for method in row.methods])))
+        return FoundEndpoint("admin" if not group or group[0].endpoint.scope == PUBLIC else group[0].endpoint.scope)
 
 
 def _group(path: str) -> tuple[str, ...]:
