@@ -23,6 +23,7 @@ from mainspring.core.events import ItemDone, ItemStarted, ModelEvent, Recorded, 
 from mainspring.core.items import Json, Message, assistant
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.operator_limits import OperatorLimits
+from mainspring.engine.drive import MOST_ITEMS
 from mainspring.engine.turn_meter import CHARS_PER_TOKEN, DELTA_BYTES, PACE_BYTES, SLACK_CHARS
 from mainspring.ports import ModelInfo, Note, Snapshot
 from mainspring.providers.chat.provider import Chat
@@ -161,6 +162,19 @@ async def test_calls_without_end_are_bounded() -> None:
             run = await engine.run("Go.", turn_bytes=1_048_576)
     assert (run.status, run.reason) == ("incomplete", "max_output_tokens")
     assert 0 < len(run.output) < 1000
+
+
+@pytest.mark.parametrize("in_one_piece", [False, True])
+async def test_a_turn_of_thousands_of_calls_is_refused_and_none_is_run(*, in_one_piece: bool) -> None:
+    calls = [call_piece(number, id=f"call_{number}", name="look", arguments="{}") for number in range(3000)]
+    if in_one_piece:
+        calls = [{"tool_calls": [made for call in calls for made in call["tool_calls"]]}]
+    async with endless(b"".join([sse(chunk(call)) for call in calls])) as url, asking(url) as client:
+        answered = await client.responses.create(model="clockwork", input="Go.", tools=[TOOL])  # type: ignore[list-item]
+    assert answered.status == "failed"
+    assert answered.error is not None
+    assert (answered.error.model_extra or {})["reason"] == "provider_too_many_items"
+    assert len(answered.output) <= MOST_ITEMS
 
 
 async def test_an_answer_has_only_so_much_time() -> None:

@@ -20,6 +20,7 @@
     │   │   ├── Unauthorized        the backend did not accept our key
     │   │   ├── Unavailable         no connection, time-out, 5xx
     │   │   └── BadOutput           the backend answered something we cannot read
+    │   │       └── TooManyItems    its turn has more calls and other items than one may have
     │   ├── ToolUnavailable         a tool's server cannot be reached, does not answer, or refuses
     │   │   └── ToolTimeout         it did not answer in time
     │   ├── RunFailed               a run whose text was being read ended `failed`
@@ -179,6 +180,13 @@ class Unavailable(ProviderError):
 class BadOutput(ProviderError):
     code = "provider_bad_output"
     retryable = True
+
+
+class TooManyItems(BadOutput):
+    """Asking again would most likely be answered the same way."""
+
+    code = "provider_too_many_items"
+    retryable = False
 
 
 class ToolUnavailable(PeerError):

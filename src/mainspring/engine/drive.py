@@ -14,7 +14,16 @@ from mainspring.core.compaction import Summary, compaction_item
 from mainspring.core.context_window import summary_request
 from mainspring.core.decide import closing, next_action
 from mainspring.core.drafts import Draft, partial
-from mainspring.core.errors import BadOutput, Malformed, MemoryLimit, ProviderError, StoreError, Superseded, Unavailable
+from mainspring.core.errors import (
+    BadOutput,
+    Malformed,
+    MemoryLimit,
+    ProviderError,
+    StoreError,
+    Superseded,
+    TooManyItems,
+    Unavailable,
+)
 from mainspring.core.events import (
     Annotated,
     Compacted,
@@ -47,6 +56,9 @@ from mainspring.ports import InPlace, Provider
 log = getLogger(__name__)
 
 RETRY_SECONDS = 0.01
+# Calls, messages and thoughts that a model may have in one turn.
+MOST_ITEMS = 512
+FEW_CALLS = 16
 
 _DELTAS = frozenset(get_args(Delta))
 _MODEL_EVENTS = frozenset({ItemStarted, Annotated, ItemDone, TurnEnded}) | _DELTAS
@@ -66,8 +78,10 @@ async def drive(journal: Journal, provider: Provider, gate: Gate, toolbox: Toolb
                     await sleep(min(RETRY_SECONDS * 2**journal.run.errors_in_row, 10.0))
                 await _turn(journal, provider, guard)
             case Judge(call_ids):
-                for call_id in call_ids:
+                for number, call_id in enumerate(call_ids, 1):
                     journal.record(await gate.judge(journal.run.call(call_id), journal.run))
+                    if number % FEW_CALLS == 0:
+                        await sleep(0)  # judging hundreds may take longer than others should wait
             case Execute(call_ids):
                 await toolbox.perform(journal, [journal.run.call(call_id).item for call_id in call_ids])
             case Nudge(kind, text, reason):
@@ -172,7 +186,7 @@ class _Listening:
         self._hear = hear
         self._said = said
         self._journal = journal
-        self._counted = 0
+        self._counted = self._items = 0
 
     async def listen(self, request: ModelRequest) -> None:
         hear, name, meter = self._hear, self.provider.name, TurnMeter(request.max_output_tokens, request.max_bytes)
@@ -191,6 +205,8 @@ class _Listening:
                         event = _mark_call(event, special)
                     if isinstance(event, TurnEnded):
                         event = self._check_usage(event, request)
+                    elif kind is ItemStarted:
+                        self._count_item()
                 chars = len(event.delta) if kind in _DELTAS else 0  # type: ignore[union-attr]
                 if not meter.take(chars, DELTA_BYTES if kind in _DELTAS else 0 if kind is TurnEnded else ITEM_BYTES):
                     self._cut(event, meter.excess, request)
@@ -208,6 +224,13 @@ class _Listening:
                             await anext(events, None)
                     return
         raise BadOutput(f"provider `{name}` ended its stream without ending the turn")
+
+    def _count_item(self) -> None:
+        """Raises `TooManyItems`: what a turn has is looked through at each of its events."""
+        self._items += 1
+        if self._items > MOST_ITEMS:
+            told = f"provider `{self.provider.name}` made more than {MOST_ITEMS} calls and other items in one turn"
+            raise TooManyItems(f"{told}; none of the calls is run. Try again, or with another model")
 
     def _count(self, meter: TurnMeter) -> None:
         """Counts what has been said since the last time. Raises `MemoryLimit`."""
