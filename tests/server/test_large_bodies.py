@@ -162,6 +162,15 @@ def test_references_may_stand_for_as_much_as_could_be_sent(served: Served, count
     assert peak_bytes(served) - before < 100 * MB
 
 
+def test_an_answer_is_held_against_a_schema_of_relative_references(tmp_path: Path) -> None:
+    words = {"any": {"$id": "word", "type": "string"}}
+    schema = {"$id": "http://x/root.json", "properties": {"w": {"$ref": "word"}}, "$defs": words, "required": ["w"]}
+    form = {"type": "json_schema", "name": "f", "schema": schema}
+    with serving(tmp_path, [{"when": "", "say": '{"w": "a word"}'}]) as served:
+        status, error = post(served, "/v1/responses", json.dumps({"input": "x", "text": {"format": form}}).encode())
+        assert status == 200, error
+
+
 def test_an_answer_is_not_held_against_a_schema_for_years(tmp_path: Path) -> None:
     twice = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
     schema = {"$ref": "#/$defs/d0", "$defs": {**twice, "d40": {"type": "object"}}}

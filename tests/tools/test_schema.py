@@ -225,11 +225,14 @@ def nest(depth: int) -> Json:
         (doubling(40), {}),
         (doubling(40, "#a%d", **{"$anchor": "a%d"}), {}),
         (doubling(40, "http://x/%d", **{"$id": "http://x/%d"}), {}),
+        ({"$id": "http://x/y/root", **doubling(40, "../d%d", **{"$id": "/d%d"})}, {}),
+        ({"$id": "http://x/root.json", **doubling(40, "root.json#/$defs/d%d")}, {}),
+        ({"$id": "urn:example:root", **doubling(40)}, {}),
         ({"propertyNames": {"$ref": "#/$defs/d0"}, "$defs": doubling(40)["$defs"]}, {"a": 1}),
         ({"allOf": [{"properties": {"x": {"$ref": "#"}}}] * 2}, nest(60)),
         ({"properties": {"x": {"items": {"anyOf": [{"const": n} for n in range(3000)]}}}}, {"x": [*range(3000)]}),
     ],
-    ids=["pointers", "anchors", "ids", "names", "recursion", "product"],
+    ids=["pointers", "anchors", "ids", "relative ids", "a named root", "a urn", "names", "recursion", "product"],
 )
 def test_what_would_take_years_to_validate_is_refused(schema: Json, value: Json) -> None:
     [problem] = Validator(ToolDefinition("f", parameters=schema)).errors(value)
@@ -251,3 +254,35 @@ def test_a_reference_with_escaped_signs_is_found() -> None:
     tool = ToolDefinition("box", parameters={"type": "object", "properties": {"n": schema}, "definitions": schema["definitions"]})
     assert Validator(tool).errors({"n": 1}) == []
     assert Validator(tool).errors({"n": "one"}) != []
+
+
+WORD: Json = {"type": "string"}
+STRICT: Json = {"$id": "http://x/strict", "$dynamicAnchor": "node", "$ref": "tree", "unevaluatedProperties": False}
+TREE: Json = {
+    "$id": "http://x/tree",
+    "$dynamicAnchor": "node",
+    "properties": {"w": WORD, "inner": {"type": "array", "items": {"$dynamicRef": "#node"}}},
+}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$id": "http://x/a/root.json", "properties": {"w": {"$ref": "word"}}, "$defs": {"any": {"$id": "word", **WORD}}},
+        {"$id": "http://x/a/root.json", "properties": {"w": {"$ref": "/word"}}, "$defs": {"any": {"$id": "../word", **WORD}}},
+        {"$id": "http://x/root", "properties": {"w": {"$ref": "root#/$defs/word"}}, "$defs": {"word": WORD}},
+        {"$id": "http://x/root", "properties": {"w": {"$ref": "#word"}}, "$defs": {"any": {"$anchor": "word", **WORD}}},
+        {"properties": {"w": {"$ref": "word"}}, "$defs": {"any": {"$id": "word", **WORD}}},
+        {
+            "$id": "http://x/root",
+            "properties": {"w": {"$ref": "b/outer"}},
+            "$defs": {"o": {"$id": "b/outer", "$ref": "inner#/$defs/w", "$defs": {"i": {"$id": "inner", "$defs": {"w": WORD}}}}},
+        },
+        {**STRICT, "$defs": {"tree": TREE}},
+    ],
+    ids=["beside", "above", "itself", "anchor", "no root", "nested", "dynamic"],
+)
+def test_a_reference_is_relative_to_the_id_around_it(schema: Json) -> None:
+    validator = Validator(ToolDefinition("f", parameters={"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}))
+    assert validator.errors({"w": "a word"}) == []
+    assert [problem for problem in validator.errors({"w": 1}) if problem.startswith("w: ")]

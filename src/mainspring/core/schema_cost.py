@@ -6,7 +6,7 @@ validator years. The cost is counted here with every pair of subschema and value
 
 from collections.abc import Iterator
 from typing import Any, Final
-from urllib.parse import unquote
+from urllib.parse import unquote, urljoin
 
 from mainspring.core.items import Json
 
@@ -20,55 +20,77 @@ _ITEMS = frozenset({"items", "contains", "additionalItems", "unevaluatedItems"})
 _VALUES = frozenset({"additionalProperties", "unevaluatedProperties"})
 # The schemas of JSON Schema itself, which validators bring along.
 _KNOWN = ("http://json-schema.org/", "https://json-schema.org/")
+# What names are relative to in a schema that has none.
+_BASE = "http://schema.invalid/"
 
 
 class SchemaCost:
-    """The steps that validation by one schema takes, at most."""
+    """The steps that validation by one schema takes, at most.
+
+    Names are absolute: an `$id` is relative to the one around it, and a reference to that of the schema that it stands in.
+    """
 
     def __init__(self, schema: Json) -> None:
         self._schema = schema
-        self._named: dict[str, Any] = {}
-        self._has_references = False
+        self._named: dict[str, Any] = {_BASE: schema}
+        self._dynamic: dict[str, list[Json]] = {}
+        self._bases: dict[int, str] = {}
         self._size = 0
-        ahead: list[Any] = [schema]
+        ahead: list[tuple[Any, str]] = [(schema, _BASE)]
         while ahead:
             self._size += 1
-            match node := ahead.pop():
-                case dict():
-                    self._note(node)
-                    ahead += node.values()
-                case list():
-                    ahead += node
+            node, base = ahead.pop()
+            if isinstance(node, dict):
+                base = self._note(node, base)
+                ahead += [(inner, base) for inner in node.values()]
+            elif isinstance(node, list):
+                ahead += [(inner, base) for inner in node]
 
     def count_steps(self, value: Any) -> int:
         """How many steps it takes to validate this value; `MOST_STEPS + 1` if more than `MOST_STEPS`."""
-        if not self._has_references and (most := self._size * _measure(value)) <= MOST_STEPS:
+        if not self._bases and (most := self._size * _measure(value)) <= MOST_STEPS:
             return most
         try:
             return min(_Count(self).visit(self._schema, value), MOST_STEPS + 1)
         except (_TooManyError, RecursionError):
             return MOST_STEPS + 1
 
-    def find_target(self, reference: object) -> Any:
-        """What a reference names. Raises `_TooManyError` if that cannot be told."""
-        base, _, place = str(reference).partition("#")
-        if base.startswith(_KNOWN):
-            return True
-        found = self._schema if not base else self._named.get(base)
+    def find_targets(self, node: Json, key: str) -> list[Any]:
+        """What the reference of a node may name: one that is dynamic, any schema of that name. Raises `_TooManyError` if that
+        cannot be told."""
+        url, _, place = _join(self._bases[id(node)], str(node[key])).partition("#")
+        moving = self._dynamic.get(place, []) if key != "$ref" else []
         if place and not place.startswith("/"):
-            found = self._named.get(f"#{place}")
+            found = self._named.get(f"{url}#{place}")
+        elif (found := self._named.get(url)) is None and url.startswith(_KNOWN):
+            return [True]
         for step in place.split("/")[1:] if place.startswith("/") else ():
-            key = unquote(step).replace("~1", "/").replace("~0", "~")
-            found = found.get(key) if isinstance(found, dict) else _find_element(found, key)
+            name = unquote(step).replace("~1", "/").replace("~0", "~")
+            found = found.get(name) if isinstance(found, dict) else _find_element(found, name)
         if found is None:
             raise _TooManyError
-        return found
+        return [found, *[other for other in moving if other is not found]]
 
-    def _note(self, node: Json) -> None:
-        self._has_references |= not _REFERENCES.isdisjoint(node)
-        for key, mark in (("$anchor", "#"), ("$dynamicAnchor", "#"), ("$id", "")):
+    def _note(self, node: Json, base: str) -> str:
+        """Keeps the names of a schema, and returns what those in it are relative to."""
+        if isinstance(name := node.get("$id"), str):
+            url = _join(base, name)
+            self._name(url.removesuffix("#"), node)
+            base = base if name.startswith("#") else url.partition("#")[0]
+        for key in ("$anchor", "$dynamicAnchor"):
             if isinstance(name := node.get(key), str):
-                self._named.setdefault(f"{mark}{name}", node)
+                self._name(f"{base}#{name}", node)
+        for moving in (node.get("$dynamicAnchor"), "" if node.get("$recursiveAnchor") is True else None):
+            if isinstance(moving, str):
+                self._dynamic.setdefault(moving, []).append(node)
+        if not _REFERENCES.isdisjoint(node):
+            self._bases[id(node)] = base
+        return base
+
+    def _name(self, url: str, node: Json) -> None:
+        """Two schemas of one name: which of them is meant cannot be told."""
+        is_first = url not in self._named or self._named[url] is node
+        self._named[url] = node if is_first else None
 
 
 class _Count:
@@ -87,14 +109,14 @@ class _Count:
         if (known := self._known.get(pair)) is not None:
             return known
         self._known[pair] = 1  # validators do not follow a circle either
-        pairs = (inner for key, part in node.items() for inner in self._list_pairs(key, part, value))
+        pairs = (inner for key, part in node.items() for inner in self._list_pairs(node, key, part, value))
         self._known[pair] = steps = 1 + sum([self.visit(*inner) for inner in pairs])
         return steps
 
-    def _list_pairs(self, key: str, part: Any, value: Any) -> Iterator[tuple[Any, Any]]:
+    def _list_pairs(self, node: Json, key: str, part: Any, value: Any) -> Iterator[tuple[Any, Any]]:
         """What a keyword has validated: subschemas, each with a value."""
         if key in _REFERENCES:
-            yield self._schema.find_target(part), value
+            yield from [(target, value) for target in self._schema.find_targets(node, key)]
         elif key in _BESIDE:
             yield from [(node, value) for node in (part if isinstance(part, list) else [part])]
         elif key in ("dependentSchemas", "dependencies") and isinstance(part, dict):
@@ -117,6 +139,13 @@ class _Count:
 
 class _TooManyError(Exception):
     pass
+
+
+def _join(base: str, reference: str) -> str:
+    try:
+        return f"{base.partition('#')[0]}{reference}" if reference.startswith("#") else urljoin(base, reference)
+    except ValueError:  # no URL at all
+        return reference
 
 
 def _measure(value: Any) -> int:
