@@ -15,7 +15,6 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import IO
 
-import aiohttp
 import msgspec
 from msgspec import Struct
 from multidict import CIMultiDict
@@ -23,6 +22,7 @@ from multidict import CIMultiDict
 from mainspring.core.errors import InvalidRequest, Refused
 from mainspring.core.ids import random_id
 from mainspring.core.items import Json
+from mainspring.net.connection import Disconnected
 from mainspring.ports import HttpAnswer, RecordedRequest
 
 KEPT = ("Content-Type", "Retry-After")
@@ -221,7 +221,7 @@ class _PlayedAnswer:
         if self._pieces:
             return self._pieces.pop(0).data
         if self._is_cut:
-            raise aiohttp.ClientPayloadError("the recorded answer breaks off here")
+            raise Disconnected("the recorded answer breaks off here")
         return b""
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""An HTTP client for model backends: one session each, replies read as they arrive, every failure a `ProviderError`.
+"""Requests to model backends: one pool of connections each, replies read as they arrive, every failure a `ProviderError`.
 
 `Http` sends a request and returns an `HttpReply` once the backend has agreed to answer. A reply that is closed before its end
 closes its connection; one that was read to its end leaves the connection to the next request.
@@ -8,38 +8,37 @@ import re
 from base64 import b64encode
 from collections.abc import Mapping
 from contextlib import closing, suppress
-from types import SimpleNamespace
+from functools import lru_cache
 from typing import TypeVar
 
-import aiohttp
 import anyio
 import msgspec
-from aiohttp.abc import AbstractStreamWriter
 from multidict import CIMultiDict
 from yarl import URL
 
 from mainspring.core.errors import BadOutput, InvalidRequest, Misconfigured, ProviderError, Unavailable
 from mainspring.core.redact import redact_text
 from mainspring.core.text import shorten_line
+from mainspring.net.client import CONNECT_SECONDS, Endpoint, HttpClient, encode_headers, make_tls, parse_endpoint, parse_proxy
+from mainspring.net.connection import ConnectTimeout, HttpError, Malformed, Silence, TlsFailed, Unreachable
 from mainspring.ports import HttpAnswer, RecordedRequest, RequestSigner, Tape
 from mainspring.providers.http_failures import build_error, parse_complaint, parse_retry_after
 
 T = TypeVar("T")
 
-CONNECT_SECONDS = 15.0
 DRAIN_SECONDS = 0.5
 LAST_SECONDS = 5.0
 COMPLAINT_BYTES = 65_536
 COMPLAINT_SECONDS = 5.0
 EVENT_BYTES = 64 * 1024 * 1024
-PIECE_BYTES = 262_144
+MOST_ENDPOINTS = 64
 
 
 class Http:
     """A backend's address and how to talk to it. `timeout` is how long it may stay silent, before and within an answer.
 
-    The session is made at the first request, and again if one follows `close`. Raises `InvalidRequest` for an address or a
-    header that can never work.
+    The client is made at the first request, and again if one follows `close`; `proxy` and `ca_file` are its. Raises
+    `InvalidRequest` for an address or a header that can never work.
     """
 
     def __init__(
@@ -51,6 +50,8 @@ class Http:
         timeout: float,
         tape: Tape | None = None,
         signer: RequestSigner | None = None,
+        proxy: str | None = None,
+        ca_file: str | None = None,
     ) -> None:
         address = _address(base_url)
         self._tape = tape
@@ -58,8 +59,12 @@ class Http:
         self._base = address.with_user(None)
         self._headers = _headers(address, api_key, headers or {})
         self._secrets = _secrets(address, api_key, headers or {})
-        self._timeout = timeout
-        self._session: aiohttp.ClientSession | None = None
+        self._encoded = _encode(self._headers)
+        self._encoded_for_json = self._encode_signed({}, b"")
+        _check_route(proxy, ca_file)
+        self._timeout, self._proxy, self._ca_file = timeout, proxy, ca_file
+        self._client: HttpClient | None = None
+        self._find_endpoint = lru_cache(MOST_ENDPOINTS)(self._build_endpoint)
         self.host = self._base.host or ""
         self.url = _show(self._base)
 
@@ -69,13 +74,13 @@ class Http:
         """The reply to a POST of the body, or to a GET without one, its own body still unread. A path with `%` in it is taken as
         it is. Raises a `ProviderError` unless the status is one of success."""
         method = method or ("GET" if body is None else "POST")
-        url = self._base.joinpath(path, encoded="%" in path).with_query(self._base.query).update_query(query or {})
+        url, endpoint, shown = self._find_endpoint(path, tuple(query.items()) if query else ())
         if self._tape is None:
-            received: HttpAnswer = await self._answer(method, url, body)
+            received: HttpAnswer = await self._answer(method, url, endpoint, body)
         else:
             asked = RecordedRequest(method, path, None if body is None else self._remove_secrets(body.decode()).encode())
-            received = await self._tape.answer(asked, lambda: self._answer(method, url, body), self._list_secrets())
-        reply = HttpReply(received, _show(url), self._timeout)
+            received = await self._tape.answer(asked, lambda: self._answer(method, url, endpoint, body), self._list_secrets())
+        reply = HttpReply(received, shown, self._timeout)
         if received.status // 100 == 2:
             return reply
         try:
@@ -101,9 +106,9 @@ class Http:
             raise BadOutput(f"{reply.url} answered with no {what} ({error}): `{self.quote(data)}`; check the base URL") from error
 
     async def close(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
 
     def redact(self, text: str) -> str:
         """The text without what is secret in it: what this backend is sent, and what looks like a key or a password."""
@@ -121,63 +126,55 @@ class Http:
         """The beginning of the data, redacted, for an error message."""
         return shorten_line(self.redact(data[:400].decode(errors="replace")), 200)
 
-    async def _answer(self, method: str, url: URL, body: bytes | None) -> "_Network":
+    async def _answer(self, method: str, url: str, endpoint: Endpoint, body: bytes | None) -> HttpAnswer:
         """The head of the answer. A request whose credentials have expired is signed anew, once."""
-        headers = {"Content-Type": "application/json"} if body is not None and "Content-Type" not in self._headers else {}
+        headers = self._encoded if body is None else self._encoded_for_json
         if self._signer is None:
-            return await self._exchange(method, url, body, headers)
-        signed = await self._signer.sign(method, str(url), body or b"")
-        received = await self._exchange(method, url, body, {**headers, **signed})
+            return await self._exchange(method, endpoint, headers, body)
+        signed = await self._signer.sign(method, url, body or b"")
+        received = await self._exchange(method, endpoint, self._encode_signed(signed, body), body)
         if self._signer.renew(signed, received.status, received.headers):
             received.close()
-            signed = await self._signer.sign(method, str(url), body or b"")
-            received = await self._exchange(method, url, body, {**headers, **signed})
+            signed = await self._signer.sign(method, url, body or b"")
+            received = await self._exchange(method, endpoint, self._encode_signed(signed, body), body)
         return received
 
-    async def _exchange(self, method: str, url: URL, body: bytes | None, headers: Mapping[str, str]) -> "_Network":
-        """If the server has just closed a kept connection, the request is sent again on another."""
-        while True:
-            data = _Body(body) if body is not None else None
-            attempt = SimpleNamespace(is_on_kept_connection=False)
-            try:
-                response = await self._open().request(
-                    method, url, data=data, headers=headers, allow_redirects=False, trace_request_ctx=attempt
-                )
-                return _Network(response)
-            except _BROKEN as error:
-                if not (attempt.is_on_kept_connection and isinstance(error, _CLOSED)):
-                    raise self._explain(error, _show(url)) from error
+    def _encode_signed(self, signed: Mapping[str, str], body: bytes | None) -> bytes:
+        headers = CIMultiDict({"Content-Type": "application/json"} if body is not None else {})
+        headers.update(self._headers)
+        headers.update(signed)
+        return _encode(headers)
 
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                # The engine limits how many runs there are, not the connection pool.
-                connector=aiohttp.TCPConnector(limit=0),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=self._timeout),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers=self._headers,
-                trace_configs=[_trace()],
-            )
-        return self._session
+    async def _exchange(self, method: str, endpoint: Endpoint, headers: bytes, body: bytes | None) -> HttpAnswer:
+        if self._client is None:
+            self._client = HttpClient(seconds=self._timeout, proxy=self._proxy, ca_file=self._ca_file)
+        try:
+            return await self._client.request(method, endpoint, headers, body)
+        except HttpError as error:
+            raise self._explain(error, f"{self._base.origin()}{endpoint.path.partition('?')[0]}") from error
 
-    def _explain(self, error: BaseException, url: str) -> ProviderError:
+    def _build_endpoint(self, path: str, query: tuple[tuple[str, str], ...]) -> tuple[str, Endpoint, str]:
+        """The URL, as it is needed for requests, and as it is shown."""
+        url = self._base.joinpath(path, encoded="%" in path).with_query(self._base.query).update_query(query)
+        return str(url), parse_endpoint(url), _show(url)
+
+    def _explain(self, error: HttpError, url: str) -> ProviderError:
+        why = shorten_line(str(error), 200)
         match error:
-            case aiohttp.ClientSSLError():
-                return Misconfigured(
-                    f"{self.url} does not speak TLS as it should ({_reason(error)}); check its base URL and certificate"
-                )
-            case aiohttp.ConnectionTimeoutError():
+            case TlsFailed():
+                return Misconfigured(f"{self.url} does not speak TLS as it should ({why}); check its base URL and certificate")
+            case ConnectTimeout():
                 return Unavailable(f"no server answers at {self.url} within {CONNECT_SECONDS:g} s; is it running and reachable?")
-            case TimeoutError():
+            case Unreachable():
+                return Unavailable(f"no server answers at {self.url} ({why}); is it running?")
+            case Silence():
                 return Unavailable(
                     f"{url} sent nothing for {self._timeout:g} s; is the model loaded? raise `timeout` if it is slow"
                 )
-            case aiohttp.ClientConnectorError(os_error=reason):
-                return Unavailable(f"no server answers at {self.url} ({reason.strerror or reason}); is it running?")
-            case aiohttp.ClientResponseError():
-                return Unavailable(f"{url} answered what is no HTTP ({shorten_line(error.message, 200)}); check the base URL")
+            case Malformed():
+                return Unavailable(f"{url} answered what is no HTTP ({why}); check the base URL")
             case _:
-                return Unavailable(f"{url} closed the connection without an answer ({_reason(error)}); look at the server's log")
+                return Unavailable(f"{url} closed the connection without an answer ({why}); look at the server's log")
 
     async def _refusal(self, reply: "HttpReply", response: HttpAnswer) -> ProviderError:
         if 300 <= response.status < 400:
@@ -186,14 +183,6 @@ class Http:
         said, wait = parse_complaint(await reply.beginning(), self.redact), parse_retry_after(response.headers)
         what = f"{reply.url} answered HTTP {response.status}"
         return build_error(response.status, said, what, said.wait if wait is None else wait)
-
-
-class _Network:
-    __slots__ = ("close", "headers", "read", "status")
-
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self.status, self.headers = response.status, response.headers
-        self.read, self.close = response.content.readany, response.close
 
 
 class HttpReply:
@@ -211,10 +200,11 @@ class HttpReply:
         """What has arrived since the last read, waiting for it if need be; empty at the end."""
         try:
             return await self._received.read()
-        except TimeoutError as error:
+        except Silence as error:
             raise Unavailable(f"{self.url} fell silent for {self._timeout:g} s within its answer; try again") from error
-        except _BROKEN as error:
-            raise Unavailable(f"the connection to {self.url} broke within its answer ({_reason(error)}); try again") from error
+        except HttpError as error:
+            why = shorten_line(str(error), 200)
+            raise Unavailable(f"the connection to {self.url} broke within its answer ({why}); try again") from error
 
     async def more(self, *, is_complete: bool) -> bytes:
         """What `read` returns, until the answer is complete. What follows it must arrive within `LAST_SECONDS` in all, and a
@@ -254,34 +244,6 @@ class HttpReply:
         self._received.close()
 
 
-class _Body(aiohttp.Payload):
-    """A body that is written piece by piece, so that a large one does not block the event loop, and without being copied."""
-
-    def __init__(self, data: bytes) -> None:
-        super().__init__(data)
-        self._size = len(data)
-
-    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        return str(self._value, encoding, errors)
-
-    async def write(self, writer: AbstractStreamWriter) -> None:
-        left = memoryview(self._value)
-        while left:
-            await writer.write(left[:PIECE_BYTES])
-            left = left[PIECE_BYTES:]
-
-
-def _trace() -> aiohttp.TraceConfig:
-    """Tells each request whether the pool gave it a connection that was kept open."""
-
-    async def mark(_: aiohttp.ClientSession, context: SimpleNamespace, __: aiohttp.TraceConnectionReuseconnParams) -> None:
-        context.trace_request_ctx.is_on_kept_connection = True
-
-    trace = aiohttp.TraceConfig()
-    trace.on_connection_reuseconn.append(mark)
-    return trace
-
-
 def _address(base_url: str) -> URL:
     shown = re.sub(r"//.*@", "//", base_url)
     try:
@@ -295,17 +257,34 @@ def _address(base_url: str) -> URL:
 
 def _headers(address: URL, api_key: str | None, extra: Mapping[str, str]) -> CIMultiDict[str]:
     # Compression would make a server hold tokens back until a block is full.
-    headers = CIMultiDict({"Accept": "text/event-stream, application/json", "Accept-Encoding": "identity"})
+    headers = CIMultiDict(
+        {"Accept": "text/event-stream, application/json", "Accept-Encoding": "identity", "User-Agent": "Mainspring"}
+    )
     if api_key and api_key.strip():
         headers["Authorization"] = f"Bearer {api_key.strip()}"
     elif address.user is not None:
         headers["Authorization"] = "Basic " + b64encode(f"{address.user}:{address.password or ''}".encode()).decode()
     headers.update(extra)
-    for name, value in headers.items():
-        if _CONTROL.search(name + value):
-            shown = _CONTROL.sub("?", name)
-            raise InvalidRequest(f"header `{shown}` contains a line break; write it on one line", param="headers")
     return headers
+
+
+def _check_route(proxy: str | None, ca_file: str | None) -> None:
+    try:
+        if proxy:
+            parse_proxy(proxy)
+        if ca_file is not None:
+            make_tls(ca_file)
+    except Unreachable as error:
+        raise InvalidRequest(str(error), param="proxy") from None
+    except OSError as error:
+        raise InvalidRequest(f"`{ca_file}` is no file of certificates ({error.strerror or error})", param="ca_file") from None
+
+
+def _encode(headers: Mapping[str, str]) -> bytes:
+    try:
+        return encode_headers(headers.items())
+    except ValueError as error:
+        raise InvalidRequest(str(error), param="headers") from None
 
 
 def _secrets(address: URL, api_key: str | None, headers: Mapping[str, str]) -> list[str]:
@@ -322,11 +301,4 @@ def _show(url: URL) -> str:
     return str(url.with_query(None))
 
 
-def _reason(error: BaseException) -> str:
-    return shorten_line(str(error) or type(error).__name__, 200)
-
-
-_BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
-_CLOSED = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError)
 _PRIVATE = re.compile("auth|key|token|secret|cookie", re.IGNORECASE)
-_CONTROL = re.compile(r"[\r\n\0]")

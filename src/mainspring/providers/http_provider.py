@@ -51,6 +51,8 @@ class HttpOptions(TypedDict, total=False):
     tape: Tape | None
     signer: RequestSigner | None
     profiles: Pins
+    proxy: str | None
+    ca_file: str | None
 
 
 class HttpProvider(ABC):
@@ -84,8 +86,16 @@ class HttpProvider(ABC):
             headers[self.key_header], api_key = api_key.strip(), None
         headers.update(options.get("headers") or {})
         timeout, tape, signer = options.get("timeout", 600.0), options.get("tape"), options.get("signer")
-        address = base_url or self.default_url
-        self._http = Http(address, api_key=api_key, headers=headers, timeout=timeout, tape=tape, signer=signer)
+        self._http = Http(
+            base_url or self.default_url,
+            api_key=api_key,
+            headers=headers,
+            timeout=timeout,
+            tape=tape,
+            signer=signer,
+            proxy=options.get("proxy"),
+            ca_file=options.get("ca_file"),
+        )
         self._book = ProfileBook(self._http.url, self._http.host, options.get("profiles"))
 
     @abstractmethod

@@ -121,6 +121,7 @@ def _make_adapter(
 ) -> Provider:
     options: Json = {"api_key": key, "headers": backend.headers, "name": name, "timeout": backend.timeout, "tape": tape}
     options["profiles"] = backend.profiles
+    options |= {"proxy": backend.proxy, "ca_file": backend.ca_file}
     if tape is not None:
         options["new_id"] = tape.new_id
     kind = backend.kind or "chat"

@@ -26,6 +26,11 @@ class ProviderSettings(BackendOptions, frozen=True, kw_only=True, forbid_unknown
     """Further headers to send."""
     timeout: float = 600.0
     """How many seconds it may stay silent."""
+    proxy: str | None = None
+    """The HTTP proxy through which it is asked, `http://USER:PASSWORD@HOST:PORT`; empty for none. Default: what `HTTPS_PROXY`,
+    `HTTP_PROXY` and `NO_PROXY` say. What is on this machine is asked directly."""
+    ca_file: str | None = None
+    """A file of certificates (PEM) that are trusted besides the system's."""
     model: str | None = None
     """The model that is asked if a request names only the provider; for `local` a name or a file, for `scripted` the file."""
     api: Api | None = None

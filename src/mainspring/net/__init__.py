@@ -1,0 +1,1 @@
+"""HTTP to other servers: one client for model backends, tools and downloads."""
