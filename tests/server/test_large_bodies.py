@@ -163,8 +163,9 @@ def test_references_may_stand_for_as_much_as_could_be_sent(served: Served, count
 
 
 def test_an_answer_is_held_against_a_schema_of_relative_references(tmp_path: Path) -> None:
-    words = {"any": {"$id": "word", "type": "string"}}
-    schema = {"$id": "http://x/root.json", "properties": {"w": {"$ref": "word"}}, "$defs": words, "required": ["w"]}
+    words = {"word": {"type": "string"}}
+    place = {"$ref": "root.json#/$defs/word"}
+    schema = {"$id": "http://x/root.json", "properties": {"w": place}, "$defs": words, "required": ["w"]}
     form = {"type": "json_schema", "name": "f", "schema": schema}
     with serving(tmp_path, [{"when": "", "say": '{"w": "a word"}'}]) as served:
         status, error = post(served, "/v1/responses", json.dumps({"input": "x", "text": {"format": form}}).encode())

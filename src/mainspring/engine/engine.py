@@ -6,7 +6,7 @@ they are; what they recorded is stored, and the next engine on the same store ta
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from inspect import iscoroutinefunction
@@ -83,6 +83,8 @@ REMEMBERED = 256
 # What remembered histories have in all. One that is longer is shared by those who read it at the same time.
 REMEMBERED_BYTES = 64 * 1024 * 1024
 SINK_SECONDS = 5.0
+# How often the store may refuse a run, while it takes others, until less of it is to be stored.
+MOST_REFUSALS = 2
 # How long the steps of an order may take in all. MCP servers that have to be started first need most of it.
 STEP_SECONDS = 120.0
 # In the name of a tenant whose runs belong to a part of the program that drives them by rules of its own. No key has it.
@@ -297,6 +299,7 @@ class Engine:
         self._live: dict[str, Handle] = {}
         # Runs that were told to have failed, while the store could not be told.
         self._unsaved: dict[str, Handle] = {}
+        self._refusals: Counter[str] = Counter()
         self._starting: set[str] = set()
         self._resuming = Lock()
         self._histories: LRUCache[tuple[str, str], History] = LRUCache(REMEMBERED, _measure, REMEMBERED_BYTES)
@@ -573,8 +576,22 @@ class Engine:
     async def _save_ends(self) -> None:
         """Tells the store of the runs that it could not be told of when they failed."""
         for run_id, handle in list(self._unsaved.items()):
-            if await handle._journal.save_end():
-                del self._unsaved[run_id]
+            if self._refusals[run_id] < 2 * MOST_REFUSALS and await self._save_end(run_id, handle._journal):
+                del self._unsaved[run_id], self._refusals[run_id]
+
+    async def _save_end(self, run_id: str, journal: Journal) -> bool:
+        """Tells the store of the end of one run. If it refuses that while it takes other things, it is told of an end without
+        what was said, and if it refuses even that, of nothing any more. Raises `StoreError` if it takes nothing at all."""
+        if await journal.save_end():
+            return True
+        await self.presence.beat()
+        self._refusals[run_id] += 1
+        if self._refusals[run_id] == MOST_REFUSALS:
+            log.error("run %s cannot be stored; it is stored as failed, without its output", run_id)
+            return await journal.end_bare(journal.run.error.message if journal.run.error else "")
+        if self._refusals[run_id] == 2 * MOST_REFUSALS:
+            log.error("run %s cannot be stored at all; this is not tried again before the next start", run_id)
+        return False
 
     async def is_driven(self, run_id: str) -> bool:
         """Whether another engine that lives drives this run, or it is for an engine of the other kind to take up."""
@@ -651,6 +668,7 @@ class Engine:
                     await self.forget(child)
         await self.store.delete(run_id)
         self._unsaved.pop(run_id, None)
+        self._refusals.pop(run_id, None)
         for known in (*[key for key, _ in self._histories.items()], *self._shared):
             if known[0] == run.spec.tenant:  # what continues it has it in its history
                 self._histories.pop(known)

@@ -17,6 +17,8 @@ from collections.abc import AsyncIterator, Callable
 from logging import getLogger
 from math import inf
 
+from msgspec.structs import replace
+
 from mainspring.core.actions import Finish
 from mainspring.core.decide import closing
 from mainspring.core.errors import MainspringError, OurError, StoreError, Superseded
@@ -84,7 +86,7 @@ class Journal:
         self._loop: AbstractEventLoop = get_running_loop()
         self._handed = self._durable = self._public = len(log)
         self._failure: MainspringError | None = None
-        self._is_closed = False
+        self._is_closed = self._is_bare = False
         self._flushes: list[Future[None]] = []
         self._readers: list[Future[None]] = []
         self._followers = 0
@@ -216,6 +218,8 @@ class Journal:
         snapshot = None
         if self.run.has_ended:
             snapshot = Snapshot(response(self.run), self.run.all_entries, _list_documents(self.run))
+            if self._is_bare:
+                snapshot = Snapshot(replace(snapshot.response, output=()), ())
         return Segment(run_id, segment, snapshot, self._notes(segment))
 
     def settle(self, error: MainspringError | None) -> None:
@@ -252,8 +256,21 @@ class Journal:
 
         If it does not, `save_end` is to be called until it does.
         """
+        await self._end_anew(failure, self._public)
+        self._show(len(self.log))
+
+    async def end_bare(self, why: str) -> bool:
+        """Gives the store an end without the answer and what others would continue, which it does not take. Returns as `save_end`
+        does."""
+        self._is_bare = True
+        return await self._end_anew(
+            StoreError(f"the answer could not be stored, and who continues it gets nothing of it: {why}"), self._durable
+        )
+
+    async def _end_anew(self, failure: MainspringError, length: int) -> bool:
+        """Ends the run after so many events, failed."""
         self._failure = None
-        del self.log[max(self._public, 1) :]
+        del self.log[max(length, 1) :]
         self.run = replay(self.log, self.history)
         for event in closing(self.run, Finish("failed", Reason.INTERNAL_ERROR, ErrorInfo.of(failure))):
             record = Recorded(self.run.seq, self.run.clock, event)
@@ -261,8 +278,7 @@ class Journal:
             self.log.append(record)
         for watcher in self._watchers:
             self.retell(watcher)
-        await self.save_end()
-        self._show(len(self.log))
+        return await self.save_end()
 
     async def save_end(self) -> bool:
         """Gives the store the end that it did not take before. Returns whether nothing is left to do: it has it, or the log of
