@@ -45,9 +45,12 @@ async def served(folder: Path, *options: str) -> AsyncIterator[Served]:
         await anyio.to_thread.run_sync(partial(server.__exit__, None, None, None))
 
 
-async def ask(process: Served) -> None:
+async def ask(process: Served) -> str:
+    """Asks the model, and returns the id of the response."""
     async with openai.AsyncOpenAI(base_url=process.url, api_key="none", max_retries=0) as client:
-        assert (await client.responses.create(model=MODEL, input="What time is it?")).output_text == NOON
+        response = await client.responses.create(model=MODEL, input="What time is it?")
+    assert response.output_text == NOON
+    return response.id
 
 
 async def test_a_server_that_was_restarted_sends_no_request_that_was_refused_before(tmp_path: Path) -> None:
@@ -85,7 +88,7 @@ async def test_a_profile_is_told_with_its_reasons_and_forgotten(tmp_path: Path) 
     animal = Picky()
     async with keeping(animal) as url:
         async with served(tmp_path, "--base-url", url, "--model", MODEL) as process:
-            await ask(process)
+            adapted = await ask(process)
             async with openai.AsyncOpenAI(base_url=process.url, api_key="none", max_retries=0) as client:
                 model = await client.models.retrieve(MODEL)
                 (profile,) = (model.model_extra or {})["profiles"]
@@ -100,6 +103,8 @@ async def test_a_profile_is_told_with_its_reasons_and_forgotten(tmp_path: Path) 
             await ask(process)
         assert (animal.asked, animal.refused) == (4, 2)
         shell, options = Shell(tmp_path), ("--base-url", url, "--database", "served.db")
+        for command in (("show",), ("traces", "show")):
+            assert "changed stream_options = False, attempt 1" in (await run(shell, *command, adapted, *options[2:])).out
         told = await run(shell, "models", "show", MODEL, *options, "--json")
         assert json.loads(told.out)["facts"]["stream_options"]["source"] == "learned"
         seen = await run(shell, "models", "show", MODEL, *options)

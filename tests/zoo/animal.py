@@ -17,6 +17,7 @@ from openai.types.responses import Response
 from tests.providers.backend import DONE, call_piece, chunk, sse, usage_chunk
 
 from mainspring.core.items import Json
+from mainspring.features.traces.trace_record import TraceRecord
 
 MODEL = "nobody-knows-me"
 NOON = "It is noon."
@@ -31,10 +32,11 @@ class Refusal(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """What the client got, and the zones that the tool was called with, in their order."""
+    """What the client got, the zones that the tool was called with, in their order, and the trace of the run."""
 
     response: Response
     zones: list[str]
+    trace: TraceRecord
 
 
 class Animal:

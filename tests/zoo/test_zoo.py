@@ -1,6 +1,7 @@
 """Every animal of the zoo is asked. Those that we cannot keep yet are marked as such, and must be unmarked once we can."""
 
 import json
+import re
 import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import anyio
+import msgspec
 import openai
 import pytest
 from aiohttp import web
@@ -21,6 +23,7 @@ from tests.zoo.animal import MODEL, NOON, UTC, Animal, Failing, Outcome, Refusal
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
 from mainspring.core.items import Json
+from mainspring.features.traces.spans import build_spans
 from mainspring.providers.chat.provider import Chat
 from mainspring.providers.profiles import NEUTRAL, find_profile
 
@@ -81,9 +84,11 @@ async def tell(kind: type[Animal]) -> Outcome:
                     response = await animal.ask(client)
             except (openai.APIError, AssertionError, pytest.fail.Exception) as error:
                 failure = error  # the server is taken down in peace first
+            page = await engine.store.list(limit=1)
+            trace = await engine.trace(page.runs[0].id)
     if failure is not None:
         raise failure
-    return Outcome(response, sorted(zones, reverse=True))
+    return Outcome(response, sorted(zones, reverse=True), trace)
 
 
 COMBINATIONS: list[tuple[type[Animal], ...]] = [
@@ -235,6 +240,40 @@ async def test_a_request_is_changed_three_times_at_most() -> None:
     with pytest.raises(openai.BadRequestError):
         await tell(Picky)
     assert len(asked) == 4
+
+
+async def test_what_was_adapted_is_in_the_trace_and_nothing_that_was_said() -> None:
+    class Leaking(leaks.HermesCallAsText):
+        def refuse(self, body: Json) -> str | None:
+            return requests.NoStreamOptions().refuse(body) or requests.NoNullContent().refuse(body)
+
+    trace = (await tell(Leaking)).trace
+    first, second = [step.adaptations for step in trace.execution]
+    assert [(each.kind, each.field, each.value, each.attempt, each.is_kept) for each in first] == [
+        ("changed", "stream_options", False, 1, True),
+        ("recovered", "calls", 1, 0, False),
+    ]
+    assert [(each.kind, each.field, each.value, each.attempt, each.is_kept) for each in second] == [
+        ("changed", "blank", "empty", 1, True)
+    ]
+    told = msgspec.json.encode([first, second]).decode()
+    assert not re.search("UTC|noon|get_time|12:00", told)
+    chats = [span for span in build_spans(trace, "openai") if span.name.startswith("chat")]
+    assert [span.attributes["mainspring.adaptations"] for span in chats] == [tuple(map(str, first)), tuple(map(str, second))]
+
+
+async def test_what_was_tried_in_vain_is_in_the_trace() -> None:
+    class Stubborn(Talker):
+        def refuse(self, body: Json) -> str:
+            return f"Unknown field: {'stream_options' if 'stream_options' in body else 'the moon'}"
+
+        async def ask(self, client: openai.AsyncOpenAI) -> Response:
+            with pytest.raises(openai.BadRequestError):
+                await super().ask(client)
+            return Response.model_construct(id="", status="failed")
+
+    (step,) = (await tell(Stubborn)).trace.execution
+    assert [(each.field, each.attempt, each.is_kept) for each in step.adaptations] == [("stream_options", 1, True)]
 
 
 @pytest.mark.parametrize("form", leaks.FORMS)

@@ -192,6 +192,9 @@ class Screen:
         """The run itself goes a step further; nobody is speaking."""
         self._end_line()
         self._doing = None
+        if isinstance(event, events.TurnEnded):
+            for adaptation in event.adaptations or ():
+                self._writer.block("~ ", str(adaptation), "dim", ERROR_LINES)
         match event:
             case events.RunStarted(spec):
                 for item in spec.input:

@@ -228,6 +228,10 @@ class Adaptation(Struct, frozen=True, omit_defaults=True):
     attempt: int = 0
     is_kept: bool = False
 
+    def __str__(self) -> str:
+        kept = f", attempt {self.attempt}" if self.attempt else ""
+        return f"{self.kind} {self.field} = {self.value}{kept}{f': {self.why}' if self.why else ''}"
+
 
 class Usage(Struct, frozen=True):
     """Tokens as the backend counted them; `is_estimated` if it did not, for all or some of them."""

@@ -135,8 +135,6 @@ class ReplyReader(ABC, Generic[TurnT]):
         self._finish: Finish | None = None
         self._usage: Usage | None = None
         self.is_over = False
-        self.notes: list[Adaptation] = []
-        """What was done so that the answer could be had and read."""
 
     @abstractmethod
     def _take(self, data: bytes) -> None:
@@ -149,6 +147,11 @@ class ReplyReader(ABC, Generic[TurnT]):
     def _take_done(self) -> None:
         """`[DONE]` has come: nothing follows."""
         self.is_over = True
+
+    @property
+    def notes(self) -> list[Adaptation]:
+        """What was done so that the answer could be had and read."""
+        return self._turn.notes
 
     @property
     def usage(self) -> Usage | None:

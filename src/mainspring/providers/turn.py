@@ -39,6 +39,8 @@ class TurnEvents(ABC):
         self._new_id = new_id
         self._taken, self._given = taken, set[str]()
         self._events: list[ModelEvent] = []
+        self.notes: list[items.Adaptation] = []
+        """What was done so that the turn could be had and read."""
 
     def take(self) -> list[ModelEvent]:
         """The events since the last time."""
@@ -121,6 +123,7 @@ class TurnBuilder(TurnEvents):
     def _split(self, told: Iterable[tuple[bool, str]]) -> None:
         for is_thought, words in told:
             if is_thought:
+                self._note_recovered("reasoning", "reasoning came as text between tags")
                 self.reasoning(words)
             else:
                 self._say(words if self._leaks is None else self._leaks.feed(words))
@@ -179,8 +182,9 @@ class TurnBuilder(TurnEvents):
         """
         if not (id or name or arguments):
             return
-        if name and name not in self._names:
-            name = find_tool_name(name, self._names)
+        if name and name not in self._names and (meant := find_tool_name(name, self._names)) != name:
+            self._note_recovered("tool_name", "a tool's name came with something around it")
+            name = meant
         call = self._known.get((index, id))
         if call is None or name:
             call = call or self._find(index, id, name)
@@ -217,6 +221,7 @@ class TurnBuilder(TurnEvents):
         for call in self._calls:
             if call.name:
                 if call.is_held:
+                    self._note_recovered("arguments", "arguments came in an odd form")
                     call.pieces = [call.arguments if is_cut else unwrap_arguments(call.arguments)]
                     self._events.append(events.ArgumentsDelta(call.id, call.arguments))
                 self._events.append(events.ItemDone(call.build(is_cut and (call is self._last or call.is_half))))
@@ -237,9 +242,17 @@ class TurnBuilder(TurnEvents):
             calls = calls or (leaks.settle(thought).calls if leaks is not None else [])
             if not calls and self._is_json and thought.lstrip().startswith(("{", "[")) and _is_json(thought):
                 self._say(thought)
+        if calls:
+            self.notes.append(items.Adaptation("recovered", "calls", len(calls), "calls came as text"))
         for number, call in enumerate(calls):
             self._logprobs = []
             self.call(index=f"leaked_{number}", name=call.name, arguments=call.arguments)
+
+    def _note_recovered(self, what: str, why: str) -> None:
+        """Once a turn."""
+        note = items.Adaptation("recovered", what, True, why)
+        if note not in self.notes:
+            self.notes.append(note)
 
     def _thinking(self) -> "_ReasoningDraft":
         if self._reasoning is None:

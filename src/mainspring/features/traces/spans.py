@@ -108,6 +108,7 @@ def _step_span(trace: TraceRecord, step: TraceStep, root: str, provider: str) ->
             "mainspring.step.kind": step.kind,
             "mainspring.nudge": step.nudge,
             "mainspring.withheld": step.withheld,
+            "mainspring.adaptations": tuple(map(str, step.adaptations)),
         }
     )
     attributes["gen_ai.request.stream"] = True

@@ -167,6 +167,8 @@ class _Reader:
 
     def _read_turn_end(self, event: TurnEnded, at: float) -> None:
         self._usage += event.usage or Usage()
+        if event.adaptations:
+            self._collector.update_step(self._id, self._step, adaptations=event.adaptations)
         if event.error is None:
             finish = "tool_call" if self._made and event.finish == "stop" else event.finish
             self._text = self._said or self._text

@@ -7,7 +7,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from mainspring.core.events import Judgement, Reason, Status
-from mainspring.core.items import Json, ToolKind, Usage
+from mainspring.core.items import Adaptation, Json, ToolKind, Usage
 from mainspring.features.traces.failures import Category, Code, Resolution, Severity, TraceStatus
 
 ActionStatus = Literal["running", "success", "failure", "timeout", "skipped"]
@@ -42,7 +42,8 @@ class TraceStep(Struct, frozen=True, kw_only=True):
     `opening` of a run that takes over calls from the one before it, or a step of a workflow, for which no model is asked.
 
     `model_at` is when the model was done; the calls come after that. `nudge` is what the engine had said before the turn,
-    `withheld` are tools that it withheld after it, because the model repeats itself.
+    `withheld` are tools that it withheld after it, because the model repeats itself. `adaptations` is what was done so that the
+    backend could be asked and understood.
     """
 
     step_id: str
@@ -58,6 +59,7 @@ class TraceStep(Struct, frozen=True, kw_only=True):
     usage: Usage | None = None
     nudge: str = ""
     withheld: tuple[str, ...] = ()
+    adaptations: tuple[Adaptation, ...] = ()
     actions: tuple[TraceAction, ...] = ()
 
 

@@ -93,6 +93,8 @@ def _draw_step(writer: ConsoleWriter, step: TraceStep, axis: Axis, number: int) 
         used = _format_tokens(step.usage) if step.usage is not None else ""
         bar = axis.bar(step.started_at, step.model_at, step.first_token_at)
         _draw_row(writer, label, used, _format_time(step.started_at, step.model_at), bar, _COLOURS[step.status], "blue")
+    for adaptation in step.adaptations:
+        writer.put(f"    {fit_line(str(adaptation), writer.width - 4)}\n", "dim")
     for action in step.actions:
         _draw_action(writer, action, axis)
     if step.withheld:

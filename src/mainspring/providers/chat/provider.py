@@ -67,6 +67,7 @@ class Chat(HttpProvider):
             return None
         log.warning("model %s at %s answered nothing, and is asked without streaming", model, self._http.url)
         try:
+            reader.notes.append(Adaptation("changed", "stream_tools", False, "the answer was empty", 1))
             reply = await self._ask_and_note(request, reader.notes, is_whole=True)
         except ProviderError:
             return None
