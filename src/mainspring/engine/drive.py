@@ -46,12 +46,12 @@ from mainspring.core.model_request import ModelRequest, request_for
 from mainspring.core.redact import redact_text
 from mainspring.core.tokens import estimate, is_plausible, tokens_of
 from mainspring.engine.gate import Gate
-from mainspring.engine.guard import GRACE, Guard, TimedOut, describe_error, is_cancelled
+from mainspring.engine.guard import GRACE, Runner, TimedOut, describe_error, is_cancelled
 from mainspring.engine.journal import Journal
 from mainspring.engine.seal import Seal
 from mainspring.engine.toolbox import Toolbox
 from mainspring.engine.turn_meter import DELTA_BYTES, ITEM_BYTES, TurnMeter
-from mainspring.ports import InPlace, Provider
+from mainspring.ports import Provider
 
 log = getLogger(__name__)
 
@@ -64,8 +64,9 @@ _DELTAS = frozenset(get_args(Delta))
 _MODEL_EVENTS = frozenset({ItemStarted, Annotated, ItemDone, TurnEnded}) | _DELTAS
 
 
-async def drive(journal: Journal, provider: Provider, gate: Gate, toolbox: Toolbox, seal: Seal, guard: Guard) -> None:
-    """Performs actions until the run has ended and all of it is durable. Raises only what the store raises."""
+async def drive(journal: Journal, provider: Provider, gate: Gate, toolbox: Toolbox, seal: Seal, run: Runner) -> None:
+    """Performs actions until the run has ended and all of it is durable. The provider is asked by `run`. Raises only what the
+    store raises."""
     while not journal.run.has_ended:
         if is_cancelled():
             # A run whose model and tools never wait must still notice it, and one that has swallowed it, too.
@@ -76,7 +77,7 @@ async def drive(journal: Journal, provider: Provider, gate: Gate, toolbox: Toolb
                 if journal.run.failure is not None:
                     # The last turn failed and is asked again: not at once, and less eagerly each time.
                     await sleep(min(RETRY_SECONDS * 2**journal.run.errors_in_row, 10.0))
-                await _turn(journal, provider, guard)
+                await _turn(journal, provider, run)
             case Judge(call_ids):
                 for number, call_id in enumerate(call_ids, 1):
                     journal.record(await gate.judge(journal.run.call(call_id), journal.run))
@@ -91,7 +92,7 @@ async def drive(journal: Journal, provider: Provider, gate: Gate, toolbox: Toolb
             case Withhold(name, reason):
                 journal.record(ToolWithheld(name, reason))
             case Compact(keeps):
-                await _compact(journal, provider, seal, guard, keeps)
+                await _compact(journal, provider, seal, run, keeps)
             case Finish() as finish:
                 for event in closing(journal.run, gate.check_answer(finish, journal.run)):
                     journal.record(event)
@@ -100,13 +101,13 @@ async def drive(journal: Journal, provider: Provider, gate: Gate, toolbox: Toolb
     await journal.flush()
 
 
-async def _turn(journal: Journal, provider: Provider, guard: Guard) -> None:
+async def _turn(journal: Journal, provider: Provider, run: Runner) -> None:
     """One turn of the model. However it fails, it ends in one `TurnEnded`."""
     _count_outputs(journal)
     request = request_for(journal.run)
     journal.record(TurnStarted())
     listening = _Listening(provider, journal.record, lambda: journal.run.drafts, journal)
-    failure = await _ask(request, listening, guard, journal.run.spec.limits.turn_seconds)
+    failure = await _ask(request, listening, run, journal.run.spec.limits.turn_seconds)
     if failure is not None and journal.run.in_turn:
         journal.record(TurnEnded("error", _find_usage(failure), _tell(failure), failure.adaptations or UNSET))
 
@@ -125,7 +126,7 @@ def _find_usage(failure: ProviderError | None) -> Usage | None:
     return used if used is not None and is_plausible(used) else None
 
 
-async def _compact(journal: Journal, provider: Provider, seal: Seal, guard: Guard, keeps: int) -> None:
+async def _compact(journal: Journal, provider: Provider, seal: Seal, run: Runner, keeps: int) -> None:
     """Has the model sum up what came before. However it fails, it ends in one `Compacted`."""
     said: list[str] = []
     ends: list[TurnEnded] = []
@@ -137,7 +138,7 @@ async def _compact(journal: Journal, provider: Provider, seal: Seal, guard: Guar
             ends.append(event)
 
     listening = _Listening(provider, hear, lambda: (), journal)
-    failure = await _ask(summary_request(journal.run), listening, guard, journal.run.spec.limits.turn_seconds)
+    failure = await _ask(summary_request(journal.run), listening, run, journal.run.spec.limits.turn_seconds)
     usage = ends[0].usage if ends else _find_usage(failure)
     if failure is None and not (text := "".join(said).strip()):
         failure = BadOutput(f"provider `{provider.name}` gave no summary")
@@ -148,10 +149,9 @@ async def _compact(journal: Journal, provider: Provider, seal: Seal, guard: Guar
     journal.record(Compacted(compaction_item(random_id("cmp"), content), usage))
 
 
-async def _ask(request: ModelRequest, listening: "_Listening", guard: Guard, seconds: float | None) -> ProviderError | None:
+async def _ask(request: ModelRequest, listening: "_Listening", run: Runner, seconds: float | None) -> ProviderError | None:
     """Asks the provider and has everything heard that it says. Returns what went wrong, if something did."""
     provider = listening.provider
-    run = guard.run_in_place if listening.is_in_place else guard.run
     try:
         await run(listening.listen(request), seconds)
     except (StoreError, Superseded, MemoryLimit):
@@ -181,7 +181,6 @@ class _Listening:
         journal: Journal,
     ) -> None:
         self.is_over = False
-        self.is_in_place = isinstance(provider, InPlace) and provider.runs_in_place
         self.provider = provider
         self._hear = hear
         self._said = said

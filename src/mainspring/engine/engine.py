@@ -65,7 +65,6 @@ from mainspring.ports import (
     CallPolicy,
     ContinuedRun,
     EndedRun,
-    InPlace,
     OrderContext,
     OrderStep,
     Provider,
@@ -274,7 +273,6 @@ class Engine:
         self.defaults = defaults or RunDefaults()
         self.policies = tuple(policies)
         self.steps = tuple(steps)
-        self._steps = tuple([(step, isinstance(step, InPlace) and step.runs_in_place) for step in steps])
         self.observers = tuple(observers)
         for name, called in (
             *[(each.name, each.release) for each in steps],
@@ -288,6 +286,9 @@ class Engine:
         self.quota = quota or MemoryQuota()
         self.seal = Seal(store)
         self._guard = Guard()
+        self._run_provider = self._guard.find_runner(provider)
+        self._steps = tuple([(step, self._guard.find_runner(step)) for step in steps])
+        self._releasing = tuple([step for step in steps if type(step).release is not OrderStep.release])
         self._gate = Gate(policies, self._guard, checks)
         self._executors = tuple(executors)
         self._toolbox = Toolbox(executors, self._guard, self)
@@ -431,9 +432,9 @@ class Engine:
 
         async def run_steps(order: RunSpec) -> RunSpec:
             nonlocal step_name
-            for step, is_in_place in self._steps:
-                step_name, work = step.name, step.prepare(order, context)
-                prepared: object = await (work if is_in_place else self._guard.run(work))
+            for step, run in self._steps:
+                step_name = step.name
+                prepared: object = await run(step.prepare(order, context))
                 if not isinstance(prepared, RunSpec):
                     raise TypeError(f"the order step `{step.name}` returned {prepared!r:.80} instead of an order")
                 order = prepared
@@ -706,7 +707,7 @@ class Engine:
             timer = asyncio.get_running_loop().call_later(max(limit - journal.run.elapsed, 0), handle._stop)
         finish: Finish | None = None
         try:
-            await handle._let_drive(drive(journal, self.provider, self._gate, self._toolbox, self.seal, self._guard))
+            await handle._let_drive(drive(journal, self.provider, self._gate, self._toolbox, self.seal, self._run_provider))
             if not journal.run.has_ended and not handle._is_interrupted:
                 cancelled = handle._is_cancelled
                 finish = Finish("cancelled", Reason.CANCELLED) if cancelled else Finish("incomplete", Reason.DEADLINE)
@@ -751,7 +752,7 @@ class Engine:
         handle._end()
 
     def _release(self, run_id: str) -> None:
-        for step in self.steps:
+        for step in self._releasing:
             with _contained("order step %s did not release run %s", step.name, run_id):
                 step.release(run_id)
 

@@ -9,10 +9,12 @@ behind, so that nobody ever waits for it again. Code of ours that has promised t
 import asyncio
 from collections.abc import Coroutine
 from logging import getLogger
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from anyio import CancelScope
 from msgspec import Struct
+
+from mainspring.ports import InPlace
 
 log = getLogger(__name__)
 
@@ -36,11 +38,21 @@ class Outcome(Struct, Generic[T]):
     error: BaseException | None = None
 
 
+class Runner(Protocol):
+    """A way to run somebody's code: `Guard.run`, or `Guard.run_in_place` for code that needs no guard."""
+
+    async def __call__(self, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T: ...
+
+
 class Guard:
     """Runs foreign code. Keeps what was left behind, so that it is not collected before it ends."""
 
     def __init__(self) -> None:
         self._left_behind: set[asyncio.Task[Any]] = set()
+
+    def find_runner(self, code: object) -> Runner:
+        """How this code is to be run."""
+        return self.run_in_place if isinstance(code, InPlace) and code.runs_in_place else self.run
 
     async def run(self, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
         """The result of `work`. Raises its `Exception`, `Misbehaved` for anything else, and `TimedOut`."""
@@ -58,12 +70,14 @@ class Guard:
 
     async def run_in_place(self, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
         """The same for code of ours: it runs in the task that asks, and stops when that is cancelled."""
-        limit = asyncio.timeout(seconds)
+        limit = None if seconds is None else asyncio.timeout(seconds)
         try:
+            if limit is None:
+                return await work
             async with limit:
                 return await work
         except TimeoutError:
-            if limit.expired():
+            if limit is not None and limit.expired():
                 raise TimedOut from None
             raise
         except asyncio.CancelledError as error:

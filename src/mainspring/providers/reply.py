@@ -87,6 +87,15 @@ class EventSplitter(LineSplitter):
         self._size += len(data)
         if self._size > self._limit:
             self._check_size()
+        if data.startswith(b"data: ") and data.endswith(b"\n\n") and not (self._tail or self._data or self._name):
+            # Whole events of one line each, as almost all pieces are.
+            events = data[6:-2].split(b"\n\ndata: ")
+            if data.count(b"\n") == 2 * len(events) and b"\r" not in data:
+                self._size = 0
+                for event in events:
+                    if event:
+                        yield b"", event
+                return
         for line in self._split(data):
             if line.endswith(b"\r"):
                 line = line[:-1]

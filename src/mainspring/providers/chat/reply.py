@@ -210,6 +210,8 @@ class _ChatChunk(Struct, gc=False):
 
 def _usage_of(data: msgspec.Raw) -> Usage | None:
     """Usage in our terms. Some backends leave reasoning out of the completion and have it in the total only."""
+    if data is NULL or data == NULL:  # as in every chunk but one
+        return None
     counts = read_counts(data)
     if not counts.keys() & {"prompt_tokens", "completion_tokens"}:
         return None
