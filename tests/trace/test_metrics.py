@@ -14,10 +14,11 @@ from mainspring import Engine, tool
 from mainspring.app.server import server
 from mainspring.core.errors import Refused, StoreError, Unavailable
 from mainspring.core.items import Usage
-from mainspring.features.traces.metrics import MOST_NAMES, OTHER, Counter, Histogram, render_exposition
+from mainspring.features.traces.metrics import MOST_NAMES, OTHER, Counter, Histogram, Metrics, render_exposition
+from mainspring.features.traces.trace_builder import build_trace, outline_trace
 from mainspring.http.auth import Keys
 from mainspring.ports import Page
-from mainspring.providers.scripted import Scripted, call, fail, say, turn
+from mainspring.providers.scripted import Call, Scripted, Turn, call, fail, say, turn
 from mainspring.storage.memory_runs import MemoryStore
 
 Labels = frozenset[tuple[str, str]]
@@ -146,6 +147,36 @@ async def test_metrics_trace_and_response_tell_the_same() -> None:
     seconds = value(told, "mainspring_run_duration_seconds_sum", preset="responses")
     assert seconds == pytest.approx(sum((trace.duration_ms or 0) / 1000 for trace in traces), abs=1e-6)
     assert value(told, "mainspring_live_runs") == 0
+
+
+@pytest.mark.parametrize(
+    ("script", "is_plain"),
+    [
+        ((say("Hello there."),), True),
+        ((turn(think="Hm.", say="Hello."),), True),
+        ((turn(refuse="No."),), True),
+        ((say("Hello", usage=Usage(3, 4)),), True),
+        ((fail("server_error"), fail("server_error")), False),
+        ((call("look"), say("Done.")), False),
+        ((say("cut", finish="length"),), False),
+    ],
+)
+async def test_a_run_is_counted_alike_with_and_without_its_whole_trace(script: tuple[Turn | Call, ...], is_plain: bool) -> None:
+    @tool
+    def look() -> str:
+        """Looks."""
+        return "seen"
+
+    async with Engine(Scripted(*script, repeat=True), tools=[look]) as engine:
+        handle = await engine.core.start(engine.core.order("Go."))
+        await handle.wait()
+    whole, short = Metrics("scripted"), Metrics("scripted")
+    outline = outline_trace(handle.log)
+    assert (outline is not None) is is_plain
+    whole.add(build_trace(handle.log))
+    short.add(outline or build_trace(handle.log))
+    assert short.text(live=0, is_store_up=True) == whole.text(live=0, is_store_up=True)
+    assert short.text(live=0, is_store_up=True) == engine.metrics.text(live=0, is_store_up=True)
 
 
 async def test_whoever_makes_up_names_makes_up_no_labels_without_end() -> None:
