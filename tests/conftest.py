@@ -2,13 +2,18 @@
 
 import gc
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.kit.databases import served_database
 from tests.kit.postgres import Postgres, running
 
+from mainspring.ports import Store
+from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import Location, parse_location
+from mainspring.storage.memory_runs import MemoryStore
 
 # Derandomised: the same examples in every run, so a failure is a failure for everybody. `thorough` looks further.
 settings.register_profile("steady", max_examples=100, derandomize=True, deadline=None, database=None)
@@ -53,3 +58,37 @@ def emptied(postgres: Postgres, shared_database: str) -> Location:
     """An empty database on a server. Its tables stay, because to make them takes a while."""
     postgres.empty(shared_database)
     return parse_location(shared_database)
+
+
+POSTGRES = pytest.param("postgres", marks=pytest.mark.slow)
+
+
+@pytest.fixture(params=["sqlite", POSTGRES])
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
+    """Where a new database is, of each kind that outlives the process."""
+    if request.param == "sqlite":
+        return parse_location(tmp_path / "runs.db")
+    found: Location = request.getfixturevalue("emptied")
+    return found
+
+
+@pytest.fixture(params=["memory", "sqlite", POSTGRES])
+async def each_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    """A store of each kind."""
+    if request.param == "memory":
+        async with MemoryStore() as kept:
+            yield kept
+        return
+    found = parse_location(tmp_path / "runs.db") if request.param == "sqlite" else request.getfixturevalue("emptied")
+    async with open_store(found) as opened:
+        yield opened
+
+
+@pytest.fixture(params=["sqlite", POSTGRES])
+def each_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
+    """Runs a test of `tests.kit.databases` on each kind of database."""
+    if request.param == "sqlite":
+        yield
+        return
+    with served_database(tmp_path, request.getfixturevalue("emptied").given):
+        yield

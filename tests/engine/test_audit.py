@@ -185,10 +185,9 @@ async def test_text_makes_no_records() -> None:
     assert counts == [1, 1]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    async with MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "runs.db") as opened:
-        yield opened
+@pytest.fixture
+def store(each_store: Store) -> Store:
+    return each_store
 
 
 async def test_a_driver_that_was_superseded_leaves_nothing_in_the_audit(store: Store) -> None:

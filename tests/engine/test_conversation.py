@@ -1,7 +1,6 @@
 """Runs that share a conversation: each finds what was there when it began, and adds its own when it ends."""
 
 import sqlite3
-from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,10 @@ from mainspring.storage.memory_runs import MemoryStore
 from mainspring.storage.sqlite_runs import SqliteStore
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MemoryStore | SqliteStore]:
-    async with MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "runs.db") as opened:
-        await opened.put([Document(CONVERSATION, "conv_1", b"{}"), Document(CONVERSATION, "conv_1", b"{}", tenant="acme")])
-        yield opened
+@pytest.fixture
+async def store(each_store: Store) -> Store:
+    await each_store.put([Document(CONVERSATION, "conv_1", b"{}"), Document(CONVERSATION, "conv_1", b"{}", tenant="acme")])
+    return each_store
 
 
 class Waiting(RecordingExecutor):

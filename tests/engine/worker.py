@@ -1,4 +1,4 @@
-"""The victim of test_kill: drives a run on a SQLite file until it ends, unless somebody kills it first.
+"""The victim of test_kill: drives a run on a database until it ends, unless somebody kills it first.
 
     worker.py DATABASE TALLY
 

@@ -58,7 +58,7 @@ class AsksFirst:
 LOCATE = ToolDefinition("locate", "Where the user is.")
 
 
-def asking(database: Path, tally: Path, **options: float) -> Engine:
+def asking(database: str, tally: Path, **options: float) -> Engine:
     """The engine. Every `wipe` adds a line to the tally when it begins, and when it ends; the disk `deaf` never does."""
     lines = os.open(tally, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
@@ -84,5 +84,5 @@ class Announcing(Server):
 
 
 if __name__ == "__main__":
-    app = server(asking(Path(sys.argv[1]), Path(sys.argv[2])))
+    app = server(asking(sys.argv[1], Path(sys.argv[2])))
     Announcing(Config(app, port=0, log_level="error", lifespan="on")).run()

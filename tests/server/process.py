@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.kit.databases import database_in
 from tests.kit.processes import STDOUT, Process, start
 
 Script = list[dict[str, object]]
@@ -39,7 +40,7 @@ def serving(
     script = folder / "script.json"
     script.write_text(json.dumps({"turns": turns}))
     command = [sys.executable, "-m", "mainspring", "serve", "--port", "0", "--model", f"scripted:{script}"]
-    command += [*(() if database is None else ("--database", str(folder / database))), *options]
+    command += [*(() if database is None else ("--database", database_in(folder, database))), *options]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
     with start(command, stderr=STDOUT, cwd=folder, env=environment) as process:
         assert process.stdout is not None

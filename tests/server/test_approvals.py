@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 from anyio import to_thread
 from msgspec.structs import replace
+from tests.kit.databases import database_in
 from tests.kit.processes import DEVNULL, Process, start
 from tests.server.asking import asking
 from tests.server.hosting import hosted
@@ -25,6 +26,8 @@ from mainspring.engine.approvals import GIVEN, ApprovalAnswer, continuing_id
 from mainspring.http.auth import Keys
 from mainspring.http.endpoints import KeyScope
 from mainspring.ports import Document
+
+pytestmark = pytest.mark.usefixtures("each_database")
 
 ASKING = Path(__file__).with_name("asking.py")
 SECONDS = 30.0
@@ -81,7 +84,7 @@ class House:
 
 @asynccontextmanager
 async def house(folder: Path, **options: float) -> AsyncIterator[House]:
-    engine = asking(folder / "runs.db", folder / "tally", **options)
+    engine = asking(database_in(folder), folder / "tally", **options)
     async with hosted(server(engine)) as url, aiohttp.ClientSession() as session:
         yield House(engine, folder / "tally", url, session)
 
@@ -350,7 +353,7 @@ async def test_a_call_of_a_server_that_the_request_brought_is_answered_by_who_br
 @contextmanager
 def process(folder: Path) -> Iterator[tuple[Process, str]]:
     """A server process that can be killed, and its address."""
-    command = [sys.executable, str(ASKING), str(folder / "runs.db"), str(folder / "tally")]
+    command = [sys.executable, str(ASKING), database_in(folder), str(folder / "tally")]
     with start(command, stderr=DEVNULL) as running:
         assert running.stdout is not None
         port = running.stdout.readline().strip()

@@ -11,10 +11,13 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from tests.kit.databases import database_in
 from tests.kit.processes import run
 from tests.server.process import Served, serving
 
 from mainspring.core.items import Json
+
+pytestmark = pytest.mark.usefixtures("each_database")
 
 TOOLS = """
 import asyncio, os
@@ -56,7 +59,7 @@ def lines(served: Served, id: str = "default", key: str = "") -> dict[str, Json]
 
 
 def command(folder: Path, *arguments: str) -> str:
-    done = run([sys.executable, "-m", "mainspring", *arguments, "--database", "served.db"], cwd=folder)
+    done = run([sys.executable, "-m", "mainspring", *arguments, "--database", database_in(folder, "served.db")], cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

@@ -13,6 +13,7 @@ import anyio
 import pytest
 from msgspec import Struct
 from msgspec.structs import replace
+from tests.kit.databases import database_in
 from tests.kit.waiting import PATIENCE
 from tests.server.hosting import hosted
 
@@ -29,6 +30,8 @@ from mainspring.http.faults import Fault
 from mainspring.http.idempotency import GRACE, LIFE, RUN_KEY, IdempotentRuns, Reservation
 from mainspring.ports import Document
 from mainspring.providers.scripted import Scripted, call, calls, fail, say
+
+pytestmark = pytest.mark.usefixtures("each_database")
 
 BODY: Json = {"model": "scripted", "input": "hello"}
 
@@ -61,7 +64,7 @@ class Client:
 @asynccontextmanager
 async def client_of(script: Scripted, folder: Path) -> AsyncIterator[Client]:
     async with (
-        hosted(server(Engine(script, database=folder / "runs.db"))) as base_url,
+        hosted(server(Engine(script, database=database_in(folder)))) as base_url,
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
     ):
         yield Client(session, base_url)
@@ -193,7 +196,7 @@ async def test_a_run_that_failed_after_its_tool_had_run_keeps_its_key(tmp_path: 
         return "done"
 
     script = Scripted(calls(call("stamp")), fail("rate_limit_exceeded"))
-    engine = Engine(script, tools=[stamp], database=tmp_path / "runs.db")
+    engine = Engine(script, tools=[stamp], database=database_in(tmp_path))
     async with hosted(server(engine)) as base_url, aiohttp.ClientSession() as session:
         client = Client(session, base_url)
         failed, again = await client.post("one"), await client.post("one")
@@ -254,7 +257,7 @@ class Now:
 @asynccontextmanager
 async def process(script: Scripted, folder: Path) -> AsyncIterator[Engine]:
     """What another process would have: an engine and a connection of its own to the same file."""
-    async with Engine(script, database=folder / "runs.db") as engine:
+    async with Engine(script, database=database_in(folder)) as engine:
         yield engine
 
 
@@ -308,7 +311,7 @@ async def test_everybody_who_follows_a_run_in_another_process_waits_for_its_end(
 
     script = Scripted(calls(call("hold")), say("Hi."))
     async with (
-        Engine(script, tools=[hold], database=tmp_path / "runs.db") as one,
+        Engine(script, tools=[hold], database=database_in(tmp_path)) as one,
         process(Scripted(), tmp_path) as two,
     ):
         await IdempotentRuns(one.core).start(order("resp_1", tools=one.definitions), "one", b"{}")

@@ -14,6 +14,8 @@ from tests.kit.waiting import PATIENCE
 from tests.server.linter import events_of, linted
 from tests.server.process import Script, Served, serving
 
+pytestmark = pytest.mark.usefixtures("each_database")
+
 SLOW: Script = [{"when": "count", "say": "one two three four five six seven eight nine ten", "pause": 0.02}]
 TOOLS = '''
 import time

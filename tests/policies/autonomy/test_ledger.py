@@ -1,7 +1,6 @@
 """One budget for many runs: reserved before it is used, settled after, and never exceeded, whoever dies when."""
 
 import sys
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -26,16 +25,17 @@ from mainspring.features.budgets.ledger import Account, Ledger
 from mainspring.ports import Store
 from mainspring.providers.script import Call
 from mainspring.providers.scripted import calls
+from mainspring.storage.choose_store import open_store
+from mainspring.storage.location import Location
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring.storage.sqlite_runs import SqliteStore
 
 WORKER = Path(__file__).with_name("worker.py")
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    async with MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "runs.db") as opened:
-        yield opened
+@pytest.fixture
+def store(each_store: Store) -> Store:
+    return each_store
 
 
 def within(account: Account) -> bool:
@@ -293,9 +293,9 @@ async def test_spent_plus_reserved_never_exceeds_a_limit(
         assert await ledger.find_account("b1") == await Ledger(store).find_account("b1")
 
 
-def killed_after(lines: int, database: Path, tally: Path) -> list[str]:
+def killed_after(lines: int, database: str, tally: Path) -> list[str]:
     """Starts the worker and kills it once it has said so many lines; returns all that it has said."""
-    with start([sys.executable, str(WORKER), str(database), str(tally)], stderr=DEVNULL) as worker:
+    with start([sys.executable, str(WORKER), database, str(tally)], stderr=DEVNULL) as worker:
         assert worker.stdout is not None
         said = [line.strip() for line in islice(worker.stdout, lines)]
         worker.kill()
@@ -303,17 +303,19 @@ def killed_after(lines: int, database: Path, tally: Path) -> list[str]:
 
 
 @pytest.mark.slow
-async def test_a_process_killed_again_and_again_never_exceeds_the_budget_that_it_shares(tmp_path: Path) -> None:
-    database, tally = tmp_path / "runs.db", tmp_path / "tally"
+async def test_a_process_killed_again_and_again_never_exceeds_the_budget_that_it_shares(
+    location: Location, tmp_path: Path
+) -> None:
+    database, tally = location.given, tmp_path / "tally"
     for lines in (1, 2, 4, 6, 9, 11):
         said = killed_after(lines, database, tally)
         assert "used_up" not in said, "it was killed at work"
-        async with SqliteStore(database) as store:
+        async with open_store(location) as store:
             assert within(await Ledger(store).find_account("shared"))
     assert killed_after(1000, database, tally)[-1] == "used_up"
     made = tally.read_text().splitlines()
     assert len(made) == len(set(made)), "no call ran twice"
-    async with SqliteStore(database) as store:
+    async with open_store(location) as store:
         account = await Ledger(store).settle_ended("shared")
     assert within(account)
     assert len(made) <= account.spent.calls, "every call that ran was paid for"

@@ -1,4 +1,4 @@
-"""The victim of test_ledger: works through one budget with run after run on a SQLite file, until somebody kills it.
+"""The victim of test_ledger: works through one budget with run after run on a database, until somebody kills it.
 
     worker.py DATABASE TALLY
 
@@ -24,7 +24,8 @@ from mainspring.features.governance.tool_policies import fill_standard_slots
 from mainspring.ports import CallContext, ToolCall, ToolResult
 from mainspring.providers.script import Call
 from mainspring.providers.scripted import Scripted, calls, say
-from mainspring.storage.sqlite_runs import SqliteStore
+from mainspring.storage.choose_store import open_store
+from mainspring.storage.location import parse_location
 
 BUDGET = AutonomyBudget(
     "shared", state="active", in_scope=("tests",), limits=AutonomyLimits(max_iterations=300, max_tool_calls=60)
@@ -47,7 +48,7 @@ class Hands:
 
 
 async def main() -> None:
-    async with SqliteStore(sys.argv[1]) as store:
+    async with open_store(parse_location(sys.argv[1])) as store:
         ledger, hands = Ledger(store), [Hands()]
         try:
             await ledger.find_account("shared")

@@ -37,6 +37,7 @@ class Job(Struct, eq=False):
     segment: Segment | None = None
     document: Document | None = None
     if_absent: bool = False
+    ticket: int = 0
 
 
 class _Chain(Struct, eq=False):

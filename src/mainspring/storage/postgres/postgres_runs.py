@@ -121,30 +121,34 @@ class PostgresStore:
         # They fail with nothing else.
         return gather(*[self._writer.append(each) for each in segments], return_exceptions=True)  # type: ignore[return-value]
 
+    async def _fetch(self, statement: str, *values: object) -> Sequence[Row]:
+        await self._writer.catch_up()
+        return await self._server.fetch(statement, *values)
+
     async def events(self, run_id: str, after: int = -1) -> list[Recorded]:
         key = make_key(run_id)
-        rows = await self._server.fetch(_EVENTS, key, after)
-        if not rows and not await self._server.fetch("SELECT 1 FROM mainspring_runs WHERE key = $1", key):
+        rows = await self._fetch(_EVENTS, key, after)
+        if not rows and not await self._fetch("SELECT 1 FROM mainspring_runs WHERE key = $1", key):
             raise not_found(run_id)
         return [record for [body] in rows for record in decode_log(body) if record.seq > after]
 
     async def load(self, run_id: str) -> StoredRun:
-        for row in await self._server.fetch(f"{_RUN} WHERE key = $1", make_key(run_id)):
+        for row in await self._fetch(f"{_RUN} WHERE key = $1", make_key(run_id)):
             return _read_run(row)
         raise not_found(run_id)
 
     async def items(self, ids: Sequence[str], *, tenant: str = "") -> dict[str, Item]:
         """Of several runs that hold an item, the newest has the last word. Raises `InvalidRequest` if too much must be read."""
-        found = await self._server.fetch(_HOLDING, [make_key(id) for id in set(ids)], escape(tenant))
+        found = await self._fetch(_HOLDING, [make_key(id) for id in set(ids)], escape(tenant))
         if sum([size for _, size in found]) > MOST_HOLDING_BYTES:
             told = f"the responses that hold these {len(ids)} items have more than {MOST_HOLDING_BYTES} bytes; name fewer"
             raise InvalidRequest(told, param="input", code="string_above_max_length")
         query = "SELECT entries FROM mainspring_runs WHERE number = ANY($1::bigint[]) ORDER BY number"
-        rows = await self._server.fetch(query, [number for number, _ in found]) if found else ()
+        rows = await self._fetch(query, [number for number, _ in found]) if found else ()
         return pick_items(ids, [decode(entries, list[Entry]) for [entries] in rows])
 
     async def history(self, run_id: str, *, tenant: str | None = None) -> list[Entry]:
-        rows = await self._server.fetch(_LINKS, make_key(run_id), None if tenant is None else escape(tenant))
+        rows = await self._fetch(_LINKS, make_key(run_id), None if tenant is None else escape(tenant))
         links = {unescape(id): rest for id, *rest in rows}
         found: list[Sequence[Entry]] = []
         wanted: str | None = run_id
@@ -166,7 +170,7 @@ class PostgresStore:
         return build_history([decode(item.body, Item) for item in reversed(items)], conversation.waiting).entries
 
     async def measure_history(self, run_id: str, *, tenant: str | None = None) -> int:
-        rows = await self._server.fetch(_LINKED_BYTES, make_key(run_id), None if tenant is None else escape(tenant))
+        rows = await self._fetch(_LINKED_BYTES, make_key(run_id), None if tenant is None else escape(tenant))
         size = sum([entries or 0 for entries, _, _ in rows])
         for _, owner, conversation in rows:
             if conversation is not None:
@@ -175,11 +179,11 @@ class PostgresStore:
         return size
 
     async def measure_run(self, run_id: str) -> int:
-        [[size]] = await self._server.fetch(_RUN_BYTES, make_key(run_id))
+        [[size]] = await self._fetch(_RUN_BYTES, make_key(run_id))
         return int(size)
 
     async def measure_documents(self, kind: str, *, tenant: str = "", parent: str = "") -> int:
-        [[size]] = await self._server.fetch(_DOCUMENT_BYTES, make_key(tenant, parent, kind))
+        [[size]] = await self._fetch(_DOCUMENT_BYTES, make_key(tenant, parent, kind))
         return int(size)
 
     async def list(
@@ -190,19 +194,19 @@ class PostgresStore:
         if after is not None:
             seen = "SELECT created_at, number FROM mainspring_runs WHERE key = $1 AND tenant = coalesce($2, tenant)"
             tenant = None if only.tenant is None else escape(only.tenant)
-            if not (place := await self._server.fetch(seen, make_key(after), tenant)):
+            if not (place := await self._fetch(seen, make_key(after), tenant)):
                 raise not_found(after, "after")
             sign, (moment, number) = "<" if newest_first else ">", place[0]
             conditions.append(f"(created_at, number) {sign} ({_take(values, moment)}::float8, {_take(values, number)}::bigint)")
         order = "DESC" if newest_first else "ASC"
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
         query = f"{_RUN} {where} ORDER BY created_at {order}, number {order} LIMIT {_take(values, limit + 1)}"
-        runs = [_read_run(row) for row in await self._server.fetch(query, *values)]
+        runs = [_read_run(row) for row in await self._fetch(query, *values)]
         return Page(tuple(runs[:limit]), has_more=len(runs) > limit)
 
     async def list_unfinished(self) -> Sequence[str]:
         query = "SELECT id FROM mainspring_runs WHERE status = 'in_progress' ORDER BY created_at, number"
-        return [unescape(id) for [id] in await self._server.fetch(query)]
+        return [unescape(id) for [id] in await self._fetch(query)]
 
     async def delete(self, run_id: str) -> None:
         async def forget(connection: Connection) -> None:
@@ -239,7 +243,7 @@ class PostgresStore:
         return await self._writer.transact(write)
 
     async def get(self, kind: str, id: str, *, tenant: str = "", parent: str = "") -> Document | None:
-        rows = await self._server.fetch(f"{_DOCUMENT} WHERE key = $1", make_key(tenant, parent, id, kind))
+        rows = await self._fetch(f"{_DOCUMENT} WHERE key = $1", make_key(tenant, parent, id, kind))
         return _read_document(rows[0]) if rows else None
 
     async def remove(self, kind: str, id: str, *, tenant: str = "", parent: str = "", number: int | None = None) -> bool:
@@ -271,7 +275,7 @@ class PostgresStore:
         behind = "" if after is None else f"AND number {'<' if newest_first else '>'} {_take(values, after)}"
         order = "DESC" if newest_first else "ASC"
         query = f"{_DOCUMENT} WHERE folder = $1 {behind} ORDER BY number {order} LIMIT {_take(values, limit)}"
-        return [_read_document(row) for row in await self._server.fetch(query, *values)]
+        return [_read_document(row) for row in await self._fetch(query, *values)]
 
     async def note(self, notes: Sequence[Note]) -> None:
         if notes:
@@ -288,7 +292,7 @@ class PostgresStore:
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
         order = "DESC" if newest_first else "ASC"
         links = f"SELECT number, call, body, hash FROM mainspring_audit {where}"
-        rows = await self._server.fetch(f"{links} ORDER BY number {order} LIMIT {_take(values, limit)}", *values)
+        rows = await self._fetch(f"{links} ORDER BY number {order} LIMIT {_take(values, limit)}", *values)
         return [Link(number, Note(body, unescape(call)), hash) for number, call, body, hash in rows]
 
 

@@ -11,7 +11,7 @@ outcome is in the row; if not, it is written again. Nothing is lost, and nothing
 While the server is away jobs wait, but no longer than `PATIENCE_SECONDS`; then they fail.
 """
 
-from asyncio import Event, Future, Task, create_task, get_running_loop, sleep
+from asyncio import CancelledError, Event, Future, Task, create_task, get_running_loop, sleep
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from logging import getLogger
@@ -63,6 +63,7 @@ class _Alone(Struct, eq=False):
     future: "Future[Any]"
     since: float
     work: Callable[[Connection], Awaitable[object]]
+    ticket: int = 0
 
 
 class _FencedError(Exception):
@@ -81,7 +82,10 @@ class Writer:
         self._last: Row = None
         self._task: Task[None] | None = None
         self._wake = Event()
-        self._is_closing = False
+        self._is_closing = True
+        self._is_busy = False
+        self._submitted = 0
+        self._readers: list[tuple[int, Future[None]]] = []
 
     async def open(self) -> None:
         self._id, self._is_closing, self._wake = urandom(16), False, Event()
@@ -98,6 +102,7 @@ class Writer:
         """Returns when everything asked for is written, or has failed."""
         self._is_closing = True
         self._wake.set()
+        self._revive()
         if self._task is not None:
             await self._task
             self._task = None
@@ -109,9 +114,12 @@ class Writer:
                 log.debug("%s: %s", self._server.name, error)
             self._drop()
 
-    @property
-    def is_open(self) -> bool:
-        return self._task is not None and not self._is_closing
+    async def catch_up(self) -> None:
+        """Waits until all that was given so far is written, or has failed: so an answer is never older than its question."""
+        if self._queue or self._is_busy:
+            reader: Future[None] = get_running_loop().create_future()
+            self._readers.append((self._submitted, reader))
+            await reader
 
     def append(self, segment: Segment) -> "Future[None]":
         return self._submit(segment=segment)
@@ -123,8 +131,7 @@ class Writer:
         """What `work` returns, in a transaction of its own; it may be called again if that is in doubt. `Undone` takes all of it
         back and has a result, a `MainspringError` takes all of it back, too."""
         loop = get_running_loop()
-        job = _Alone(loop.create_future(), loop.time(), work)
-        return self._enqueue(job)
+        return self._enqueue(_Alone(loop.create_future(), loop.time(), work))
 
     def _submit(
         self, *, segment: Segment | None = None, document: Document | None = None, if_absent: bool = False
@@ -133,26 +140,56 @@ class Writer:
         return self._enqueue(Job(loop.create_future(), loop.time(), segment, document, if_absent))
 
     def _enqueue(self, job: Job | _Alone) -> "Future[Any]":
-        if self.is_open:
-            self._queue.append(job)
-            self._wake.set()
-        else:
+        if self._is_closing:
             job.future.set_exception(StoreError("the database is not open"))
+            return job.future
+        self._submitted += 1
+        job.ticket = self._submitted
+        self._queue.append(job)
+        self._wake.set()
+        self._revive()
         return job.future
+
+    def _revive(self) -> None:
+        """Whoever ends a loop cancels every task in it, and then writes what it leaves behind: that is to be written, too."""
+        if self._task is not None and self._task.cancelled():
+            self._task = create_task(self._work())
 
     async def _work(self) -> None:
         while True:
+            self._release_readers()
             if not self._queue:
                 if self._is_closing:
                     return
                 self._wake.clear()
                 await self._wake.wait()
                 continue
-            if isinstance(job := self._queue[0], _Alone):
-                self._queue.popleft()
-                await self._write_alone(job)
-            else:
-                await self._write(self._gather())
+            self._is_busy = True
+            jobs: list[Job | _Alone] = [self._queue[0]]
+            try:
+                if isinstance(job := self._queue[0], _Alone):
+                    self._queue.popleft()
+                    await self._write_alone(job)
+                else:
+                    batch = self._gather()
+                    jobs[:] = batch.jobs
+                    await self._write(batch)
+            except CancelledError:
+                self._drop()
+                for job in jobs:
+                    _set_exception(job.future, StoreError("the process was stopped before this was written"))
+                raise
+            finally:
+                self._is_busy = False
+
+    def _release_readers(self) -> None:
+        """Those behind whose question nothing waits any more."""
+        first = self._queue[0].ticket if self._queue else self._submitted + 1
+        waiting = [(ticket, reader) for ticket, reader in self._readers if ticket >= first]
+        for ticket, reader in self._readers:
+            if ticket < first:
+                _set_result(reader, None)
+        self._readers = waiting
 
     def _gather(self) -> Batch:
         batch, waiting = Batch(), deque[Job | _Alone]()
