@@ -41,7 +41,17 @@ from mainspring.core.errors import (
 from mainspring.core.events import ErrorInfo, Event, Reason, Recorded, RunEnded, RunResumed, RunStarted
 from mainspring.core.history import Entry, History, history_of, opening, replace_lost_history
 from mainspring.core.ids import NewId, random_id
-from mainspring.core.items import ApprovalResponse, FunctionCall, Item, Json, Tool, ToolDefinition, encode, user
+from mainspring.core.items import (
+    ApprovalResponse,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    Json,
+    Tool,
+    ToolDefinition,
+    encode,
+    user,
+)
 from mainspring.core.lru_cache import LRUCache
 from mainspring.core.memory_quota import Hold, MemoryQuota, find_holder, measure_items
 from mainspring.core.model_request import ModelRequest, request_for
@@ -628,6 +638,9 @@ class Engine:
                 has_ended = isinstance(records[-1].event, RunEnded)
                 if not has_ended and (purpose == "resume" or not isinstance(error, MemoryLimit)):
                     raise
+        elif any(isinstance(item, ApprovalResponse | FunctionCallOutput) for item in spec.input):
+            with suppress(CallerError):  # it may be gone; but what answers a call can be read only after that call
+                history = await self._history(spec)
         history = history or replace_lost_history(spec.input)
         journal = Journal(records, history, self._writer, self._clock, hold, audit=self._audit)
         hint = f"run `{run_id}` is not driven here and has not ended; resume it to go on"
