@@ -14,12 +14,22 @@ from urllib.request import Request, urlopen
 
 import pytest
 from tests.kit.processes import STDOUT, Process, start
-from tests.kit.waiting import PATIENCE
+from tests.kit.waiting import PATIENCE, until
 
 from mainspring.core.errors import InvalidRequest
 from mainspring_tasks.server.identity import read_secret
 
 pytestmark = pytest.mark.slow
+
+# In a process of its own: whoever closes a file gives up the locks that their process has on it.
+READER = """
+import sqlite3, sys, time
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN")
+connection.execute("SELECT count(*) FROM runs").fetchone()
+print("reading", flush=True)
+time.sleep(600)
+"""
 
 OPEN = "import os, runpy, sys; os.umask(0o022); sys.argv[0] = 'mainspring'; runpy.run_module('mainspring', run_name='__main__')"
 WORD = "zanzibarrr"
@@ -93,6 +103,21 @@ def test_what_was_deleted_is_in_no_file(tmp_path: Path) -> None:
             assert ask(f"{url}/responses/{id}", method="DELETE")[0] == 200
         assert ask(f"{url}/conversations/{conversation['id']}", method="DELETE")[0] == 200
         assert holding(data) == []
+
+
+async def test_what_is_deleted_while_somebody_reads_is_gone_when_they_are(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with serving(tmp_path, data / "m.db") as (url, _):
+        _, made = ask(f"{url}/responses", {"input": WORD})
+        with start([sys.executable, "-c", READER, str(data / "m.db")]) as reader:
+            assert reader.stdout is not None
+            assert reader.stdout.readline() == "reading\n"
+            assert ask(f"{url}/responses/{made['id']}", method="DELETE")[0] == 200
+            assert "m.db-wal" in holding(data)
+            assert ask(f"{url}/conversations", {"metadata": {"a": "b"}})[0] == 200, "others can write meanwhile"
+            assert "m.db-wal" in holding(data)
+            reader.kill()
+        await until(lambda: holding(data) == [])
 
 
 def holding(folder: Path) -> list[str]:

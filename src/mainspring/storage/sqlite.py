@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from logging import getLogger
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from stat import S_ISREG
 from threading import Thread
 from time import monotonic, sleep
@@ -43,6 +43,9 @@ W = TypeVar("W")
 
 LOCK_SECONDS: Final = 10.0
 _ERASE_MS: Final = 250
+# Seconds between attempts to empty the log while somebody reads the file.
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 5.0
 _DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 Migration = tuple[str, ...]
@@ -184,8 +187,8 @@ class Worker(Generic[C]):
         """A second connection, for reading. Asked for only where `has_reader` says that there can be one."""
         raise NotImplementedError
 
-    def empty_log(self, connection: C) -> bool:
-        """Empties the log of the file, if it has one. Returns whether that is done; if not, it is tried after the next write."""
+    def empty_log(self, connection: C, wait_ms: int) -> bool:
+        """Empties the log of the file, if it has one, waiting so long for readers. Returns whether that is done."""
         return True
 
     def begin(self, connection: C) -> AbstractContextManager[object]:
@@ -250,7 +253,7 @@ class Worker(Generic[C]):
 
     def erase(self, work: Callable[Concatenate[C, P], T | MainspringError], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Like `write`, for what deletes: what it deleted is in no file any more when the future is done, or, if somebody was
-        reading the file just then, after the next write."""
+        reading the file just then, soon after they are done."""
         return self._submit(work, args, kwargs, is_write=True, is_erasing=True)
 
     def _submit(
@@ -289,19 +292,32 @@ class Worker(Generic[C]):
                 self._reader = None
             self._settle([_Outcome(self._ended)])
 
+    def _wait_for_job(self) -> _Job[C] | None:
+        """The next job. What somebody who reads has kept in the log is emptied meanwhile, once they are gone: as long as there is
+        such a thing, that is tried, less and less often."""
+        pause = _FIRST_PAUSE
+        while self._is_owed and self._connection is not None:
+            try:
+                return self._jobs.get(timeout=pause)
+            except Empty:
+                self._is_owed = not self.empty_log(self._connection, 0)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+        return self._jobs.get()
+
     def _serve(self) -> None:
         gathered: list[_Job[C]] = []
         while True:
-            job = self._jobs.get()
+            job = self._wait_for_job()
             if job is not None and job.is_write:
                 gathered.append(job)
                 if not self._jobs.empty():
                     continue
             if gathered:
                 outcomes = self._write(gathered)
-                self._is_owed = self._is_owed or any(each.is_erasing for each in gathered)
-                if self._is_owed and self._connection is not None:
-                    self._is_owed = not self.empty_log(self._connection)
+                is_erasing = any(each.is_erasing for each in gathered)
+                if (is_erasing or self._is_owed) and self._connection is not None:
+                    # Whoever deletes waits a little for readers, and nobody else does.
+                    self._is_owed = not self.empty_log(self._connection, _ERASE_MS if is_erasing else 0)
                 self._settle(outcomes)
                 gathered = []
             if job is None:
@@ -419,8 +435,8 @@ class Database(Worker[sqlite3.Connection]):
     def begin(self, connection: sqlite3.Connection) -> AbstractContextManager[None]:
         return transaction(connection)
 
-    def empty_log(self, connection: sqlite3.Connection) -> bool:
-        connection.execute(f"PRAGMA busy_timeout = {_ERASE_MS}")
+    def empty_log(self, connection: sqlite3.Connection, wait_ms: int) -> bool:
+        connection.execute(f"PRAGMA busy_timeout = {wait_ms}")
         try:
             return not connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         except sqlite3.Error as error:
