@@ -15,6 +15,8 @@ ALLOWED = {
     "enum",
     "functools",
     "itertools",
+    "math",
+    "operator",
     "re",
     "urllib.parse",
     "typing",

@@ -24,7 +24,8 @@ from mainspring.core.events import (
     decode_log,
     encode_log,
 )
-from mainspring.core.items import Json
+from mainspring.core.history import Entry
+from mainspring.core.items import Json, decode
 
 ADD: Json = {"calls": [{"name": "add", "arguments": {"a": 1, "b": 2}}]}
 KINDS: dict[str, tuple[list[Json], list[str]]] = {
@@ -95,8 +96,9 @@ async def test_a_cancelled_run_and_one_that_continues_another_end_the_same(shell
 def rewritten(database: Path, kind: type, change: Callable[..., Event]) -> int:
     """Changes the first event of a kind in the file itself, and returns its number."""
     with closing(sqlite3.connect(database)) as connection, connection:
-        for row, body in connection.execute("SELECT rowid, body FROM segments ORDER BY first").fetchall():
-            records = decode_log(body)
+        stored = "SELECT place, body, entries FROM segments JOIN runs ON number = run ORDER BY place"
+        for row, body, entries in connection.execute(stored).fetchall():
+            records = decode_log(body, [entry.item for entry in decode(entries, list[Entry])])
             for place, record in enumerate(records):
                 if isinstance(record.event, kind):
                     records[place] = Recorded(record.seq, record.at, change(record.event))

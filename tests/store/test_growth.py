@@ -26,7 +26,7 @@ async def test_the_200th_answer_of_a_chain_takes_the_room_of_the_first(tmp_path:
         assert len(await store.history("resp_199")) == 400
     with closing(sqlite3.connect(path)) as connection:
         first, last = [connection.execute(STORED, (id,)).fetchone()[0] for id in ("resp_000", "resp_199")]
-    assert last - first == len('"resp_198"') - len("null")
+    assert last - first == len('"parent":"resp_198",')
 
 
 async def test_an_append_is_one_row_however_many_events_it_holds(tmp_path: Path) -> None:

@@ -9,10 +9,12 @@ from typing import Final, Literal
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
+from msgspec.structs import replace
 
+from mainspring.core.compact_json import omit_usual
 from mainspring.core.errors import MainspringError
 from mainspring.core.items import Adaptation, Item, Json, Part, Usage, from_wire, to_wire
-from mainspring.core.spec import RunSpec
+from mainspring.core.spec import Caller, Completion, Limits, RunSpec, Sampling, ToolChoice, Window
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled", "requires_action"]
 Finish = Literal["stop", "length", "content_filter", "error"]
@@ -230,13 +232,125 @@ class Recorded(Struct, frozen=True, array_like=True):
     event: Event
 
 
-def encode_log(records: Sequence[Recorded]) -> bytes:
-    return _encoder.encode(records)
+# A log is kept as lines of JSON, so that one can be continued in place. A line is a list of records. Deltas that go on with the
+# one before them stand beside it: their texts, each with the time since the one before if there was any. A line that begins with
+# a text goes on with the last delta of the line above. Logs of older versions are one line with every delta by itself.
+# An item that is among the entries of the run is kept there, and the log has its place.
+
+PARTS_OF_SECOND: Final = 1024
+"""What the time between deltas is counted in."""
+
+Texts = Sequence[str | int | float]
 
 
-def decode_log(data: bytes) -> list[Recorded]:
-    return _decoder.decode(data)
+class _EnteredItem(Struct, frozen=True, tag_field="type", tag="entered_item"):
+    """`ItemDone`, of an item that is kept elsewhere."""
+
+    place: int
 
 
+class _Stored(Struct, frozen=True, array_like=True):
+    seq: int
+    at: float
+    event: Event | _EnteredItem
+    texts: Texts = ()
+
+
+def encode_log(records: Sequence[Recorded], after: Recorded | None = None, entered: Sequence[Item] = ()) -> bytes:
+    """Records as they are kept. With `after`, they are to be added to what was kept so far, which ends with that one.
+
+    `entered` are items that are kept elsewhere, and are to be given to `decode_log`.
+    """
+    start = 0 if after is None else _find_texts(after, records, 0)
+    lines = [] if after is None or not start else [_encoder.encode(_list_texts(after.at, records[:start]))[1:-1]]
+    stored: list[object] = []
+    places = {id(item): place for place, item in enumerate(entered)}
+    while start < len(records):
+        first = records[start]
+        stop = _find_texts(first, records, start + 1)
+        event: object = first.event
+        if places and type(event) is ItemDone and (place := places.get(id(event.item))) is not None:
+            event = _EnteredItem(place)
+        elif type(event) in _COMPACT:
+            event = omit_usual(first.event, _COMPACT)
+        texts = (_list_texts(first.at, records[start + 1 : stop]),) if stop > start + 1 else ()
+        stored.append([first.seq, first.at, event, *texts])
+        start = stop
+    if stored:
+        lines.append(_encoder.encode(stored))
+    return b"\n".join(lines if after is None else [b"", *lines])
+
+
+def _find_texts(first: Recorded, records: Sequence[Recorded], start: int) -> int:
+    """Where the deltas end that go on with the first one."""
+    event, stop, length = first.event, start, len(records)
+    kind = type(event)
+    if kind is TextDelta:
+        item_id, index = event.item_id, event.index  # type: ignore[union-attr]
+        while stop < length:
+            delta = records[stop].event
+            if type(delta) is not kind or delta.item_id != item_id or delta.index != index or delta.logprobs is not UNSET:
+                break
+            stop += 1
+    elif kind in _OTHER_DELTAS:
+        silent = replace(event, delta="")
+        while stop < length and type(delta := records[stop].event) is kind and replace(delta, delta="") == silent:
+            stop += 1
+    return stop
+
+
+def _list_texts(at: float, deltas: Sequence[Recorded]) -> Texts:
+    texts: list[str | int | float] = []
+    for delta in deltas:
+        texts.append(delta.event.delta)  # type: ignore[union-attr]
+        if delta.at != at:
+            texts.append(_measure(at, delta.at))
+            at = delta.at
+    return texts
+
+
+def _measure(before: float, now: float) -> int | float:
+    """The time between, or if that is not exact the moment itself."""
+    time = int((now - before // _PART * _PART) * PARTS_OF_SECOND)
+    return time if _add_time(before, time) == now else now
+
+
+def _add_time(before: float, time: int | float) -> float:
+    return before // _PART * _PART + time * _PART if isinstance(time, int) else time
+
+
+def decode_log(data: bytes, entered: Sequence[Item] = ()) -> list[Recorded]:
+    records: list[Recorded] = []
+    for line in data.split(b"\n"):
+        if line.startswith(b'"'):
+            _add_texts(records, _texts_decoder.decode(b"[%b]" % line))
+            continue
+        for stored in _decoder.decode(line):
+            event = ItemDone(entered[stored.event.place]) if isinstance(stored.event, _EnteredItem) else stored.event
+            records.append(Recorded(stored.seq, stored.at, event))
+            if stored.texts:
+                _add_texts(records, stored.texts)
+    return records
+
+
+def _add_texts(records: list[Recorded], texts: Texts) -> None:
+    seq, at, event = records[-1].seq, records[-1].at, records[-1].event
+    if isinstance(event, TextDelta):
+        event = replace(event, logprobs=UNSET)
+    for text in texts:
+        if isinstance(text, str):
+            seq += 1
+            records.append(Recorded(seq, at, replace(event, delta=text)))
+        else:
+            at = _add_time(at, text)
+            records[-1] = Recorded(seq, at, records[-1].event)
+
+
+_COMPACT: Final = frozenset(
+    {RunStarted, TurnEnded, RunEnded, RunSpec, Limits, Completion, Sampling, Window, ToolChoice, Caller, Usage}
+)
+_PART: Final = 1 / PARTS_OF_SECOND
+_OTHER_DELTAS: Final = frozenset({RefusalDelta, ReasoningDelta, ArgumentsDelta})
 _encoder = msgspec.json.Encoder(enc_hook=to_wire)
-_decoder = msgspec.json.Decoder(list[Recorded], dec_hook=from_wire)
+_decoder = msgspec.json.Decoder(list[_Stored], dec_hook=from_wire)
+_texts_decoder = msgspec.json.Decoder(list[str | int | float])

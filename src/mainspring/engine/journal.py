@@ -23,6 +23,7 @@ from mainspring.core.actions import Finish
 from mainspring.core.decide import closing
 from mainspring.core.errors import MainspringError, OurError, StoreError, Superseded
 from mainspring.core.events import (
+    PARTS_OF_SECOND,
     ArgumentsDelta,
     ErrorInfo,
     Event,
@@ -54,6 +55,7 @@ log = getLogger(__name__)
 DELAY = 0.005
 UNREAD_DELAY = 0.02
 _DELTAS = frozenset({TextDelta, ReasoningDelta, RefusalDelta, ArgumentsDelta, ToolProgress})
+_PART = 1 / PARTS_OF_SECOND
 _URGENT = frozenset({ToolEnded, RunEnded})
 
 
@@ -114,6 +116,8 @@ class Journal:
             raise self._failure
         run = self.run
         now = self._clock()
+        if type(event) in _DELTAS:
+            now = now // _PART * _PART  # a log is smaller if their times are less exact
         record = Recorded(run.seq, now if now > run.clock else run.clock, event)
         self.run = fold(run, record)
         self.log.append(record)

@@ -3,26 +3,15 @@
 import sqlite3
 from collections.abc import Sequence
 
-from msgspec.structs import asdict
-
 from mainspring.core.conversation_items import ITEM, build_history
-from mainspring.core.errors import InvalidRequest, Superseded
-from mainspring.core.events import Recorded, Status, decode_log, encode_log
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.events import Recorded, Status, decode_log
 from mainspring.core.history import Entry
-from mainspring.core.items import Item, decode, encode
-from mainspring.core.response import Response
+from mainspring.core.items import Item, decode
 from mainspring.core.spec import Conversation
-from mainspring.ports import Document, Filter, Link, Note, Page, Segment, StoredRun
-from mainspring.storage.audit_chain import chain_notes
-from mainspring.storage.segment import (
-    collect_item_ids,
-    explain_mismatch,
-    find_ending,
-    find_opening,
-    not_ended,
-    not_found,
-    pick_items,
-)
+from mainspring.ports import Document, Filter, Link, Note, Page, StoredRun
+from mainspring.storage.run_appender import SEQ_BITS, put_document
+from mainspring.storage.segment import RECORD_BYTES, collect_item_ids, decode_response, not_ended, not_found, pick_items
 from mainspring.storage.sqlite import Migration, Schema
 
 # A conversation is JSON in a blob, and not every SQLite reads JSON from blobs.
@@ -107,31 +96,35 @@ _MIGRATIONS: tuple[Migration, ...] = (
         "CREATE INDEX runs_in_background ON runs (tenant, created_at) WHERE background = 1",
         f"CREATE INDEX runs_by_conversation ON runs (tenant, {_CONVERSATION}, created_at) WHERE conversation IS NOT NULL",
     ),
+    (
+        # Old logs stay where they are. New ones have their rows in one tree, in which those of a run are side by side: the number
+        # of a row is that of its run and of its first event.
+        "ALTER TABLE segments RENAME TO old_segments",
+        f"""
+        CREATE TABLE segments (
+            place INTEGER PRIMARY KEY,
+            last INTEGER NOT NULL,
+            body BLOB NOT NULL,
+            run INTEGER GENERATED ALWAYS AS (place >> {SEQ_BITS}) VIRTUAL,
+            first INTEGER GENERATED ALWAYS AS (place & {(1 << SEQ_BITS) - 1}) VIRTUAL
+        )
+        """,
+    ),
 )
 RUNS = Schema(
     application_id=0x4D73_7072,  # "Mspr"
     migrations=_MIGRATIONS,
-    tables=("runs", "segments", "documents", "items", "audit"),
+    tables=("runs", "segments", "old_segments", "documents", "items", "audit"),
     retry="resume the run",
 )
 
-OPEN_RUN = """
-    INSERT INTO runs (id, status, created_at, parent, model, background, tenant, conversation) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-    ON CONFLICT (id) DO NOTHING
-"""
-# One statement both checks and writes: whoever else writes to the file, a number of a log is given out once.
-ADD_SEGMENT = """
-    INSERT INTO segments (run, first, last, body)
-    SELECT number, ?, ?, ? FROM runs
-    WHERE id = ? AND ended_at IS NULL
-        AND ? = coalesce((SELECT last + 1 FROM segments WHERE run = number ORDER BY first DESC LIMIT 1), 0)
-"""
-END_RUN = "UPDATE runs SET status = ?, ended_at = ?, response = ?, entries = ? WHERE id = ?"
-LENGTH = """
-    SELECT coalesce((SELECT max(last) + 1 FROM segments WHERE run = number), 0), ended_at IS NOT NULL FROM runs WHERE id = ?
-"""
-EVENTS = """
-    SELECT body FROM segments WHERE run = (SELECT number FROM runs WHERE id = ?) AND last > ? ORDER BY first
+# The rows of one run.
+OF_RUN = f"place BETWEEN :run << {SEQ_BITS} AND ((:run + 1) << {SEQ_BITS}) - 1"
+EVENTS = f"""
+    SELECT body FROM (
+        SELECT first, body FROM old_segments WHERE run = :run AND last > :after
+        UNION ALL SELECT first, body FROM segments WHERE {OF_RUN} AND last > :after
+    ) ORDER BY first
 """
 HOLDING = """
     SELECT entries FROM items JOIN runs ON number = run WHERE items.id = ? AND tenant = ? ORDER BY run DESC LIMIT 1
@@ -154,51 +147,26 @@ LINKED_BYTES = f"""
     {_LINKED}
     SELECT length(runs.entries), runs.tenant, runs.conversation FROM links JOIN runs ON runs.id = links.id
 """
-RUN_BYTES = "SELECT coalesce(sum(length(body)), 0) FROM segments WHERE run = (SELECT number FROM runs WHERE id = ?)"
-DOCUMENT_BYTES = "SELECT coalesce(sum(length(body)), 0) FROM documents WHERE tenant = ? AND parent = ? AND kind = ?"
-RUN = "SELECT id, status, created_at, parent, model, background, response, tenant, conversation FROM runs"
-# A document that has a parent is written only where its parent is.
-PUT = """
-    INSERT INTO documents (tenant, parent, id, kind, body)
-    SELECT :tenant, :parent, :id, :kind, :body
-    WHERE :parent = '' OR EXISTS (SELECT 1 FROM documents WHERE tenant = :tenant AND parent = '' AND id = :parent)
-    ON CONFLICT (tenant, parent, id, kind)
+# A record takes more room in memory than in the file.
+RUN_BYTES = f"""
+    SELECT coalesce(sum(size + {RECORD_BYTES} * events), 0) FROM (
+        SELECT length(body) AS size, last - first + 1 AS events FROM old_segments WHERE run = :run
+        UNION ALL SELECT length(body), last - first + 1 FROM segments WHERE {OF_RUN}
+    )
 """
+DOCUMENT_BYTES = "SELECT coalesce(sum(length(body)), 0) FROM documents WHERE tenant = ? AND parent = ? AND kind = ?"
+RUN = "SELECT id, status, created_at, parent, model, background, response, entries, tenant, conversation FROM runs"
 DOCUMENT = "SELECT kind, id, body, tenant, parent, number FROM documents"
 
 
-def append(connection: sqlite3.Connection, segment: Segment) -> Superseded | None:
-    """Writes the segment if it continues its log; else says why not, and has written nothing."""
-    if not segment.records:
-        add_notes(connection, segment.notes)
-        return None
-    if opening := find_opening(segment):
-        fields = (opening.id, opening.status, opening.created_at, opening.parent, opening.model, opening.background)
-        conversation = None if opening.conversation is None else encode(opening.conversation)
-        connection.execute(OPEN_RUN, (*fields, opening.tenant, conversation))
-    first, last = segment.records[0].seq, segment.records[-1].seq
-    added = connection.execute(ADD_SEGMENT, (first, last, encode_log(segment.records), segment.run_id, first))
-    if added.rowcount == 0:
-        length, has_ended = connection.execute(LENGTH, (segment.run_id,)).fetchone() or (0, False)
-        return explain_mismatch(segment, length=length, has_ended=bool(has_ended))
-    add_notes(connection, segment.notes)
-    if ending := find_ending(segment):
-        response, entries = encode(ending.snapshot.response), encode(ending.snapshot.entries)
-        connection.execute(END_RUN, (ending.status, ending.at, response, entries, segment.run_id))
-        number = connection.execute("SELECT number FROM runs WHERE id = ?", (segment.run_id,)).fetchone()[0]
-        connection.executemany(
-            "INSERT INTO items VALUES (?, ?)", [(id, number) for id in collect_item_ids(ending.snapshot.entries)]
-        )
-        for document in ending.snapshot.documents:
-            _put(connection, document)
-    return None
-
-
 def load_events(connection: sqlite3.Connection, run_id: str, after: int) -> list[Recorded]:
-    found = [record for (body,) in connection.execute(EVENTS, (run_id, after)) for record in decode_log(body)]
-    if not found and connection.execute("SELECT 1 FROM runs WHERE id = ?", (run_id,)).fetchone() is None:
+    known = connection.execute("SELECT number, entries FROM runs WHERE id = ?", (run_id,)).fetchone()
+    if known is None:
         raise not_found(run_id)
-    return [record for record in found if record.seq > after]
+    bodies = [body for (body,) in connection.execute(EVENTS, {"run": known[0], "after": after})]
+    entered = [entry.item for entry in decode(known[1] or b"[]", list[Entry])] if bodies else []
+    found = [record for body in bodies for record in decode_log(body, entered)]
+    return [record for record in found if record.seq > after] if after >= 0 else found
 
 
 def load(connection: sqlite3.Connection, run_id: str) -> StoredRun:
@@ -251,7 +219,8 @@ def measure_history(connection: sqlite3.Connection, run_id: str, tenant: str | N
 
 
 def measure_run(connection: sqlite3.Connection, run_id: str) -> int:
-    return int(connection.execute(RUN_BYTES, (run_id,)).fetchone()[0])
+    found = connection.execute("SELECT number FROM runs WHERE id = ?", (run_id,)).fetchone()
+    return 0 if found is None else int(connection.execute(RUN_BYTES, {"run": found[0]}).fetchone()[0])
 
 
 def measure_documents(connection: sqlite3.Connection, kind: str, tenant: str, parent: str) -> int:
@@ -309,6 +278,7 @@ def delete(connection: sqlite3.Connection, run_id: str) -> None:
     for number, entries in connection.execute("SELECT number, entries FROM runs WHERE id = ?", (run_id,)).fetchall():
         held = collect_item_ids(decode(entries, list[Entry])) if entries is not None else ()
         connection.executemany("DELETE FROM items WHERE id = ? AND run = ?", [(id, number) for id in held])
+        connection.execute(f"DELETE FROM segments WHERE {OF_RUN}", {"run": number})
         connection.execute("DELETE FROM runs WHERE number = ?", (number,))
         return
     raise not_found(run_id)
@@ -317,7 +287,7 @@ def delete(connection: sqlite3.Connection, run_id: str) -> None:
 def put(connection: sqlite3.Connection, documents: Sequence[Document], if_absent: bool) -> bool:
     """Writes all of them, or none; returns which."""
     connection.execute("SAVEPOINT put")
-    is_written = all(_put(connection, document, if_absent) for document in documents)
+    is_written = all(put_document(connection, document, if_absent) for document in documents)
     if not is_written:
         connection.execute("ROLLBACK TO put")
     connection.execute("RELEASE put")
@@ -349,20 +319,6 @@ def list_documents(
     return [Document(*row) for row in found]
 
 
-def add_notes(connection: sqlite3.Connection, notes: Sequence[Note]) -> None:
-    """Adds to the end of the audit. Whoever writes to the file holds its lock, so there is one end."""
-    if notes:
-        found = connection.execute(LAST_NOTE).fetchone()
-        last = None if found is None else Link(found[0], _ANY_NOTE, found[1])
-        rows = [(link.number, link.note.call, link.note.body, link.hash) for link in chain_notes(last, notes)]
-        connection.executemany("INSERT INTO audit VALUES (?, ?, ?, ?)", rows)
-
-
-# What the last record says does not matter to those that follow, only its hash does.
-LAST_NOTE = "SELECT number, CAST(hash AS BLOB) FROM audit ORDER BY number DESC LIMIT 1"
-_ANY_NOTE = Note(b"")
-
-
 def list_audit(
     connection: sqlite3.Connection, after: int | None, limit: int | None, newest_first: bool, call: str | None
 ) -> list[Link]:
@@ -382,13 +338,8 @@ def list_audit(
     return [Link(number, Note(body, call), hash) for number, call, body, hash in found]
 
 
-def _put(connection: sqlite3.Connection, document: Document, if_absent: bool = False) -> bool:
-    otherwise = "DO NOTHING" if if_absent else "DO UPDATE SET body = excluded.body"
-    return connection.execute(PUT + otherwise, asdict(document)).rowcount > 0
-
-
-def _run(row: tuple[str, Status, float, str | None, str, int, bytes | None, str, bytes | None]) -> StoredRun:
-    id, status, created_at, parent, model, background, response, tenant, conversation = row
-    answer = None if response is None else decode(response, Response)
+def _run(row: tuple[str, Status, float, str | None, str, int, bytes | None, bytes | None, str, bytes | None]) -> StoredRun:
+    id, status, created_at, parent, model, background, response, entries, tenant, conversation = row
+    answer = None if response is None else decode_response(response, entries)
     shared = None if conversation is None else decode(conversation, Conversation)
     return StoredRun(id, status, created_at, parent, model, bool(background), answer, tenant, shared)

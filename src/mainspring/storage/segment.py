@@ -1,16 +1,22 @@
 """What a segment of a log means to every store, and the errors that all of them give."""
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mainspring.core.compact_json import omit_usual
 from mainspring.core.drafts import item_id
 from mainspring.core.errors import NotFound, Superseded
 from mainspring.core.events import Recorded, RunEnded, RunStarted, Status
 from mainspring.core.history import Entry
-from mainspring.core.items import Item
+from mainspring.core.items import Item, decode, encode
+from mainspring.core.response import Response
 from mainspring.ports import Segment, Snapshot, StoredRun
+
+RECORD_BYTES: Final = 256
+"""About what a record takes in memory beside its text."""
 
 
 class Ending(Struct, frozen=True):
@@ -36,6 +42,30 @@ def find_ending(segment: Segment) -> Ending | None:
         case Snapshot() as snapshot, Recorded(_, at, RunEnded(status)):
             return Ending(status, at, snapshot)
     return None
+
+
+def encode_response(snapshot: Snapshot) -> bytes:
+    """The Response as it is kept: without what is usual, and without its output if the entries have that."""
+    told = omit_usual(snapshot.response)
+    if snapshot.response.output != _list_output(snapshot.entries):
+        return encode(told)
+    told.pop("output", None)
+    return _WITHOUT_OUTPUT + encode(told)
+
+
+def decode_response(body: bytes, entries: bytes | None) -> Response:
+    """The inverse, also for responses of older versions, which are whole."""
+    if not body.startswith(_WITHOUT_OUTPUT):
+        return decode(body, Response)
+    told = decode(body[len(_WITHOUT_OUTPUT) :], Response)
+    return replace(told, output=_list_output(decode(entries or b"[]", tuple[Entry, ...])))
+
+
+def _list_output(entries: Iterable[Entry]) -> tuple[Item, ...]:
+    return tuple([entry.item for entry in entries if entry.origin in ("model", "tool")])
+
+
+_WITHOUT_OUTPUT: Final = b"="
 
 
 def explain_mismatch(segment: Segment, *, length: int, has_ended: bool) -> Superseded:

@@ -133,22 +133,23 @@ class _Job(Struct, Generic[C]):
     is_write: bool
     is_erasing: bool = False
     is_long: bool = False
-    # The work is done once for each of these, and the result is a list, in which an error may stand for a result.
-    each: Sequence[Any] | None = None
+    # What the work is given if it can be done in parts. Then the result is a list, with an error or None for each.
+    parts: Sequence[Any] | None = None
 
     def perform(self, connection: C) -> object:
-        if self.each is not None:
-            return [self.work(connection, item) for item in self.each]
-        return self.work(connection, *self.args, **self.kwargs)
+        if self.parts is None:
+            return self.work(connection, *self.args, **self.kwargs)
+        self.work(connection, self.parts)
+        return [None] * len(self.parts)
 
     def fail(self, error: MainspringError) -> "_Outcome":
-        return _Outcome(self.future, error if self.each is None else [error] * len(self.each))
+        return _Outcome(self.future, error if self.parts is None else [error] * len(self.parts))
 
     def divide(self) -> "list[_Job[C]]":
-        """A job for each item, if there are several."""
-        if self.each is None or len(self.each) < 2:
+        """A job for each part, if there are several."""
+        if self.parts is None or len(self.parts) < 2:
             return []
-        return [_Job(self.work, (), {}, self.future, self.is_write, each=(item,)) for item in self.each]
+        return [_Job(self.work, (), {}, self.future, self.is_write, parts=(part,)) for part in self.parts]
 
 
 class _Outcome(Struct):
@@ -162,9 +163,10 @@ class Worker(Generic[C]):
     """One thread that owns a connection, between `open` and `close`, in one event loop.
 
     A subclass says how to connect, what a transaction is, and how to explain what goes wrong. Cancelling a future stops nothing.
+    `on_rollback` is called in the thread when a transaction was taken back.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, on_rollback: Callable[[], None] = lambda: None) -> None:
         self._name = name
         self._opening = Lock()
         self._loop: AbstractEventLoop
@@ -176,6 +178,7 @@ class Worker(Generic[C]):
         self._questions: SimpleQueue[_Job[C] | None] = SimpleQueue()
         self._reader: Thread | None = None
         self.has_reader = False
+        self.on_rollback = on_rollback
         # Whether something that was deleted may be in the log of the file still, because somebody was reading it.
         self._is_owed = False
         self.is_open = False
@@ -240,14 +243,14 @@ class Worker(Generic[C]):
         """
         return self._submit(work, args, kwargs, is_write=True)
 
-    def write_all(self, work: Callable[[C, W], T | MainspringError], items: Sequence[W]) -> "Future[list[T | MainspringError]]":
-        """Like `write` for each of the items, in one transaction, or if that fails in one for each; the future itself never
-        fails: an error is in the place of the result."""
+    def write_all(self, work: Callable[[C, Sequence[W]], None], parts: Sequence[W]) -> "Future[list[MainspringError | None]]":
+        """Like `write` for work on many parts at once. If that fails it is done part by part, each in a transaction of its own.
+        The future never fails: it says of each part why it could not be done, None if it is durable."""
         if not self.is_open:
-            closed: Future[list[T | MainspringError]] = get_running_loop().create_future()
-            closed.set_result([StoreError(f"{self._name} is not open")] * len(items))
+            closed: Future[list[MainspringError | None]] = get_running_loop().create_future()
+            closed.set_result([StoreError(f"{self._name} is not open")] * len(parts))
             return closed
-        job: _Job[C] = _Job(work, (), {}, self._loop.create_future(), is_write=True, each=items)
+        job: _Job[C] = _Job(work, (), {}, self._loop.create_future(), is_write=True, parts=parts)
         self._jobs.put(job)
         return job.future
 
@@ -362,6 +365,7 @@ class Worker(Generic[C]):
                 has_begun = True
                 return [_Outcome(job.future, job.perform(connection)) for job in jobs]
         except Exception as error:  # Likewise.
+            self.on_rollback()
             if not has_begun or (len(jobs) == 1 and not jobs[0].divide()):
                 known = self._as_known_error(error)
                 return [job.fail(known) for job in jobs]
@@ -410,8 +414,15 @@ def _settle_futures(outcomes: list[_Outcome]) -> None:
 class Database(Worker[sqlite3.Connection]):
     """A file of one kind, or without a path a database in memory. Making one has no effect."""
 
-    def __init__(self, path: Path | None, schema: Schema, *, lock_seconds: float = LOCK_SECONDS) -> None:
-        super().__init__(schema.name)
+    def __init__(
+        self,
+        path: Path | None,
+        schema: Schema,
+        *,
+        lock_seconds: float = LOCK_SECONDS,
+        on_rollback: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(schema.name, on_rollback)
         self.path = None if path is None else path.absolute()  # SQLite has its own idea of some names, such as `:memory:`
         self.has_reader = path is not None
         self._schema = schema

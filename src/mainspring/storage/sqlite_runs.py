@@ -1,13 +1,14 @@
 """Runs kept in one SQLite file, which several processes may share.
 
-`sqlite` opens the file and works on it in a thread, `run_rows` knows its tables. The file itself sees to it that a log has one
-writer: the statement that adds a segment checks its number, whichever process it comes from.
+`sqlite` opens the file and works on it in a thread, `run_rows` knows its tables, `run_appender` sees to it that a log has one
+writer, whichever process it comes from.
 """
 
 from asyncio import Future, get_running_loop
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
+from sqlite3 import Connection
 from typing import Self
 
 from mainspring.core.errors import MainspringError, Malformed, StoreError
@@ -16,6 +17,7 @@ from mainspring.core.history import Entry
 from mainspring.core.items import Item
 from mainspring.ports import EVERY_RUN, Document, Filter, Link, Note, Page, Segment, Snapshot, StoredRun
 from mainspring.storage import run_rows as rows
+from mainspring.storage.run_appender import RunAppender
 from mainspring.storage.sqlite import Database
 
 
@@ -29,7 +31,8 @@ class SqliteStore:
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path).absolute()
-        self._database = Database(self.path, rows.RUNS)
+        self._appender = RunAppender()
+        self._database = Database(self.path, rows.RUNS, on_rollback=self._appender.forget)
 
     async def open(self) -> None:
         """Opens the file; creates it, and its folder, if missing. Does nothing if it is open.
@@ -54,14 +57,14 @@ class SqliteStore:
         self, run_id: str, records: Sequence[Recorded], snapshot: Snapshot | None = None, notes: Sequence[Note] = ()
     ) -> Future[None]:
         try:
-            return self._database.write(rows.append, Segment(run_id, list(records), snapshot, tuple(notes)))
+            return self._database.write(self._appender.append, [Segment(run_id, list(records), snapshot, tuple(notes))])
         except (Malformed, StoreError) as error:
             refused: Future[None] = get_running_loop().create_future()
             refused.set_exception(error)
             return refused
 
     def append_all(self, segments: Sequence[Segment]) -> Future[list[MainspringError | None]]:
-        return self._database.write_all(rows.append, segments)
+        return self._database.write_all(self._appender.append, segments)
 
     async def events(self, run_id: str, after: int = -1) -> list[Recorded]:
         return await self._database.read(rows.load_events, run_id=run_id, after=after)
@@ -93,7 +96,11 @@ class SqliteStore:
         return await self._database.read(rows.list_unfinished)
 
     async def delete(self, run_id: str) -> None:
-        await self._database.erase(rows.delete, run_id=run_id)
+        await self._database.erase(self._delete, run_id=run_id)
+
+    def _delete(self, connection: Connection, run_id: str) -> None:
+        self._appender.forget()
+        rows.delete(connection, run_id)
 
     async def put(self, documents: Sequence[Document], *, if_absent: bool = False) -> bool:
         return await self._database.write(rows.put, documents=tuple(documents), if_absent=if_absent)
@@ -121,7 +128,7 @@ class SqliteStore:
         )
 
     async def note(self, notes: Sequence[Note]) -> None:
-        await self._database.write(rows.add_notes, notes=tuple(notes))
+        await self._database.write(self._appender.add_notes, notes=tuple(notes))
 
     async def audit(
         self, *, after: int | None = None, limit: int | None = None, newest_first: bool = False, call: str | None = None

@@ -1,0 +1,216 @@
+"""Appends to logs in a SQLite file, for many runs in as few statements as there are kinds of rows.
+
+Theory of operation. A log has one writer. What this connection has written last of each run is known here, and stays true until
+another connection commits: SQLite tells that by its `data_version`, which is asked once for all segments of a transaction, under
+its write lock. Then everything known is forgotten, and each run is looked up again. The same goes for the end of the audit.
+
+A log is in rows of some size. A segment that fits goes into the last row of its log, so that a delta which comes alone costs
+little more than its text; the number of the row says which run and event it begins with.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from mainspring.core.errors import Superseded
+from mainspring.core.events import Recorded, encode_log
+from mainspring.core.items import Item, encode
+from mainspring.ports import Document, Link, Note, Segment, Snapshot
+from mainspring.storage.audit_chain import chain_notes
+from mainspring.storage.segment import (
+    collect_item_ids,
+    encode_response,
+    explain_mismatch,
+    find_ending,
+    find_opening,
+)
+
+ROW_BYTES: Final = 1_960  # two fit a page
+SEQ_BITS: Final = 24
+MOST_KNOWN: Final = 50_000
+
+Row = tuple[object, ...]
+
+_RUNS = """
+    INSERT INTO runs
+    (number, id, parent, model, background, status, created_at, ended_at, response, entries, tenant, conversation)
+    VALUES """
+_SEGMENTS = "INSERT INTO segments (place, last, body) VALUES "
+_ADDED = " ON CONFLICT (place) DO UPDATE SET last = excluded.last, body = CAST(body || excluded.body AS BLOB)"
+_END = "UPDATE runs SET status = ?, ended_at = ?, response = ?, entries = ? WHERE number = ?"
+_LENGTH = f"""
+    SELECT number, ended_at IS NOT NULL, coalesce(
+        (SELECT max(last) + 1 FROM segments WHERE place BETWEEN number << {SEQ_BITS} AND ((number + 1) << {SEQ_BITS}) - 1),
+        (SELECT max(last) + 1 FROM old_segments WHERE run = number), 0)
+    FROM runs WHERE id = ?
+"""
+# What the last record of the audit says does not matter to those that follow, only its hash does.
+_LAST_NOTE = "SELECT number, CAST(hash AS BLOB) FROM audit ORDER BY number DESC LIMIT 1"
+_ANY_NOTE = Note(b"")
+# A document that has a parent is written only where its parent is.
+_PUT = """
+    INSERT INTO documents (tenant, parent, id, kind, body)
+    SELECT ?1, ?2, ?3, ?4, ?5
+    WHERE ?2 = '' OR EXISTS (SELECT 1 FROM documents WHERE tenant = ?1 AND parent = '' AND id = ?2)
+    ON CONFLICT (tenant, parent, id, kind)
+"""
+
+
+class _Log(Struct):
+    """The log of a run that goes on: its number, how many events it has, and its last row, if that is known."""
+
+    number: int
+    length: int
+    row: int = 0
+    size: int = ROW_BYTES
+    last: Recorded | None = None
+
+
+class _Rows(Struct):
+    """What a transaction adds, by table."""
+
+    runs: list[Row] = []
+    segments: list[Row] = []
+    ends: list[Row] = []
+    items: list[Row] = []
+    notes: list[Note] = []
+    documents: list[Document] = []
+
+
+class RunAppender:
+    """Appends by one connection at a time. `forget` is to be called when a transaction was taken back."""
+
+    def __init__(self) -> None:
+        self._connection: sqlite3.Connection | None = None
+        self._version = -1
+        self._logs: dict[str, _Log] = {}
+        self._next_run: int | None = None
+        self._last_note: Link | None = None
+        self._has_last_note = False
+
+    def forget(self) -> None:
+        self._logs.clear()
+        self._next_run = None
+        self._has_last_note = False
+
+    def append(self, connection: sqlite3.Connection, segments: Sequence[Segment]) -> None:
+        """Writes the segments. Raises `Superseded` if one does not continue its log: the transaction is to be taken back."""
+        self._refresh(connection)
+        rows = _Rows()
+        for segment in segments:
+            rows.notes += segment.notes
+            if segment.records:
+                self._add_segment(connection, segment, rows)
+        try:
+            _insert(connection, _RUNS, 12, rows.runs)
+        except sqlite3.IntegrityError:
+            raise self._explain(connection, segments[0]) from None
+        _insert(connection, _SEGMENTS, 3, rows.segments, _ADDED)
+        if rows.ends:
+            connection.executemany(_END, rows.ends)
+        _insert(connection, "INSERT INTO items VALUES ", 2, rows.items)
+        self._add_notes(connection, rows.notes)
+        for document in rows.documents:
+            put_document(connection, document)
+
+    def add_notes(self, connection: sqlite3.Connection, notes: Sequence[Note]) -> None:
+        """Adds to the end of the audit. Whoever writes to the file holds its lock, so there is one end."""
+        self._refresh(connection)
+        self._add_notes(connection, notes)
+
+    def _refresh(self, connection: sqlite3.Connection) -> None:
+        version: int = connection.execute("PRAGMA data_version").fetchone()[0]
+        if version != self._version or connection is not self._connection or len(self._logs) > MOST_KNOWN:
+            self.forget()
+            self._version, self._connection = version, connection
+
+    def _add_segment(self, connection: sqlite3.Connection, segment: Segment, rows: _Rows) -> None:
+        records, ending = segment.records, find_ending(segment)
+        end: Row = (None, None, None)
+        if ending is not None:
+            end = (ending.at, encode_response(ending.snapshot), encode(ending.snapshot.entries))
+        if (opening := find_opening(segment)) is not None and segment.run_id not in self._logs:
+            log = _Log(self._count_run(connection), 0)
+            status = opening.status if ending is None else ending.status
+            conversation = None if opening.conversation is None else encode(opening.conversation)
+            begun = (log.number, opening.id, opening.parent, opening.model, opening.background, status, opening.created_at)
+            rows.runs.append((*begun, *end, opening.tenant, conversation))
+        else:
+            log = self._find_log(connection, segment)
+            if ending is not None:
+                rows.ends.append((ending.status, *end, log.number))
+        entered = () if ending is None else [entry.item for entry in ending.snapshot.entries]
+        rows.segments.append(_take(log, records, entered))
+        if ending is None:
+            self._logs[segment.run_id] = log
+        else:
+            self._logs.pop(segment.run_id, None)
+            _add_ending(ending.snapshot, log.number, rows)
+
+    def _count_run(self, connection: sqlite3.Connection) -> int:
+        if self._next_run is None:
+            self._next_run = connection.execute("SELECT coalesce(max(number), 0) + 1 FROM runs").fetchone()[0]
+        number, self._next_run = self._next_run, self._next_run + 1
+        return number
+
+    def _find_log(self, connection: sqlite3.Connection, segment: Segment) -> _Log:
+        log = self._logs.get(segment.run_id)
+        if log is None:
+            number, has_ended, length = connection.execute(_LENGTH, (segment.run_id,)).fetchone() or (0, 0, 0)
+            log = _Log(number, -1 if has_ended else length)
+        if not log.length or log.length != segment.records[0].seq:
+            raise self._explain(connection, segment)
+        return log
+
+    def _explain(self, connection: sqlite3.Connection, segment: Segment) -> Superseded:
+        _, has_ended, length = connection.execute(_LENGTH, (segment.run_id,)).fetchone() or (0, 0, 0)
+        return explain_mismatch(segment, length=length, has_ended=bool(has_ended))
+
+    def _add_notes(self, connection: sqlite3.Connection, notes: Sequence[Note]) -> None:
+        if not notes:
+            return
+        if not self._has_last_note:
+            found = connection.execute(_LAST_NOTE).fetchone()
+            self._last_note = None if found is None else Link(found[0], _ANY_NOTE, found[1])
+            self._has_last_note = True
+        links = list(chain_notes(self._last_note, notes))
+        self._last_note = Link(links[-1].number, _ANY_NOTE, links[-1].hash)
+        rows: list[Row] = [(link.number, link.note.call, link.note.body, link.hash) for link in links]
+        _insert(connection, "INSERT INTO audit VALUES ", 4, rows)
+
+
+def put_document(connection: sqlite3.Connection, document: Document, if_absent: bool = False) -> bool:
+    """Writes a document, unless its parent is gone, or with `if_absent` it is there; says whether it did."""
+    otherwise = "DO NOTHING" if if_absent else "DO UPDATE SET body = excluded.body"
+    fields = (document.tenant, document.parent, document.id, document.kind, document.body)
+    return connection.execute(_PUT + otherwise, fields).rowcount > 0
+
+
+def _take(log: _Log, records: Sequence[Recorded], entered: Sequence[Item]) -> Row:
+    """The row that the records are, or are added to; the log is longer by them."""
+    last = records[-1]
+    body = b"" if log.last is None else encode_log(records, log.last, entered)
+    if log.last is None or log.size + len(body) > ROW_BYTES:
+        body = encode_log(records, entered=entered)
+        log.row, log.size = records[0].seq, 0
+    log.size += len(body)
+    log.last, log.length = last, last.seq + 1
+    return (log.number << SEQ_BITS | log.row, last.seq, body)
+
+
+def _add_ending(snapshot: Snapshot, number: int, rows: _Rows) -> None:
+    rows.items += [(id, number) for id in collect_item_ids(snapshot.entries)]
+    rows.documents += snapshot.documents
+
+
+def _insert(connection: sqlite3.Connection, head: str, width: int, rows: Sequence[Row], tail: str = "") -> None:
+    """Inserts the rows by as few statements as can be prepared once: of 1, 2, 4, ... rows."""
+    start = 0
+    while start < len(rows):
+        count = min(1 << (len(rows) - start).bit_length() - 1, 64)
+        values = ", ".join([f"({', '.join('?' * width)})"] * count)
+        flat = [value for row in rows[start : start + count] for value in row]
+        connection.execute(f"{head}{values}{tail}", flat)
+        start += count
