@@ -15,7 +15,11 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from bench.processes import parse_options
 from tests.providers.backend import QUESTION
 from tests.providers.dialects import Dialect, Spoken
 
@@ -117,7 +121,7 @@ def main() -> None:
     parser.add_argument("--pieces", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--serve", nargs="+", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parse_options(parser)
     if options.serve:
         name, *sizes = options.serve
         asyncio.run(serve(name, list(map(int, sizes))))

@@ -8,11 +8,15 @@ looking whether any of so many definitions has changed.
 
 import argparse
 import asyncio
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from bench.processes import parse_options
 from tests.agents.world import look, written
 
 from mainspring import Engine
@@ -28,7 +32,7 @@ async def main() -> None:
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--agents", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=5)
-    asked = parser.parse_args()
+    asked = parse_options(parser)
     with TemporaryDirectory() as place:
         folder = Path(place)
         for number in range(asked.agents):

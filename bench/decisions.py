@@ -9,12 +9,16 @@ and so is what was an outage in the week. N messages are taken evenly from the w
 
 import argparse
 import asyncio
+import sys
 import tempfile
 import time
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from bench.processes import parse_options
 from msgspec import Struct
 from tests.decisions.week import WEEK, Line
 
@@ -132,5 +136,5 @@ if __name__ == "__main__":
     parser.add_argument("--messages", type=int, default=12, help="how many of the week's messages (default 12)")
     parser.add_argument("--model", default="local", help="the model, as for `mainspring run` (default: local)")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long a turn may take (default 60)")
-    given = parser.parse_args()
+    given = parse_options(parser)
     asyncio.run(measure(given.model, given.messages, given.seconds))

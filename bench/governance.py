@@ -10,11 +10,15 @@ process, best of several interleaved rounds.
 import argparse
 import asyncio
 import resource
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from bench.processes import parse_options
 from msgspec.structs import replace
 
 from mainspring.core.events import Recorded, RunStarted
@@ -132,4 +136,4 @@ async def main(calls: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=2000)
-    asyncio.run(main(parser.parse_args().calls))
+    asyncio.run(main(parse_options(parser).calls))

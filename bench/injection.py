@@ -2,16 +2,26 @@
 
     python bench/injection.py [--kilobytes N]
 
-The best of several rounds, each on one text of the given size.
+The best of several rounds, each on one text of the given size, beside one regular expression for the best-known phrase.
 """
 
 import argparse
 import base64
 import random
+import re
+import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from bench.processes import parse_options
 
 from mainspring.features.governance.injection import scan
 
+# What somebody would write who has read of the matter once.
+PLAIN = re.compile(r"ignore\s+(all\s+)?(the\s+)?(previous|prior|above)\s+(instructions|rules|reminder)", re.IGNORECASE)
 PROSE = (
     "The customer asks us to ignore the previous reminder, since the system had already booked the payment. Please check the "
     "rules for refunds in the handbook, tell the user about the result, and follow the instructions of the finance team.\n"
@@ -42,17 +52,18 @@ def texts(size: int) -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--kilobytes", type=int, default=100)
-    size = parser.parse_args().kilobytes * 1024
+    size = parse_options(parser).kilobytes * 1024
     for name, whole in texts(size).items():
         text = whole[:size]
-        best = min(cost(text) for _ in range(5))
-        print(f"{name:24} {best / size * 1024 * 1e6:8.1f} µs per KB {best * 1e3:8.1f} ms in all, {len(scan(text))} findings")
+        best, plain = (min(cost(work, text) for _ in range(5)) for work in (scan, PLAIN.findall))
+        beside = f"{best / plain:6.1f} x one expression {best * 1e3:8.1f} ms in all"
+        print(f"{name:24} {best / size * 1024 * 1e6:8.1f} µs per KB {beside}, {len(scan(text))} findings")
 
 
-def cost(text: str) -> float:
-    began = time.process_time()
-    scan(text)
-    return time.process_time() - began
+def cost(work: Callable[[str], object], text: str) -> float:
+    began = time.perf_counter()
+    work(text)
+    return time.perf_counter() - began
 
 
 if __name__ == "__main__":

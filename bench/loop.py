@@ -12,11 +12,16 @@ are left out. `--growth` measures nothing else.
 import argparse
 import asyncio
 import json
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import pairwise
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from bench.processes import parse_options
 
 from mainspring import Engine, tool
 from mainspring.core.items import Json, Usage
@@ -188,7 +193,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--length", type=int, default=1000, help="turns of the long chain")
     parser.add_argument("--growth", action="store_true", help="only how costs grow")
-    options = parser.parse_args()
+    options = parse_options(parser)
     with tempfile.TemporaryDirectory() as folder:
         if not options.growth:
             report_loop(options.runs, Path(folder, "bench.db"))

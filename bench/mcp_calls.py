@@ -18,7 +18,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
 import uvicorn
+from bench.processes import parse_options
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.server.mcpserver import MCPServer
@@ -136,7 +139,7 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--serve", choices=["stdio", "http"], help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parse_options(parser)
     if options.serve:
         serve(options.serve)
         return

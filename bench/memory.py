@@ -12,10 +12,15 @@ import argparse
 import asyncio
 import random
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from bench.processes import parse_options
 
 from mainspring import Engine, tool
 from mainspring.core.items import Usage
@@ -145,6 +150,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--observations", type=int, default=100_000)
     parser.add_argument("--runs", type=int, default=20)
-    options = parser.parse_args()
+    options = parse_options(parser)
     asyncio.run(main(options.observations))
     capture(options.runs)

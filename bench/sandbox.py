@@ -13,6 +13,11 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from bench.processes import parse_options
 
 from mainspring.core.sandbox import OutputChunk
 from mainspring.tools.sandbox.local import LocalSandbox
@@ -80,4 +85,4 @@ def report(taken: dict[str, list[tuple[float, float]]]) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=50)
-    asyncio.run(main(parser.parse_args().rounds))
+    asyncio.run(main(parse_options(parser).rounds))

@@ -1,218 +1,125 @@
-"""What the server costs: CPU per request, per delta and per turn, memory per open stream, beside a bare byte-forwarding proxy.
+"""What the server costs, in CPU of its process, beside two forwarders in the same run. Needs Linux; takes under three minutes.
 
-    python bench/serve.py [--quick] [--growth]
+    python -m bench.serve [SCENARIO ...] [--quick] [--rounds N] [--big N] [--peers] [--deadline SECONDS] [--json FILE]
 
-A fast backend, the server with its database, and a proxy that only copies bytes run as processes of their own; the load comes
-from this one. CPU is what the operating system charged the server's process; the proxy is asked for the same answers in the
-same run.
+The *calibrator* is a bare ASGI application on uvicorn that forwards with an aiohttp client, the *floor* copies bytes; both are
+started here, as are a fast backend and an MCP server, each as a process of its own. The load comes from this process. Rounds are
+interleaved, so that a busy machine is busy for all; `x` is the median of the rounds' ratios to the calibrator, which moves far
+less than microseconds do, and `+-` is how far the rounds are apart. Scenarios, all of them unless some are named:
+
+    s1      a small request, not streamed, stored
+    s2      a streamed delta, in a burst
+    s3      a turn with two calls: in the process, and of an MCP server over HTTP
+    s4      paced streams of 20 deltas a second: 100 and 1,000 of them; how many get through, and how late
+    s5      memory of an open stream: idle, and after 160 deltas; memory at the start, and after the first MCP request
+    growth  the 1,000th response of a chain and the 1,000th turn of a run, beside the 10th
+    bytes   what a delta and a small response take in the database
+    tables  lists of 100,000 responses (or `--big 1000000`), filter by filter, and a request while such a list is read
 """
 
 import argparse
 import asyncio
 import json
-import os
-import socket
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from itertools import pairwise
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from pathlib import Path
-from statistics import mean, median
 
 import aiohttp
+import uvloop
 
-HERE = Path(__file__).parent
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from bench.big_tables import measure_tables
+from bench.peers import peers
+from bench.processes import parse_options
+from bench.scenarios import (
+    Context,
+    Row,
+    measure_bytes,
+    measure_deltas,
+    measure_growth,
+    measure_memory,
+    measure_pace,
+    measure_requests,
+    measure_turns,
+)
+from bench.targets import Load, forwarders, mainspring, surroundings
 
-def cpu_of(pid: int) -> float:
-    """CPU seconds of all its threads so far, by the clock that Linux keeps for every process."""
-    return time.clock_gettime(~pid << 3 | 2)
-
-
-def resident(pid: int) -> int:
-    """Bytes of memory in use."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@contextmanager
-def process(*command: str, cwd: str | None = None) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=cwd) as started:
-        assert started.stdout is not None
-        started.stdout.readline()
-        try:
-            yield started
-        finally:
-            started.kill()
-
-
-class Load:
-    """Asks the server, or the proxy, for the same things."""
-
-    def __init__(self, session: aiohttp.ClientSession, server: str, proxy: str) -> None:
-        self._session, self._server, self._proxy = session, server, proxy
-
-    async def ask(self, text: str, *, stream: bool = False) -> None:
-        body = {"model": "m", "input": text, "stream": stream}
-        async with self._session.post(f"{self._server}/responses", json=body) as answer:
-            data = await answer.read()
-            assert answer.status == 200, data
-            assert (b"response.completed" if stream else b'"status":"completed"') in data, data[-600:]
-
-    async def continue_chain(self, previous: str | None) -> str:
-        body = {"model": "m", "input": "small", "previous_response_id": previous}
-        async with self._session.post(f"{self._server}/responses", json=body) as answer:
-            told = await answer.json()
-            assert told["status"] == "completed", told
-            return str(told["id"])
-
-    async def begin_chain(self, length: int) -> str | None:
-        previous: str | None = None
-        for _ in range(length):
-            previous = await self.continue_chain(previous)
-        return previous
-
-    async def follow_calls(self, turns: int) -> AsyncIterator[None]:
-        """Runs a loop of that many turns, and tells of each call that is made."""
-        body = {"model": "m", "input": f"loop {turns}", "stream": True, "max_turns": turns + 1}
-        async with self._session.post(f"{self._server}/responses", json=body, read_bufsize=1 << 24) as answer:
-            is_complete = False
-            async for line in answer.content:
-                is_complete |= line.startswith(b"event: response.completed")
-                if line.startswith(b"event: response.output_item.done"):
-                    yield
-            assert is_complete
-
-    async def ask_proxy(self, text: str) -> None:
-        body = {"model": "m", "messages": [{"role": "user", "content": text}], "stream": True}
-        async with self._session.post(f"{self._proxy}/chat/completions", json=body) as answer:
-            assert b"[DONE]" in await answer.read()
+Scenario = Callable[[Context], Awaitable[list[Row]]]
+SHARED: dict[str, Scenario] = {
+    "s1": measure_requests,
+    "s2": measure_deltas,
+    "s3": measure_turns,
+    "growth": measure_growth,
+}
+ALONE: dict[str, Scenario] = {"s4": measure_pace, "s5": measure_memory, "bytes": measure_bytes, "tables": measure_tables}
+HEADER = f"{'':46} {'mainspring':>14} {'calibrator':>11} {'floor':>9} {'x':>6} {'+-':>5}   aim"
 
 
-async def cost(pid: int, times: int, at_once: int, work: Callable[[], Awaitable[None]]) -> float:
-    """CPU seconds of the process per call of `work`, `at_once` of them under way at a time."""
-    for _ in range(3):
-        await work()
-    before = cpu_of(pid)
-    left = times
-
-    async def worker() -> None:
-        nonlocal left
-        while left > 0:
-            left -= 1
-            await work()
-
-    await asyncio.gather(*[worker() for _ in range(at_once)])
-    return (cpu_of(pid) - before) / times
+async def attempt(name: str, scenario: Scenario, context: Context, rows: list[Row]) -> bool:
+    """Measures and prints; what fails is told, and the next is measured."""
+    try:
+        async with asyncio.timeout(context.scenario_seconds):
+            found = await scenario(context)
+    except (RuntimeError, OSError, aiohttp.ClientError, TimeoutError) as error:
+        print(f"{name}: failed: {type(error).__name__} {error}", flush=True)
+        return False
+    for row in found:
+        print(row, flush=True)
+    rows += found
+    return True
 
 
-def row(name: str, value: str, aim: str, beside: str = "") -> None:
-    print(f"{name:34} {value:>14}   aim {aim:>9}   {beside}")
-
-
-async def scenarios(load: Load, server: int, proxy: int, quick: bool) -> None:
-    few, many = (40, 200) if quick else (100, 1000)
-    small = await cost(server, many, 4, lambda: load.ask("small"))
-    bare = await cost(proxy, many, 4, lambda: load.ask_proxy("small"))
-    row("small request", f"{small * 1e3:.2f} ms", "0.6 ms", f"{small / max(bare, 1e-9):.1f} x proxy ({bare * 1e3:.2f} ms)")
-    long = await cost(server, few, 2, lambda: load.ask("deltas 500", stream=True))
-    short = await cost(server, few, 2, lambda: load.ask("deltas 1", stream=True))
-    bare_long = await cost(proxy, few, 2, lambda: load.ask_proxy("deltas 500"))
-    delta, bare_delta = (long - short) / 499, bare_long / 500
-    row(
-        "delta of a 500-delta stream",
-        f"{delta * 1e6:.1f} us",
-        "12 us",
-        f"{delta / bare_delta:.1f} x proxy ({bare_delta * 1e6:.1f} us)",
-    )
-    loops = await cost(server, max(few // 4, 10), 2, lambda: load.ask("loop 9"))
-    row("turn of a 10-turn loop, 2 calls each", f"{loops / 10 * 1e3:.2f} ms", "1.5 ms")
-
-
-async def growth(load: Load, server: int, length: int) -> None:
-    """What the last costs of many that continue each other, beside the tenth; both are asked for in turn, since machines are
-    not always equally fast."""
-    early, late = list[float](), list[float]()
-    long = await load.begin_chain(length - 20)
-    for _ in range(20):
-        short = await load.begin_chain(9)
-        before = cpu_of(server)
-        await load.continue_chain(short)
-        between = cpu_of(server)
-        long = await load.continue_chain(long)
-        early.append(between - before)
-        late.append(cpu_of(server) - between)
-    report_growth(f"response {length} of a chain", median(early), median(late), "1.3 x")
-    # Two calls in each turn. What a client is told of several turns may come at once, so a mean is taken.
-    moments = [cpu_of(server) async for _ in load.follow_calls(length)][::2]
-    costs = [after - before for before, after in pairwise(moments)]
-    report_growth(f"turn {length} of a run", mean(costs[5:45]), mean(costs[-40:]), "1.5 x")
-
-
-def report_growth(name: str, early: float, late: float, aim: str) -> None:
-    row(name, f"{late * 1e3:.2f} ms", aim, f"{late / early:.2f} x the tenth ({early * 1e3:.2f} ms)")
-
-
-async def open_streams(base: str, server: int, count: int) -> None:
-    """Memory of streams that have begun and wait."""
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        before = resident(server)
-        answers = []
-        for _ in range(count):
-            answer = await session.post(f"{base}/responses", json={"model": "m", "input": "hold", "stream": True})
-            seen = b""
-            while b"output_text.delta" not in seen:
-                seen += await answer.content.readany()
-            answers.append(answer)
-        each = (resident(server) - before) / count
-        row(f"each of {count} open streams", f"{each / 1024:.1f} KB", "40 KB")
-        for answer in answers:
-            answer.close()
-
-
-async def measure(quick: bool, only_growth: bool) -> None:
-    ports = [free_port() for _ in range(3)]
-    backend = (sys.executable, str(HERE / "upstream.py"))
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "benchtools.py").write_text("def add(a: int, b: int) -> int:\n    'Adds.'\n    return a + b\n")
-        serve = [sys.executable, "-m", "mainspring", "serve", "--port", str(ports[1]), "--database", f"{folder}/bench.db"]
-        serve += ["--base-url", f"http://127.0.0.1:{ports[0]}/v1", "--tool", "benchtools:add"]
-        with (
-            process(*backend, "backend", str(ports[0])),
-            process(*serve, cwd=folder) as server,
-            process(*backend, "proxy", str(ports[2]), str(ports[0])) as proxy,
-        ):
-            row("cold start until ready", f"{cpu_of(server.pid):.2f} s", "1 s")
-            base, proxied = f"http://127.0.0.1:{ports[1]}/v1", f"http://127.0.0.1:{ports[2]}/v1"
-            async with aiohttp.ClientSession() as session:
-                await session.get(f"{base}/models")
-                row("memory when idle", f"{resident(server.pid) / 1e6:.0f} MB", "60 MB")
-                load = Load(session, base, proxied)
-                if not only_growth:
-                    await scenarios(load, server.pid, proxy.pid, quick)
-                await growth(load, server.pid, 200 if quick else 1000)
-            if only_growth:
-                return
-            await open_streams(base, server.pid, 100)
-            if not quick:
-                await open_streams(base, server.pid, 1000)
+async def measure(options: argparse.Namespace) -> bool:
+    rows = list[Row]()
+    wanted = options.scenarios or [*SHARED, *ALONE]
+    results = []
+    print(HEADER, flush=True)
+    connector = aiohttp.TCPConnector(limit=0)
+    with ExitStack() as stack:
+        ports = stack.enter_context(surroundings())
+        async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=120)) as session:
+            context = Context(Load(session), ports, options.quick, options.rounds or (3 if options.quick else 5), options.big)
+            if shared := [name for name in SHARED if name in wanted]:
+                with ExitStack() as servers:
+                    context.targets = [
+                        servers.enter_context(mainspring(ports)),
+                        *servers.enter_context(forwarders(ports)),
+                        *(servers.enter_context(peers(ports, options.peers_folder)) if options.peers else []),
+                    ]
+                    for name in shared:
+                        results.append(await attempt(name, SHARED[name], context, rows))
+            for name in [name for name in ALONE if name in wanted]:
+                results.append(await attempt(name, ALONE[name], context, rows))
+    if options.json:
+        options.json.write_text(json.dumps([row._asdict() for row in rows], indent=1) + "\n")
+    return all(results)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer repetitions")
-    parser.add_argument("--growth", action="store_true", help="only what a long conversation costs")
-    options, began = parser.parse_args(), time.monotonic()
-    asyncio.run(measure(options.quick, options.growth))
-    print(json.dumps({"seconds": round(time.monotonic() - began, 1)}))
+    names = [*SHARED, *ALONE]
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"one of {', '.join(names)}")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions, 100 paced streams, 20,000 responses; under 40 s")
+    parser.add_argument("--rounds", type=int, help="how often all take turns (default 5, quick 3)")
+    parser.add_argument(
+        "--big", type=int, help="responses in the large table (default 100,000; a million takes minutes and 4 GB)"
+    )
+    parser.add_argument("--peers-folder", type=Path, metavar="FOLDER", help="keep their environments there for the next time")
+    parser.add_argument(
+        "--peers", action="store_true", help="install OGX and LiteLLM into a throw-away place, and measure them too"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there as well")
+    options, began = parse_options(parser, 1800), time.monotonic()
+    if unknown := set(options.scenarios) - set(names):
+        parser.error(f"unknown scenario: {', '.join(sorted(unknown))}; known: {', '.join(names)}")
+    if sys.platform != "linux":
+        sys.exit("bench/serve.py reads the CPU time of other processes from Linux, and needs it")
+    is_done = uvloop.run(measure(options))
+    print(f"{time.monotonic() - began:.0f} s in all")
+    sys.exit(0 if is_done else 1)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,16 @@ where the client holds it against its schema. Best of several rounds.
 import argparse
 import asyncio
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from bench.processes import parse_options
 from mcp import Client
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
@@ -88,7 +92,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
+    options = parse_options(parser)
     with tempfile.TemporaryDirectory() as folder:
         found = asyncio.run(measured(Path(folder), options.calls, options.rounds))
     print("CPU per call")

@@ -1,103 +1,257 @@
-"""A fast OpenAI-compatible backend for the load harness, and a bare byte-forwarding proxy to compare with.
+"""What the load harness puts around a server: a fast backend, an MCP server, and two forwarders to compare with.
 
-    upstream.py backend PORT            upstream.py proxy PORT BACKEND_PORT
+    python bench/upstream.py backend PORT               an OpenAI-compatible Chat Completions backend
+    python bench/upstream.py floor PORT BACKEND         copies bytes between connections: nothing can cost less
+    python bench/upstream.py calibrator PORT BACKEND    a bare ASGI application on uvicorn that forwards with aiohttp
+    python bench/upstream.py mcp PORT                   an MCP server over HTTP with one tool, `plus`
 
-The backend answers by the last user text: `small` says three words, `deltas N` says N pieces, `loop N` makes two tool calls in
-each of N turns and then answers, `hold` says one piece and keeps the line open. All its bytes are prepared beforehand.
+The backend answers by the last user text: `small` says three words; `deltas N` says N pieces, one per packet; `loop N TOOL` makes
+two calls in each of N turns and then answers; `hold N` says N pieces and keeps the line open; `paced RATE N` says N pieces, RATE
+a second, each with the microsecond it was sent in. Each prints `ready` when it listens, and ends with its parent.
 """
 
 import asyncio
+import ctypes
 import json
+import signal
+import socket
 import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar, cast
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-END = b"0\r\n\r\n"
+PHASES = 10
 
 
-def chunk(delta: dict[str, object], finish: str | None = None) -> bytes:
-    body = {
-        "id": "c",
-        "object": "chat.completion.chunk",
-        "model": "m",
-        "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
-    }
-    return framed(f"data: {json.dumps(body, separators=(',', ':'))}\n\n".encode())
-
-
-def framed(data: bytes) -> bytes:
+def frame(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-FIRST = chunk({"role": "assistant", "content": ""})
+def chunk(delta: dict[str, object], finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    body = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+    return frame(f"data: {json.dumps(body, separators=(',', ':'))}\n\n".encode())
+
+
+COUNTS = '{"prompt_tokens":9,"completion_tokens":9,"total_tokens":18}'
+COUNTED = f'{{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[],"usage":{COUNTS}}}'
+FIRST = HEAD + chunk({"role": "assistant", "content": ""})
 PIECE = chunk({"content": "word "})
-STOP = chunk({}, "stop")
-CALLED = chunk({}, "tool_calls")
-USAGE = framed(b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":9,"total_tokens":18}}\n\n')
-DONE = framed(b"data: [DONE]\n\n")
+END = frame(f"data: {COUNTED}\n\n".encode()) + frame(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+STOP = chunk({}, "stop") + END
 
 
-def made_call(index: int, number: int) -> bytes:
-    arguments = json.dumps({"a": number, "b": index})
-    named = {"index": index, "id": f"call_{number}_{index}", "type": "function", "function": {"name": "add", "arguments": ""}}
-    said = {"index": index, "function": {"arguments": arguments}}
-    return chunk({"tool_calls": [named]}) + chunk({"tool_calls": [said]})
+def make_calls(turn: int, tool: str) -> list[dict[str, object]]:
+    return [
+        {
+            "index": index,
+            "id": f"call_{turn}_{index}",
+            "type": "function",
+            "function": {"name": tool, "arguments": json.dumps({"a": turn, "b": index})},
+        }
+        for index in range(2)
+    ]
 
 
-async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while True:
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
-            body = json.loads(await reader.readexactly(length))
-            await say(writer, body["messages"])
-    except (asyncio.IncompleteReadError, ConnectionError, ValueError):
-        writer.close()
+class Pacer:
+    """Writes to all streams of one rate from one timer; a tenth of them at a time, so that they do not come all at once."""
+
+    def __init__(self, rate: int) -> None:
+        self._seconds = 1 / rate / PHASES
+        self._streams: list[dict[asyncio.Transport, int]] = [{} for _ in range(PHASES)]
+        self._joined = 0
+        self._due = asyncio.get_running_loop().time()
+        self._phase = 0
+        self._tick()
+
+    def join(self, transport: asyncio.Transport, pieces: int) -> None:
+        self._streams[self._joined % PHASES][transport] = pieces
+        self._joined += 1
+
+    def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._due = max(self._due + self._seconds, loop.time())
+        loop.call_at(self._due, self._tick)
+        self._phase = (self._phase + 1) % PHASES
+        streams = self._streams[self._phase]
+        piece = chunk({"content": f"@{time.monotonic_ns() // 1000} "})
+        for transport, left in list(streams.items()):
+            if transport.is_closing():
+                del streams[transport]
+            elif left:
+                transport.write(piece)
+                streams[transport] = left - 1
+            else:
+                transport.write(STOP)
+                del streams[transport]
 
 
-async def say(writer: asyncio.StreamWriter, messages: list[dict[str, object]]) -> None:
-    asked = next(str(message["content"]) for message in reversed(messages) if message["role"] == "user")
-    kind, _, amount = asked.partition(" ")
-    turns = sum(message["role"] == "assistant" for message in messages)
-    writer.write(HEAD + FIRST)
-    if kind == "hold":
-        writer.write(PIECE)
-        await writer.drain()
-        await asyncio.sleep(3600)
-    if kind == "loop" and turns < int(amount):
-        writer.write(made_call(0, turns) + made_call(1, turns) + CALLED)
-    else:
-        pieces = int(amount) if kind == "deltas" else 3
-        for _ in range(pieces):
-            writer.write(PIECE)
-            if pieces > 10:
-                # One piece per packet, as a model would send them.
-                await asyncio.sleep(0)
-        writer.write(STOP)
-    writer.write(USAGE + DONE + END)
-    await writer.drain()
+class Backend(asyncio.Protocol):
+    pacers: ClassVar[dict[int, Pacer]] = {}
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport, self._seen = cast(asyncio.Transport, transport), bytearray()
+
+    def data_received(self, data: bytes) -> None:
+        self._seen += data
+        while b"\r\n\r\n" in self._seen:
+            head, _, rest = self._seen.partition(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0] or 0)
+            if len(rest) < length:
+                return
+            self._seen = rest[length:]
+            self._answer(json.loads(rest[:length]) if length else None)
+
+    def _answer(self, body: Any) -> None:
+        if body is None:
+            self._send_json({"object": "list", "data": [{"id": "m", "object": "model", "created": 1, "owned_by": "bench"}]})
+            return
+        asked = next(read_text(message["content"]) for message in reversed(body["messages"]) if message["role"] == "user")
+        kind, *amounts = asked.split()
+        turn = sum(message["role"] == "assistant" for message in body["messages"])
+        calls = make_calls(turn, amounts[1]) if kind == "loop" and turn < int(amounts[0]) else []
+        if not body.get("stream"):
+            said = {"role": "assistant", "content": None if calls else "word word word", "tool_calls": calls or None}
+            choice = {"index": 0, "message": said, "finish_reason": "tool_calls" if calls else "stop"}
+            reply = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+            self._send_json({**reply, "usage": json.loads(COUNTS)})
+        elif calls:
+            made = b"".join(chunk({"tool_calls": [call]}) for call in calls)
+            self._transport.write(FIRST + made + chunk({}, "tool_calls") + END)
+        elif kind == "paced":
+            self._transport.write(FIRST)
+            rate, pieces = map(int, amounts)
+            if rate not in self.pacers:
+                self.pacers[rate] = Pacer(rate)
+            self.pacers[rate].join(self._transport, pieces)
+        elif kind in ("hold", "deltas"):
+            self._transport.write(FIRST)
+            self._say(int(amounts[0]), b"" if kind == "hold" else STOP)
+        else:
+            self._transport.write(FIRST + PIECE * 3 + STOP)
+
+    def _say(self, left: int, end: bytes) -> None:
+        """One piece per packet, as a model would send them."""
+        if self._transport.is_closing():
+            return
+        self._transport.write(PIECE if left else end)
+        if left:
+            asyncio.get_running_loop().call_soon(self._say, left - 1, end)
+
+    def _send_json(self, body: object) -> None:
+        data = json.dumps(body).encode()
+        head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
+        self._transport.write(head.encode() + data)
 
 
-async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    except ConnectionError:
-        pass
-    writer.close()
+def read_text(content: str | list[dict[str, str]]) -> str:
+    return content if isinstance(content, str) else content[-1]["text"]
 
 
-async def proxied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    back_reader, back_writer = await asyncio.open_connection("127.0.0.1", int(sys.argv[3]))
-    await asyncio.gather(forward(reader, back_writer), forward(back_reader, writer))
+class Floor(asyncio.Protocol):
+    """One end of a connection that is forwarded. The first end opens the second."""
+
+    def __init__(self, backend: int | None, other: "Floor | None" = None) -> None:
+        self._backend, self.other = backend, other
+        self.transport: asyncio.Transport | None = None
+        self._early = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        if self._backend is not None:
+            other = self.other = Floor(None, self)
+            loop = asyncio.get_running_loop()
+            self._task = loop.create_task(loop.create_connection(lambda: other, "127.0.0.1", self._backend))
+        elif self.other is not None and self.other._early:
+            self.transport.write(self.other._early)
+            self.other._early = b""
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.write(data)
+        else:
+            self._early += data
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.close()
 
 
-async def main() -> None:
-    handler = answer if sys.argv[1] == "backend" else proxied
-    server = await asyncio.start_server(handler, "127.0.0.1", int(sys.argv[2]), limit=1 << 24)
+async def serve_protocol(make: Callable[[], asyncio.Protocol], port: int) -> None:
+    server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", port, backlog=2048)
     print("ready", flush=True)
     await server.serve_forever()
 
 
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+async def calibrate(port: int, backend: int) -> None:
+    import aiohttp
+    import uvicorn
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout()) as session:
+
+        async def forward(scope: dict[str, Any], receive: Receive, send: Send) -> None:
+            body, is_whole = b"", False
+            while not is_whole:
+                message = await receive()
+                body += message.get("body", b"")
+                is_whole = not message.get("more_body")
+            url = f"http://127.0.0.1:{backend}{scope['path']}"
+            async with session.post(url, data=body, headers={"content-type": "application/json"}) as answer:
+                headers = [(b"content-type", b"text/event-stream")]
+                await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+                async for data in answer.content.iter_any():
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+
+        config = uvicorn.Config(forward, http="httptools", log_level="error", lifespan="off")
+        server = uvicorn.Server(config)
+        listening = socket.create_server(("127.0.0.1", port), backlog=2048)
+        print("ready", flush=True)
+        await server.serve([listening])
+
+
+def serve_mcp(port: int) -> None:
+    import uvicorn
+    from mcp.server.mcpserver import MCPServer
+
+    server = MCPServer("bench", log_level="ERROR")
+
+    @server.tool()
+    def plus(a: int, b: int) -> int:
+        """Adds two numbers."""
+        return a + b
+
+    listening = socket.create_server(("127.0.0.1", port))
+    print("ready", flush=True)
+    uvicorn.Server(uvicorn.Config(server.streamable_http_app(), log_level="error")).run([listening])
+
+
+def end_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def main() -> None:
+    import uvloop
+
+    end_with_parent()
+    role, port, *backend = sys.argv[1], int(sys.argv[2]), *map(int, sys.argv[3:])
+    match role:
+        case "backend":
+            # Not uvloop, which would gather what is written in a burst: models are slower.
+            asyncio.run(serve_protocol(Backend, port))
+        case "floor":
+            uvloop.run(serve_protocol(lambda: Floor(backend[0]), port))
+        case "calibrator":
+            uvloop.run(calibrate(port, backend[0]))
+        case "mcp":
+            serve_mcp(port)
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

@@ -13,13 +13,17 @@ counts is the ratio to `checkpoint`.
 import argparse
 import asyncio
 import sqlite3
+import sys
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
 import aiohttp
 from aiohttp import web
+from bench.processes import parse_options
 from jinja2.environment import TemplateExpression
 from jinja2.sandbox import SandboxedEnvironment
 
@@ -165,5 +169,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
+    given = parse_options(parser)
     asyncio.run(main(given.steps, given.rounds))

@@ -7,8 +7,14 @@ The script hands out prepared events and never waits, so that nothing but the wr
 
 import argparse
 import asyncio
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from bench.processes import parse_options
 
 from mainspring.core.events import TextDelta
 from mainspring.core.items import user
@@ -63,7 +69,7 @@ def measured(wrap: Callable[[Provider], Provider], events: int) -> tuple[float, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--events", type=int, default=200_000)
-    events = parser.parse_args().events
+    events = parse_options(parser).events
     rows = {name: measured(wrap, events) for name, wrap in WRAPPERS.items()}
     bare_event, bare_turn = rows["bare"]
     print(f"{'CPU time':24} {'ns/event':>9} {'added':>7} {'x bare':>7} {'us/turn':>9} {'added':>7}")
