@@ -1,11 +1,16 @@
 """Recall by meaning: a real embeddings endpoint over HTTP, fusion with words, failures that cost no observation, and tenants."""
 
+import gzip
 import os
 import random
 import sys
+import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.memory.world import a_memory, embeddings, seen, vector
@@ -229,6 +234,28 @@ async def test_errors_say_whose_fault_it_is(status: int, kind: type[Exception]) 
         with pytest.raises(kind, match=f"HTTP {status} for the embedding model `tiny`: .*not now"):
             await embedder.embed(["x"])
         assert await embedder.embed(["car"]) == [tuple(vector("car"))]
+        await embedder.close()
+
+
+@pytest.mark.parametrize(("pieces", "coding"), [(1, "gzip"), (1, "deflate"), (60, None)], ids=["gzip", "deflate", "endless"])
+async def test_an_answer_that_is_huge_or_becomes_so_is_not_kept(pieces: int, coding: str | None) -> None:
+    blank = b" " * 1_000_000
+    piece = blank if coding is None else gzip.compress(blank * 100) if coding == "gzip" else zlib.compress(blank * 100)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-encoding": coding} if coding else {})
+        await response.prepare(request)
+        with suppress(ConnectionError):
+            for _ in range(pieces):
+                await response.write(piece)
+        return response
+
+    app = web.Application()
+    app.router.add_post("/embeddings", answer)
+    async with TestServer(app) as backend:
+        embedder = OpenAIEmbedder("tiny", str(backend.make_url("/")))
+        with pytest.raises(BadOutput, match=r"compressed|more than"):
+            await embedder.embed(["x"])
         await embedder.close()
 
 

@@ -1,5 +1,6 @@
 """Heads, slow clients and many connections are bounded, before any key is checked; honest clients notice nothing."""
 
+import gzip
 import json
 import os
 import socket
@@ -369,6 +370,21 @@ async def test_a_client_that_does_not_read_is_not_kept(tmp_path: Path) -> None:
         assert line.recv(1)
         assert count_files(served) > files_before
         await until(lambda: count_files(served) <= files_before)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "gzip, gzip"])
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/conversations", "/v1/chat"])
+def test_a_compressed_body_is_refused_and_not_unpacked(served: Served, path: str, coding: str) -> None:
+    bomb = gzip.compress(b'{"input": "' + b"x" * 50 * MB + b'"}')
+    before = resident_bytes(served)
+
+    headers = {"authorization": "Bearer secret", "content-type": "application/json", "content-encoding": coding}
+    with closing(HTTPConnection(urlsplit(served.url).netloc, timeout=PATIENCE)) as line:
+        line.request("POST", path, bomb, headers)
+        answer = line.getresponse()
+        error = json.loads(answer.read())["error"]
+    assert (answer.status, error["code"], error["param"]) == (415, "unsupported_media_type", "content-encoding")
+    assert resident_bytes(served) - before < 20 * MB
 
 
 async def test_bodies_of_one_key_leave_room_for_those_of_others(tmp_path: Path) -> None:

@@ -26,6 +26,9 @@ Body = TypeVar("Body", bound=Struct)
 
 async def read_body(request: Request) -> bytes:
     """The body, whatever its type. Raises `Fault` 413 for one beyond the limit before all of it is read."""
+    if (coding := request.headers.get("content-encoding", "identity").lower()) != "identity":
+        message = f"send the body as it is, not compressed as `{coding[:80]}`"
+        raise Fault(415, "unsupported_media_type", message, param="content-encoding")
     if int(request.headers.get("content-length", 0)) > MOST_BODY_BYTES:
         raise _too_large()
     pieces: list[bytes] = []

@@ -12,6 +12,7 @@ from mainspring.core.errors import BadOutput, ProviderError, RateLimited, Refuse
 SECONDS: Final = 30.0
 AT_ONCE: Final = 64
 COMPLAINT_CHARS: Final = 300
+MOST_BYTES: Final = 32 * 1024 * 1024
 
 _ERRORS: Final[dict[int, type[ProviderError]]] = {
     **dict.fromkeys((400, 413, 422), Refused), **dict.fromkeys((401, 403), Unauthorized), 429: RateLimited,
@@ -49,12 +50,17 @@ class OpenAIEmbedder:
 
     async def _embed(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
         if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=SECONDS), headers=self._headers)
+            # Not unpacked: a small answer may unpack to a huge one.
+            self._session = aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=SECONDS),
+                headers={**self._headers, "accept-encoding": "identity"},
+                auto_decompress=False,
+            )
         # Some backends refuse an empty text; a space says as little.
         body = {"model": self.model, "input": [text or " " for text in texts], "encoding_format": "float"}
         try:
             async with self._session.post(self._url, json=body, allow_redirects=False) as answer:
-                told = await answer.read()
+                told = await self._read(answer)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unavailable(f"no embeddings from {self._url} ({type(error).__name__}: {error}); is it running?") from error
         if answer.status != 200:
@@ -62,6 +68,17 @@ class OpenAIEmbedder:
             kind = _ERRORS.get(answer.status, Unavailable)
             raise kind(f"{self._url} answered HTTP {answer.status} for the embedding model `{self.model}`: {said}")
         return self._parse_vectors(told, len(texts))
+
+    async def _read(self, answer: aiohttp.ClientResponse) -> bytes:
+        """The whole answer. Raises `BadOutput` for one that is too long, or compressed."""
+        if (coding := answer.headers.get("content-encoding", "identity").lower()) != "identity":
+            raise BadOutput(f"{self._url} answered compressed as `{coding[:40]}`, which was not asked for")
+        told = bytearray()
+        async for piece in answer.content.iter_any():
+            told += piece
+            if len(told) > MOST_BYTES:
+                raise BadOutput(f"{self._url} answered with more than {MOST_BYTES} bytes where embeddings belong")
+        return bytes(told)
 
     def _parse_vectors(self, told: bytes, count: int) -> list[tuple[float, ...]]:
         try:
