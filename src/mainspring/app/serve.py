@@ -49,6 +49,7 @@ class EngineServer(Server):
                 ws_max_size=MOST_BODY_BYTES,
                 ws_per_message_deflate=False,  # a kilobyte would become a megabyte, and every token would be deflated
                 server_header=False,
+                proxy_headers=False,  # nothing asks where a request is from; addresses are counted by connection
                 timeout_graceful_shutdown=GOODBYE_SECONDS,
             )
         )

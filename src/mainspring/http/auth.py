@@ -16,8 +16,7 @@ for tools that run here `tools:execute`, or `tools:execute:NAME` for one of them
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from hmac import compare_digest
@@ -189,34 +188,14 @@ class Keys:
             raise Fault(401, "expired_api_key", f"this API key has expired: {_HOW}")
         return ApiCaller(key.tenant, key.scopes, f"key:{key.id}")
 
-    @contextmanager
-    def count_request(self, subject: str) -> Iterator[None]:
-        """Counts a request while it lasts. Raises `Fault` 429 if this key has as many as it may."""
-        if self._most_requests is not None and self._open[subject] >= self._most_requests:
-            message = f"this API key has {self._most_requests} requests under way; wait for one to end"
-            raise Fault(429, "too_many_requests", message, retry_after=1)
-        self._open[subject] += 1
-        try:
-            yield
-        finally:
-            self._open[subject] -= 1
-
-    def count_body(self, holder: str, receive: Receive, request: ExitStack) -> Receive:
-        """Counts the bytes that a request brings, until it ends. Receiving raises `Fault` 429 if there are too many, of this key
-        or in all: a thousand bodies may come at once."""
-        if (quota := self._quota) is None:
-            return receive
-
-        async def receive_some() -> Message:
-            message = await receive()
-            if size := len(message.get("body", b"")):
-                if not quota.take(holder, size):
-                    told = "requests and runs under way have as many bytes as the server takes at a time; wait for some to end"
-                    raise Fault(429, "too_many_requests", told, param="body", retry_after=1)
-                request.callback(quota.give_back, holder, size)
-            return message
-
-        return receive_some
+    def count_request(self, caller: ApiCaller, receive: Receive) -> "CountedRequest":
+        """Counts a request until its end is told. Raises `Fault` 429 if this key has as many as it may."""
+        if caller.subject:
+            if self._most_requests is not None and self._open[caller.subject] >= self._most_requests:
+                message = f"this API key has {self._most_requests} requests under way; wait for one to end"
+                raise Fault(429, "too_many_requests", message, retry_after=1)
+            self._open[caller.subject] += 1
+        return CountedRequest(self._open, self._quota, caller, receive)
 
     async def _key(self, token: str, digest: bytes) -> Key | None:
         now = self._ticks()
@@ -232,6 +211,32 @@ class Keys:
         if key is not None and revocations == self._revocations:  # else what was read may be out of date
             self._seen[digest] = _Seen(key, now + MEMORY)
         return key
+
+
+class CountedRequest:
+    """A request under way, with the bytes that it has brought: a thousand bodies may come at once."""
+
+    __slots__ = ("_caller", "_open", "_quota", "_receive", "_size")
+
+    def __init__(self, open: Counter[str], quota: MemoryQuota | None, caller: ApiCaller, receive: Receive) -> None:
+        self._open, self._quota, self._caller, self._receive = open, quota, caller, receive
+        self._size = 0
+
+    async def receive(self) -> Message:
+        """The next message. Raises `Fault` 429 if there are too many bytes under way, of this key or in all."""
+        message = await self._receive()
+        if self._quota is not None and (size := len(message.get("body", b""))):
+            if not self._quota.take(self._caller.holder, size):
+                told = "requests and runs under way have as many bytes as the server takes at a time; wait for some to end"
+                raise Fault(429, "too_many_requests", told, param="body", retry_after=1)
+            self._size += size
+        return message
+
+    def end(self) -> None:
+        if self._caller.subject:
+            self._open[self._caller.subject] -= 1
+        if self._quota is not None and self._size:
+            self._quota.give_back(self._caller.holder, self._size)
 
 
 class AuthMiddleware:
@@ -250,18 +255,17 @@ class AuthMiddleware:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        with ExitStack() as stack:
-            try:
-                scope[_MIDDLEWARE] = self
-                scope[_CALLER] = caller = await self.authorize(HTTPConnection(scope))
-                if caller.subject:
-                    stack.enter_context(self._keys.count_request(caller.subject))
-                if scope["type"] == "http":
-                    receive = self._keys.count_body(caller.holder, receive, stack)
-            except (Fault, MainspringError) as fault:
-                await _refuse(fault, scope, receive, send)
-                return
-            await self._app(scope, receive, send)
+        try:
+            scope[_MIDDLEWARE] = self
+            scope[_CALLER] = caller = await self.authorize(HTTPConnection(scope))
+            counted = self._keys.count_request(caller, receive)
+        except (Fault, MainspringError) as fault:
+            await _refuse(fault, scope, receive, send)
+            return
+        try:
+            await self._app(scope, counted.receive if scope["type"] == "http" else receive, send)
+        finally:
+            counted.end()
 
     async def authorize(self, connection: HTTPConnection) -> ApiCaller:
         """Whoever sends this request. Raises `Fault` if they may not."""

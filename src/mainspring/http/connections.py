@@ -75,9 +75,13 @@ class ConnectionTable:
 class _WatchedReader:
     """A connection that ends if its client reads nothing of what it is sent, which would be kept for it."""
 
+    __slots__ = ("_unread", "_unread_since")
+
     transport: asyncio.Transport
-    _unread = 0
-    _unread_since = 0.0
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self._unread, self._unread_since = 0, 0.0
 
     def check_reader(self, now: float, seconds: float) -> None:
         unread = self.transport.get_write_buffer_size()
@@ -88,10 +92,19 @@ class _WatchedReader:
 
 
 class BoundedProtocol(_WatchedReader, HttpToolsProtocol):
-    """uvicorn's protocol, with limits. Refusals are JSON as everywhere; the connection ends with them."""
+    """uvicorn's protocol, with limits. Refusals are JSON as everywhere; the connection ends with them.
+
+    Most connections wait most of the time, so what each takes is kept small: our fields are slots, since with them a connection
+    would have more than Python can share the names of, and queues are made when something waits in them.
+    """
+
+    __slots__ = (
+        "_body", "_fault", "_is_head", "_is_new", "_limits", "_received", "_running", "_since", "_table", "_tell_lost",
+    )  # fmt: skip
 
     def __init__(self, table: ConnectionTable, **given: Any) -> None:
         super().__init__(**given)
+        self.pipeline = cast(Any, _Pipeline())
         self._table, self._limits = table, table.settings
         self._is_head = True
         self._is_new = True
@@ -148,7 +161,10 @@ class BoundedProtocol(_WatchedReader, HttpToolsProtocol):
         self._is_head = self._is_new = False
         self._received, self._body = 1, 0
         self.scope[CONNECTION] = self  # type: ignore[typeddict-unknown-key]
+        last = self.cycle
         super().on_headers_complete()
+        if self.cycle is not last:  # else it is no request but an upgrade
+            self.cycle.message_event = cast(Any, _Signal())
         if not self.pipeline:
             self._running = self.cycle
 
@@ -281,11 +297,49 @@ class BoundedSocket(_WatchedReader, WebSocketsSansIOProtocol):
         self.transport.close()
 
 
+class _Signal:
+    """An `asyncio.Event` that makes no queue before somebody waits for it."""
+
+    __slots__ = ("_is_set", "_waiting")
+
+    def __init__(self, *, is_set: bool = False) -> None:
+        self._is_set = is_set
+        self._waiting: tuple[asyncio.Future[None], ...] = ()
+
+    def set(self) -> None:
+        self._is_set = True
+        waiting, self._waiting = self._waiting, ()
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    async def wait(self) -> None:
+        if not self._is_set:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiting = (*self._waiting, waiter)
+            await waiter
+
+
+class _Pipeline(list[Any]):
+    """What uvicorn does with a queue that is almost always empty."""
+
+    __slots__ = ()
+
+    def appendleft(self, waiting: object) -> None:
+        self.insert(0, waiting)
+
+
 class _PipelineFlow(FlowControl):
     """Reads nothing more while a request waits for the answer to another: else each answer would let thousands in."""
 
+    __slots__ = ("_pipeline",)
+
     def __init__(self, transport: asyncio.Transport, pipeline: Sized) -> None:
         super().__init__(transport)
+        self._is_writable_event = cast(Any, _Signal(is_set=True))
         self._pipeline = pipeline
 
     def resume_reading(self) -> None:
