@@ -30,8 +30,8 @@ CONVENTIONAL = {
 }  # fmt: skip
 # Large, and needed by some of the users only.
 HEAVY = {
-    "aiohttp", "apsw", "asyncpg", "jinja2", "jsonschema_rs", "llama_cpp", "mcp", "opentelemetry", "rich", "starlette",
-    "typer", "uvicorn", "yaml",
+    "apsw", "asyncpg", "httptools", "jinja2", "jsonschema_rs", "llama_cpp", "mcp", "opentelemetry", "rich", "starlette",
+    "typer", "uvicorn", "yaml", "yarl",
 }  # fmt: skip
 IRREGULAR = {
     "begun", "bound", "brought", "built", "done", "drawn", "driven", "fed", "felt", "found", "given", "gone", "grown",

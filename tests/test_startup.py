@@ -7,7 +7,8 @@ import pytest
 
 HEAVY = {
     *(
-        "aiohttp",
+        "httptools",
+        "yarl",
         "apsw",
         "asyncpg",
         "jinja2",

@@ -231,7 +231,7 @@ async def test_errors_say_whose_fault_it_is(status: int, kind: type[Exception]) 
     async with embeddings() as backend:
         backend.answers = [status]
         embedder = OpenAIEmbedder("tiny", backend.url, "k1")
-        with pytest.raises(kind, match=f"HTTP {status} for the embedding model `tiny`: .*not now"):
+        with pytest.raises(kind, match=f"the model `tiny`: .*HTTP {status}: .*not now"):
             await embedder.embed(["x"])
         assert await embedder.embed(["car"]) == [tuple(vector("car"))]
         await embedder.close()

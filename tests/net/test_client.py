@@ -17,7 +17,7 @@ from yarl import URL
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.net import client as client_module
-from mainspring.net.client import HttpClient, Resolve, encode_headers, parse_endpoint
+from mainspring.net.client import HttpClient, Resolve, encode_headers, make_endpoint
 from mainspring.net.connection import (
     HEAD_BYTES,
     HIGH_BYTES,
@@ -52,7 +52,7 @@ async def opened(
 
 
 async def ask(client: HttpClient, url: str, body: bytes | None = None, method: str | None = None) -> tuple[int, bytes]:
-    answer = await client.request(method or ("GET" if body is None else "POST"), parse_endpoint(URL(url)), b"", body)
+    answer = await client.request(method or ("GET" if body is None else "POST"), make_endpoint(URL(url)), b"", body)
     data = bytearray()
     try:
         while piece := await answer.read():
@@ -131,7 +131,7 @@ async def test_what_is_no_whole_answer_is_an_error(reply: bytes, error: type[Htt
 
 async def test_an_answer_that_breaks_off_is_told_up_to_there() -> None:
     async with answering(CHUNKED + b"4\r\nnoon\r\n", close=True) as server, opened() as client:
-        answer = await client.request("GET", parse_endpoint(URL(server.url)))
+        answer = await client.request("GET", make_endpoint(URL(server.url)))
         assert await answer.read() == b"noon"
         for _ in range(2):
             with pytest.raises(Disconnected):
@@ -153,7 +153,7 @@ async def test_what_a_small_body_unpacks_to_comes_in_small_pieces() -> None:
     packed = gzip.compress(bytes(50_000_000))
     head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed)
     async with answering(head + packed) as server, opened() as client:
-        answer = await client.request("GET", parse_endpoint(URL(server.url)))
+        answer = await client.request("GET", make_endpoint(URL(server.url)))
         sizes = []
         while piece := await answer.read():
             sizes.append(len(piece))
@@ -222,7 +222,7 @@ async def test_a_server_waits_for_a_slow_reader() -> None:
             sent += 65536
 
     async with serve(flood) as server, opened() as client:
-        answer = await client.request("GET", parse_endpoint(URL(server.url)))
+        answer = await client.request("GET", make_endpoint(URL(server.url)))
         seen, still = -1, 0
         while still < 50:
             await asyncio.sleep(0.002)
@@ -248,7 +248,7 @@ async def test_silence_before_an_answer_and_within_one_is_an_error() -> None:
     async with serve(stay_silent) as server, opened(seconds=0.1) as client:
         with pytest.raises(Silence):
             await ask(client, server.url)
-        answer = await client.request("GET", parse_endpoint(URL(server.url).joinpath("within")))
+        answer = await client.request("GET", make_endpoint(URL(server.url).joinpath("within")))
         assert await answer.read() == b"noon"
         with pytest.raises(Silence):
             await answer.read()
@@ -273,7 +273,7 @@ async def test_a_server_that_drips_what_is_no_body_is_silent(begin: bytes) -> No
 
 async def test_a_reader_that_takes_its_time_has_not_been_kept_waiting() -> None:
     async with answering(CHUNKED + b"4\r\nnoon\r\n", OK) as server, opened(seconds=0.1) as client:
-        answer = await client.request("GET", parse_endpoint(URL(server.url)))
+        answer = await client.request("GET", make_endpoint(URL(server.url)))
         await asyncio.sleep(0.4)
         assert await answer.read() == b"noon"
         server.writers[0].write(b"0\r\n\r\n")
@@ -339,7 +339,7 @@ async def test_a_request_can_be_cancelled_in_every_phase(phase: str) -> None:
 
 async def test_closing_the_client_breaks_off_what_is_under_way() -> None:
     async with answering(CHUNKED + b"4\r\nnoon\r\n") as server, opened() as client:
-        answer = await client.request("GET", parse_endpoint(URL(server.url)))
+        answer = await client.request("GET", make_endpoint(URL(server.url)))
         assert await answer.read() == b"noon"
         reading = asyncio.create_task(answer.read())
         await asyncio.sleep(0)
@@ -384,7 +384,7 @@ def test_headers_that_would_say_something_else_are_refused(header: tuple[str, st
 
 async def test_a_host_of_ones_own_is_sent_once() -> None:
     async with answering(OK) as server, opened() as client:
-        answer = await client.request("GET", parse_endpoint(URL(server.url)), encode_headers([("X", "y"), ("host", "other")]))
+        answer = await client.request("GET", make_endpoint(URL(server.url)), encode_headers([("X", "y"), ("host", "other")]))
         answer.close()
     assert server.asked[0][0] == b"GET /clock HTTP/1.1\r\nhost: other\r\nX: y\r\n\r\n"
 

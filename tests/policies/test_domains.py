@@ -5,8 +5,10 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from aiohttp import ClientSession, web
+from aiohttp import web
+from tests.kit.waiting import PATIENCE
 from tests.policies.world import lookup, order, tried
+from yarl import URL
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import ToolDefinition, ToolKind
@@ -14,11 +16,12 @@ from mainspring.engine.engine import Engine
 from mainspring.engine.policy_order import order_policies
 from mainspring.features.governance.scope_policies import DomainPolicy
 from mainspring.features.governance.tool_policies import fill_standard_slots
+from mainspring.net.client import make_endpoint
 from mainspring.ports import CallContext, ToolCall, ToolResult
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring.tools.addresses import AddressGuard
-from mainspring.tools.connector import make_guarded_connector
+from mainspring.tools.builtin.web_fetch import make_guarded_http
 
 REDIRECTS = 5
 
@@ -90,14 +93,14 @@ class Fetching:
 
     async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
         url = str(call.parsed["url"])
-        async with ClientSession(connector=make_guarded_connector(self._guard)) as session:
+        async with make_guarded_http(self._guard, PATIENCE) as client:
             for _ in range(REDIRECTS):
                 if (why := await self._policy.flaw(url)) is not None:
                     return ToolResult(call.id, why, is_error=True)
-                async with session.get(url, allow_redirects=False) as answer:
-                    if "location" not in answer.headers:
-                        return ToolResult(call.id, await answer.text())
-                    url = answer.headers["location"]
+                answer = await client.request("GET", make_endpoint(URL(url)))
+                if "location" not in answer.headers:
+                    return ToolResult(call.id, (await answer.read()).decode())
+                url = answer.headers["location"]
         return ToolResult(call.id, "too many redirects", is_error=True)
 
 

@@ -689,6 +689,6 @@ async def test_only_its_own_builtin_tools_are_executed() -> None:
 
 
 def test_importing_it_is_light() -> None:
-    heavy = ("aiohttp", "rich", "typer", "pydantic", "jsonschema_rs")
+    heavy = ("httptools", "yarl", "rich", "typer", "pydantic", "jsonschema_rs")
     code = f"import sys, mainspring.tools.functions; print([name for name in {heavy!r} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -464,7 +464,7 @@ async def test_the_engine_performs_registered_tools_and_goes_on_after_every_fail
 
 
 def test_importing_the_registry_is_light() -> None:
-    heavy = ("aiohttp", "yaml", "jsonschema_rs", "mainspring.tools.builtin.web_fetch")
+    heavy = ("httptools", "yarl", "yaml", "jsonschema_rs", "mainspring.tools.builtin.web_fetch")
     code = f"import sys, mainspring.tools.registry; print([name for name in {heavy!r} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 

@@ -183,7 +183,7 @@ def _choose_model(options: EngineOptions, settings: Settings) -> tuple[Provider,
 
 def _choose_cassette(options: EngineOptions, model: str | None) -> Provider:
     """A backend that is recorded, or its recording."""
-    # aiohttp is heavy; only those who talk to a network backend pay for it.
+    # The HTTP client is heavy; only those who talk to a network backend pay for it.
     from mainspring.providers.cassette import Player, Recorder
 
     if not model:

@@ -44,9 +44,9 @@ class Endpoint(NamedTuple):
     path: str
 
 
-def parse_endpoint(url: URL) -> Endpoint:
-    """Raises `ValueError` for a URL without a host."""
-    if url.scheme not in ("http", "https") or not url.raw_host or url.port is None:
+def make_endpoint(url: URL) -> Endpoint:
+    """Raises `ValueError` for a URL without a host, or one that is not quoted."""
+    if url.scheme not in ("http", "https") or not url.raw_host or url.port is None or _UNQUOTED.search(url.raw_path_qs):
         raise ValueError(f"`{url}` is no web address")
     return Endpoint(Origin(url.scheme == "https", url.raw_host, url.port), url.host_port_subcomponent or "", url.raw_path_qs)
 
@@ -98,6 +98,8 @@ class HttpClient:
             path, more = f"http://{endpoint.host}{path}", proxy.headers
         if headers[:5].lower() != b"host:":
             more += b"Host: %b\r\n" % endpoint.host.encode()
+        if body is None and method in ("POST", "PUT", "PATCH"):
+            body = b""
         if body is not None:
             more += b"Content-Length: %d\r\n" % len(body)
         head = b"%b %b HTTP/1.1\r\n%b%b\r\n" % (method.encode(), path.encode(), more, headers)
@@ -115,6 +117,12 @@ class HttpClient:
             except BaseException:
                 answer.close()
                 raise
+
+    async def __aenter__(self) -> "HttpClient":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         """Closes all connections. Answers that are not whole break off."""
@@ -252,7 +260,7 @@ def parse_proxy(address: str) -> _Proxy:
     """Raises `Unreachable` for what is no HTTP proxy."""
     try:
         url = URL(address if "://" in address else f"http://{address}")
-        origin = parse_endpoint(url).origin
+        origin = make_endpoint(url).origin
     except ValueError:
         # The address may hold a password.
         raise Unreachable("the proxy's address is no URL of an HTTP proxy; write http://HOST:PORT") from None
@@ -323,4 +331,5 @@ async def _race(attempts: Sequence[Callable[[], Coroutine[None, None, Connection
 
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_UNQUOTED = re.compile(r"[^!-~]")
 _CONTROL = re.compile(r"[\r\n\0]")

@@ -19,7 +19,7 @@ from yarl import URL
 from mainspring.core.errors import BadOutput, InvalidRequest, Misconfigured, ProviderError, Unavailable
 from mainspring.core.redact import redact_text
 from mainspring.core.text import shorten_line
-from mainspring.net.client import CONNECT_SECONDS, Endpoint, HttpClient, encode_headers, make_tls, parse_endpoint, parse_proxy
+from mainspring.net.client import CONNECT_SECONDS, Endpoint, HttpClient, encode_headers, make_endpoint, make_tls, parse_proxy
 from mainspring.net.connection import ConnectTimeout, HttpError, Malformed, Silence, TlsFailed, Unreachable
 from mainspring.ports import HttpAnswer, RecordedRequest, RequestSigner, Tape
 from mainspring.providers.http_failures import build_error, parse_complaint, parse_retry_after
@@ -156,7 +156,7 @@ class Http:
     def _build_endpoint(self, path: str, query: tuple[tuple[str, str], ...]) -> tuple[str, Endpoint, str]:
         """The URL, as it is needed for requests, and as it is shown."""
         url = self._base.joinpath(path, encoded="%" in path).with_query(self._base.query).update_query(query)
-        return str(url), parse_endpoint(url), _show(url)
+        return str(url), make_endpoint(url), _show(url)
 
     def _explain(self, error: HttpError, url: str) -> ProviderError:
         why = shorten_line(str(error), 200)

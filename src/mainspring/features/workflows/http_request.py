@@ -16,6 +16,7 @@ from mainspring.tools.contract import ToolContext, ToolResult
 
 MOST_BYTES = 400_000
 SECONDS = 60.0
+_HEADERS = {"User-Agent": "Mainspring", "Accept": "*/*", "Accept-Encoding": "identity"}
 _READS: tuple[Effect, ...] = ("read", "network")
 _WRITES: tuple[Effect, ...] = ("write", "network")
 
@@ -46,8 +47,8 @@ class HttpRequestTool:
         self._flaw = flaw
 
     async def execute(self, params: Json, context: ToolContext) -> ToolResult:
-        # The library is heavy; only those who send requests pay for it.
-        from aiohttp import ClientError
+        # The client is heavy; only those who send requests pay for it.
+        from mainspring.net.connection import HttpError
 
         url = str(params["url"])
         try:
@@ -57,31 +58,31 @@ class HttpRequestTool:
             return ToolResult.fail(f"`{url:.200}` did not answer within {SECONDS:g} s")
         except CallerError as error:
             return ToolResult.fail(error.message)
-        except (ClientError, OSError, ValueError) as error:
+        except (HttpError, ValueError) as error:
             return ToolResult.fail(f"`{url:.200}` cannot be reached: {str(error) or type(error).__name__}; check the URL")
 
     async def _send(self, params: Json, url: str) -> ToolResult:
-        from mainspring.tools.builtin.web_fetch import FetchedPage, decode_page
-        from mainspring.tools.connector import make_guarded_session
+        from yarl import URL
+
+        from mainspring.net.client import encode_headers, make_endpoint
+        from mainspring.tools.builtin.web_fetch import FetchedPage, decode_page, find_charset, make_guarded_http
 
         if self._flaw is not None and (why := await self._flaw(url)) is not None:
             raise InvalidRequest(f"`{url:.200}` is not allowed: {why}")
         if not url.lower().startswith(("http://", "https://")):
             raise InvalidRequest(f"`{url:.200}` is not a web address; write http:// or https:// and a host")
         data, kind = _body(params.get("body", UNSET))
-        headers = {**kind, **params.get("headers", {})}
-        async with (
-            make_guarded_session(self._guard, seconds=SECONDS) as session,
-            session.request(params["operation"], url, headers=headers, data=data, allow_redirects=False) as response,
-        ):
+        headers = encode_headers({**_HEADERS, **kind, **params.get("headers", {})}.items())
+        async with make_guarded_http(self._guard, SECONDS) as client:
+            response = await client.request(params["operation"], make_endpoint(URL(url)), headers, data)
             content = bytearray()
-            async for chunk in response.content.iter_any():
-                content += chunk
+            while piece := await response.read():
+                content += piece
                 if len(content) > MOST_BYTES:
                     raise InvalidRequest(f"`{url:.200}` answers with more than {MOST_BYTES:,} bytes, too much for a step")
             received = [(name.lower(), value) for name, value in response.headers.items()]
             lines = "\n".join([f"{name}: {value}" for name, value in received])
-            page = FetchedPage(url, response.status, "", "", response.charset or "", bytes(content), is_cut=False)
+            page = FetchedPage(url, response.status, "", "", find_charset(response), bytes(content), is_cut=False)
             facts: Json = {"status": response.status, "headers": dict(received)}
             return ToolResult(True, (InputText(str(response.status)), InputText(lines), InputText(decode_page(page))), data=facts)
 

@@ -7,13 +7,12 @@ sending it; a partial download is kept under that sum, so it is only ever resume
 import hashlib
 import os
 import re
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from time import monotonic
 from typing import IO
 
-import aiohttp
 import anyio
 from anyio import to_thread
 from msgspec import Struct
@@ -21,12 +20,15 @@ from yarl import URL
 
 from mainspring.core.backoff import backoff
 from mainspring.core.errors import ProviderError, Unavailable
+from mainspring.net.client import HttpClient, encode_headers, make_endpoint
+from mainspring.net.connection import Answer, HttpError
 from mainspring.providers.http_failures import Complaint, build_error
 
 HUB = "https://huggingface.co"
 SILENCE_SECONDS = 60.0
 PROGRESS_SECONDS = 0.5
 TRIES = 5
+MOST_REDIRECTS = 10
 PIECE = 1 << 20
 
 
@@ -45,18 +47,34 @@ async def download(source: HubFile, target: Path, progress: Callable[[str], None
 
     A connection that breaks is resumed, as long as every few attempts make progress.
     """
-    token = os.environ.get("HF_TOKEN", "").strip()
-    headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_SECONDS, sock_read=SILENCE_SECONDS)
-    async with aiohttp.ClientSession(headers=headers, timeout=timeout, trust_env=True) as session:
+    async with HttpClient(seconds=SILENCE_SECONDS) as client:
         try:
-            known = await _fetch_info(session, source)
-        except _BROKEN as error:
+            known = await _fetch_info(client, source)
+        except HttpError as error:
             raise Unavailable(f"{source.url} cannot be reached ({error}); check the network or HF_ENDPOINT") from error
         part = await to_thread.run_sync(_PartialFile, target.with_name(f"{target.name}.{known.sha256[:16]}.part"), known)
         with closing(part):
-            await _complete(session, source, part, progress)
+            await _complete(client, source, part, progress)
         await to_thread.run_sync(part.become, target, str(source.url))
+
+
+@asynccontextmanager
+async def _ask(client: HttpClient, method: str, url: URL, headers: Mapping[str, str] | None = None) -> AsyncIterator[Answer]:
+    """The answer, of GET after all redirects. The token is for the hub, and not for where that sends us."""
+    token = os.environ.get("HF_TOKEN", "").strip()
+    sent = {"User-Agent": "Mainspring", "Accept-Encoding": "identity", **(headers or {})}
+    private = {"Authorization": f"Bearer {token}"} if token else {}
+    for _ in range(MOST_REDIRECTS):
+        reply = await client.request(method, make_endpoint(url), encode_headers({**sent, **private}.items()))
+        with closing(reply):
+            location = reply.headers.get("Location")
+            if method == "HEAD" or location is None or reply.status not in (301, 302, 303, 307, 308):
+                yield reply
+                return
+        target = url.join(URL(location))
+        private = private if target.origin() == url.origin() else {}
+        url = target
+    raise HttpError(f"more than {MOST_REDIRECTS} redirects")
 
 
 class _HubInfo(Struct, frozen=True):
@@ -110,9 +128,9 @@ class _PartialFile:
         self.size += len(piece)
 
 
-async def _fetch_info(session: aiohttp.ClientSession, source: HubFile) -> _HubInfo:
+async def _fetch_info(client: HttpClient, source: HubFile) -> _HubInfo:
     """Asks for the head of the file, not of where it is sent from: only the hub itself knows the sum."""
-    async with session.head(source.url, allow_redirects=False) as reply:
+    async with _ask(client, "HEAD", source.url) as reply:
         if reply.status >= 400:
             raise _refusal(reply.status, source)
         sha256 = reply.headers.get("X-Linked-ETag", "").removeprefix("W/").strip('"').lower()
@@ -122,14 +140,14 @@ async def _fetch_info(session: aiohttp.ClientSession, source: HubFile) -> _HubIn
     return _HubInfo(sha256, int(size))
 
 
-async def _complete(session: aiohttp.ClientSession, source: HubFile, part: _PartialFile, progress: Callable[[str], None]) -> None:
+async def _complete(client: HttpClient, source: HubFile, part: _PartialFile, progress: Callable[[str], None]) -> None:
     tries, reached = 0, part.size
     while not part.is_whole:
         try:
-            await _continue(session, source, part, progress)
+            await _continue(client, source, part, progress)
             problem = "the connection was closed"
-        except _BROKEN as error:
-            problem = str(error) or type(error).__name__
+        except HttpError as error:
+            problem = str(error)
         tries, reached = (0 if part.size > reached else tries + 1), max(reached, part.size)
         if tries >= TRIES:
             where = f"at {part.size / 1e6:.0f} MB ({problem})"
@@ -138,16 +156,16 @@ async def _complete(session: aiohttp.ClientSession, source: HubFile, part: _Part
             await anyio.sleep(backoff(tries, base=0.2))
 
 
-async def _continue(session: aiohttp.ClientSession, source: HubFile, part: _PartialFile, progress: Callable[[str], None]) -> None:
-    async with session.get(source.url, headers={"Range": f"bytes={part.size}-"} if part.size else {}) as reply:
+async def _continue(client: HttpClient, source: HubFile, part: _PartialFile, progress: Callable[[str], None]) -> None:
+    async with _ask(client, "GET", source.url, {"Range": f"bytes={part.size}-"} if part.size else None) as reply:
         if reply.status >= 500 or reply.status == 429:
-            raise aiohttp.ClientPayloadError(f"HTTP {reply.status}")
+            raise HttpError(f"HTTP {reply.status}")
         if reply.status >= 400:
             raise _refusal(reply.status, source)
         if part.size and reply.status != 206:
             part.restart()
         due, total = 0.0, part.known.size
-        async for piece in reply.content.iter_chunked(PIECE):
+        while piece := await reply.read():
             await to_thread.run_sync(part.add, piece)
             if part.is_whole or monotonic() >= due:
                 due = monotonic() + PROGRESS_SECONDS
@@ -163,4 +181,3 @@ def _refusal(status: int, source: HubFile) -> ProviderError:
 
 _NOT_READABLE = "it does not exist, or needs an HF_TOKEN that may read it"
 _ADVICE = {401: _NOT_READABLE, 403: _NOT_READABLE, 404: "the hub has no such repository or file"}
-_BROKEN = (aiohttp.ClientError, TimeoutError, OSError)

@@ -5,20 +5,19 @@ redirects are limited, and compressed content is decompressed only up to the siz
 """
 
 import re
-import zlib
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, lookup
 from collections.abc import Awaitable, Callable
 
 import anyio
-from aiohttp import ClientError, ClientResponse
 from msgspec import Struct
 from yarl import URL
 
 from mainspring.core.errors import CallerError, InvalidRequest
 from mainspring.core.items import Effect, Json, Purpose
+from mainspring.net.client import HttpClient, encode_headers, make_endpoint
+from mainspring.net.connection import Answer, HttpError, Malformed
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.subprocess_work import run_in_subprocess
-from mainspring.tools.connector import make_guarded_session
 from mainspring.tools.contract import ToolContext, ToolResult
 from mainspring.tools.scope import find_domain
 
@@ -32,6 +31,8 @@ MODULE = "mainspring.tools.builtin.readable"
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TEXT = re.compile(r"text/.*|application/(?:.*\+)?(?:json|xml)|application/(?:x-)?(?:javascript|ndjson|yaml|toml)")
+_CHARSET = re.compile(r"""charset\s{0,5}=\s{0,5}["']?([\w.:-]{1,40})""", re.IGNORECASE)
+_HEADERS = encode_headers([("User-Agent", "Mainspring"), ("Accept", "*/*"), ("Accept-Encoding", "gzip")])
 _HTML = frozenset({"text/html", "application/xhtml+xml"})
 # The encodings of web pages. Python has others, some of which take for ever to decode.
 _ENCODINGS = re.compile(
@@ -92,22 +93,33 @@ class WebFetch:
             return ToolResult.fail(f"`{url}` was not read within {self._seconds:g} s; try another source")
         except CallerError as error:
             return ToolResult.fail(error.message)
-        except (ClientError, OSError) as error:
-            return ToolResult.fail(f"`{url}` cannot be reached: {str(error) or type(error).__name__}; check the URL")
+        except Malformed as error:
+            return ToolResult.fail(f"`{url}` cannot be reached over HTTP: it sends {error}; try another source")
+        except HttpError as error:
+            return ToolResult.fail(f"`{url}` cannot be reached: {error}; check the URL")
 
     async def _fetch(self, url: str, context: ToolContext) -> FetchedPage:
         asked = check_url(url, context)
         for _ in range(MOST_REDIRECTS + 1):
             if self._flaw is not None and (why := await self._flaw(str(asked))) is not None:
                 raise InvalidRequest(f"`{url}` leads to a page that may not be fetched: {why}")
-            # A session per redirect: what one host was allowed does not apply to the next.
-            session = make_guarded_session(self._guard, encoding="gzip", seconds=self._seconds)
-            async with session, session.get(asked, allow_redirects=False) as response:
+            async with make_guarded_http(self._guard, self._seconds) as client:
+                response = await client.request("GET", make_endpoint(asked), _HEADERS)
                 location = response.headers.get("Location")
                 if response.status not in _REDIRECTS or location is None:
                     return await _read_page(asked, response)
                 asked = check_url(location, context, base=asked)
         raise InvalidRequest(f"`{url}` redirects more than {MOST_REDIRECTS} times; try another source")
+
+
+def make_guarded_http(guard: AddressGuard, seconds: float) -> HttpClient:
+    """A client that connects, without a proxy, only to what the guard permits; else it raises `InvalidRequest`."""
+    return HttpClient(seconds=seconds, resolve=guard.resolve, proxy="")
+
+
+def find_charset(response: Answer) -> str:
+    found = _CHARSET.search(response.headers.get("Content-Type", ""))
+    return found[1] if found is not None else ""
 
 
 def check_url(text: str, context: ToolContext, base: URL | None = None) -> URL:
@@ -128,49 +140,17 @@ def check_url(text: str, context: ToolContext, base: URL | None = None) -> URL:
     return url.with_fragment(None)
 
 
-async def _read_page(url: URL, response: ClientResponse) -> FetchedPage:
-    kind = response.content_type if "Content-Type" in response.headers else ""
+async def _read_page(url: URL, response: Answer) -> FetchedPage:
+    kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if kind and not _TEXT.fullmatch(kind):
-        size = f"{response.content_length:,} bytes" if response.content_length is not None else "unknown size"
+        length = response.headers.get("Content-Length", "")
+        size = f"{int(length):,} bytes" if length.isdecimal() else "unknown size"
         raise InvalidRequest(f"`{url}` is {kind} ({size}), which is not text; web_fetch reads text only")
-    data, is_cut = await _read_body(response)
-    return FetchedPage(str(url), response.status, response.reason or "", kind, response.charset or "", data, is_cut)
-
-
-async def _read_body(response: ClientResponse) -> tuple[bytes, bool]:
-    """The unpacked body, and whether there was more of it than is taken."""
-    coding = response.headers.get("Content-Encoding", "identity").strip().lower()
-    if coding not in ("identity", "gzip", "x-gzip", "deflate", ""):
-        raise InvalidRequest(f"`{response.url}` answers compressed as `{coding}`, which was not asked for; try another source")
-    unpacked = _Unpacked(is_packed=coding not in ("identity", ""))
-    async for chunk in response.content.iter_any():
-        unpacked.take(chunk)
-        if unpacked.is_over:
-            break
-    return bytes(unpacked.data[:MOST_BYTES]), len(unpacked.data) > MOST_BYTES
-
-
-class _Unpacked:
-    """Collects a body, decompressing no more of it than the limit."""
-
-    def __init__(self, is_packed: bool) -> None:
-        self.data = bytearray()
-        # 32 above the window size: gzip and zlib headers are told apart by the library.
-        self._unpack = zlib.decompressobj(47) if is_packed else None
-
-    def take(self, chunk: bytes) -> None:
-        if self._unpack is None:
-            self.data += chunk
-            return
-        try:
-            self.data += self._unpack.decompress(chunk, MOST_BYTES + 1 - len(self.data))
-        except zlib.error as error:
-            raise InvalidRequest(f"the answer is not compressed as it says: {error}; try another source") from error
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the body is complete. As in browsers, trailing data after the compressed stream is ignored."""
-        return len(self.data) > MOST_BYTES or (self._unpack is not None and self._unpack.eof)
+    data = bytearray()
+    while len(data) <= MOST_BYTES and (piece := await response.read()):
+        data += piece
+    page, is_cut = bytes(data[:MOST_BYTES]), len(data) > MOST_BYTES
+    return FetchedPage(str(url), response.status, response.reason, kind, find_charset(response), page, is_cut)
 
 
 async def _render(page: FetchedPage, start: int) -> ToolResult:
