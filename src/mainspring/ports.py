@@ -140,6 +140,10 @@ class ProfileKeeper(Protocol):
 
     async def explain_profiles(self, model: str) -> Sequence[KnownProfile]: ...
 
+    async def find_window(self, model: str) -> int | None:
+        """How many tokens the model takes, if that is known; of several that may answer, the one that takes most."""
+        ...
+
     async def forget_profiles(self, model: str) -> int:
         """Forgets what was learned. Returns of how many fields."""
         ...

@@ -88,6 +88,19 @@ class Talker(Animal):
         return self.last(body)
 
 
+class Learner(Talker):
+    """An animal that is not understood before it has answered once: that run fails and says why, and the next one is right."""
+
+    code: ClassVar[str]
+
+    async def ask(self, client: AsyncOpenAI) -> Response:
+        first = await super().ask(client)
+        assert first.status == "failed", first
+        assert first.error is not None
+        assert (first.error.model_extra or {})["reason"] == self.code, first.error
+        return await super().ask(client)
+
+
 class Failing(Talker):
     """An animal that fails: the client must be told so, and by whose fault."""
 

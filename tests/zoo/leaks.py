@@ -123,5 +123,8 @@ TWINS = {
     "a story": "Once a model wrote <think> and forgot </think>. It thinks still.",
     "a closing tag": "</think> closes a thought.",
     "a closing tag in a story": "It wrote `</think>` and was done.\nNobody knew.",
+    "a closing tag at the end of a line": "What closes a thought is `</think>`\nin most models.",
+    "a closing tag in code": "It writes:\n\n```\nHm.\n</think>\n```\n\nand answers.",
+    "both tags on lines of their own": "It writes\n<think>\nHm.\n</think>\nand answers.",
     "a story of a tag": "`<think>` opens a thought, and `</think>` closes it.",
 }

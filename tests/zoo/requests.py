@@ -3,7 +3,8 @@
 import re
 from typing import Any, ClassVar
 
-from tests.zoo.animal import UTC, Animal, Outcome, Refusal, Talker, assistants, call, call_ids, mentions, outputs, say
+from tests.providers.backend import sse
+from tests.zoo.animal import UTC, Animal, Learner, Outcome, Refusal, Talker, assistants, call, call_ids, mentions, outputs, say
 
 from mainspring.core.items import Json
 
@@ -180,6 +181,60 @@ class NoJsonObject(Talker):
 
     def check(self, outcome: Outcome) -> None:
         assert (outcome.response.status, outcome.response.output_text) == ("completed", '{"hour": 12}')
+
+
+class SchemaDropped(Learner):
+    """Quirk 63: a schema is dropped without a word when its grammar fails (llama.cpp).
+    https://github.com/ggml-org/llama.cpp/issues/19051"""
+
+    number = 63
+    code = "provider_invalid_output"
+    has_tools = False
+    request: ClassVar[dict[str, Any]] = {"text": {"format": {"type": "json_schema", "name": "time", "schema": SCHEMA}}}
+
+    def last(self, body: Json) -> bytes:
+        return say('{"hour": 12}') if mentions(body["messages"], "JSON Schema") else say("It is noon.")
+
+    def check(self, outcome: Outcome) -> None:
+        assert outcome.response.status == "completed"
+        assert outcome.response.output_text == '{"hour": 12}'
+
+
+class NoManySchemas(Animal):
+    """Quirk 64: schemas of tools that are large together are refused (llama.cpp).
+    https://github.com/ggml-org/llama.cpp/issues/25895"""
+
+    number = 64
+
+    def refuse(self, body: Json) -> str | None:
+        tools = body.get("tools", ())
+        size = max([len(str(tool["function"]["parameters"])) for tool in tools], default=0)
+        if size > 40:
+            return "Failed to initialize samplers: failed to parse grammar"
+        assert all("JSON Schema" in tool["function"]["description"] for tool in tools), "the model must know the parameters"
+        return None
+
+
+class NoLongDescriptions(Animal):
+    """Quirk 65: the text of a description crashes the grammar, within the answer (llama.cpp).
+    https://github.com/ggml-org/llama.cpp/issues/27619"""
+
+    number = 65
+    request: ClassVar[dict[str, Any]] = {
+        "tools": [
+            {
+                "type": "function",
+                "name": "look",
+                "description": "Looks around.\n\n<function>Use it with care!</function>",
+                "parameters": {"type": "object", "properties": {"at": {"type": "string", "description": "Where; optional."}}},
+            }
+        ]
+    }
+
+    def first(self, body: Json) -> bytes:
+        if mentions(body["tools"], "care|optional"):
+            return sse({"error": {"code": 500, "message": "Unexpected empty grammar stack after accepting piece: <function"}})
+        return call("call_1", UTC)
 
 
 class NoClosedObjects(Animal):

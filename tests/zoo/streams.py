@@ -183,6 +183,27 @@ class PromptCutSilently(Talker):
         assert "num_ctx" in outcome.response.error.message
 
 
+class AnswerCutSilently(Talker):
+    """Quirk 45: an answer stops for its length because the context is full (Ollama).
+    https://github.com/pfrankov/obsidian-ai-providers/pull/28"""
+
+    number = 45
+    request: ClassVar[dict[str, Any]] = {"input": "tick tock " * 1_600, "max_output_tokens": 1000}
+
+    def last(self, body: Json) -> bytes:
+        if len(str(body["messages"])) < 9_000:
+            return say(NOON)
+        return sse(SAID, chunk(finish="length"), usage_chunk(4_079, 17)) + DONE
+
+    def check(self, outcome: Outcome) -> None:
+        assert outcome.response.status == "failed"
+        assert outcome.response.error is not None
+        assert (outcome.response.error.model_extra or {})["reason"] == "context_length_exceeded"
+        assert "num_ctx" in outcome.response.error.message
+        (note,) = outcome.trace.execution[-1].adaptations
+        assert (note.kind, note.field, note.value) == ("learned", "window", 4_096)
+
+
 class NoUsage(Talker):
     """Quirk 46: usage never comes; code read in pi's `supportsUsageInStreaming`."""
 

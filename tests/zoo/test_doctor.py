@@ -80,14 +80,16 @@ NAMES: Final = {
     61: "no format with tools",
     62: "no json_object",
     63: "format ignored",
+    64: "large schemas",
     66: "schema words",
     67: "no strict",
     68: "one system message",
     70: "tools with history",
     71: "no tools",
 }
-# No request of ours provokes them: we stream, send no signature of another vendor's, no metadata, and no word as the developer.
-NEVER_MET: Final = ("ForeignSignature", "NoDeveloper", "NoMetadata", "OnlyStreams")
+# No request of ours provokes them: we stream, send no signature of another vendor's, no metadata, no odd description, and no word
+# as the developer.
+NEVER_MET: Final = ("ForeignSignature", "NoDeveloper", "NoLongDescriptions", "NoMetadata", "OnlyStreams")
 PATIENTS: Final = [kind for kind in ANIMALS if kind.__name__ not in NEVER_MET]
 
 

@@ -15,10 +15,10 @@ import pytest
 from aiohttp import web
 from openai.types.responses import Response
 from tests.kit.waiting import PATIENCE
-from tests.providers.backend import DONE, call_piece, chunk, sse
+from tests.providers.backend import DONE, call_piece, chunk, sse, usage_chunk
 from tests.server.hosting import hosted
 from tests.zoo import calls, leaks, phrases, requests, streams, thoughts
-from tests.zoo.animal import MODEL, NOON, UTC, Animal, Failing, Outcome, Refusal, Talker, call, say
+from tests.zoo.animal import MODEL, NOON, UTC, Animal, Failing, Learner, Outcome, Refusal, Talker, call, say
 
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
@@ -32,7 +32,7 @@ ANIMALS = [
     kind
     for house in (calls, leaks, thoughts, streams, requests)
     for kind in vars(house).values()
-    if isinstance(kind, type) and issubclass(kind, Animal) and kind not in (Animal, Failing, Talker)
+    if isinstance(kind, type) and issubclass(kind, Animal) and kind not in (Animal, Failing, Learner, Talker)
 ]
 
 
@@ -240,6 +240,39 @@ async def test_a_request_is_changed_three_times_at_most() -> None:
     with pytest.raises(openai.BadRequestError):
         await tell(Picky)
     assert len(asked) == 4
+
+
+async def test_an_answer_that_reaches_its_limit_is_incomplete_and_teaches_nothing() -> None:
+    class Limited(Talker):
+        request: ClassVar[dict[str, Any]] = {**streams.AnswerCutSilently.request, "max_output_tokens": 17}
+        last = streams.AnswerCutSilently.last
+
+    outcome = await tell(Limited)
+    assert outcome.response.incomplete_details is not None
+    assert (outcome.response.status, outcome.response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert not outcome.trace.execution[-1].adaptations
+
+
+async def test_a_window_that_was_learned_is_kept_to_from_then_on() -> None:
+    cut: list[bool] = []
+
+    class Small(Talker):
+        request: ClassVar[dict[str, Any]] = {
+            "input": [{"role": "user", "content": f"{number} " + "tick tock " * 500} for number in range(30)],
+            "truncation": "auto",
+        }
+
+        def last(self, body: Json) -> bytes:
+            size = len(str(body["messages"])) // 4
+            cut.append(size > 4_096)
+            return sse(chunk({"content": NOON}), chunk(finish="stop"), usage_chunk(min(size, 4_096), 5)) + DONE
+
+        async def ask(self, client: openai.AsyncOpenAI) -> Response:
+            await super().ask(client)
+            return await super().ask(client)
+
+    assert (await tell(Small)).response.status == "completed"
+    assert cut == [True, True, False]
 
 
 async def test_what_was_adapted_is_in_the_trace_and_nothing_that_was_said() -> None:

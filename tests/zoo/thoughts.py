@@ -4,7 +4,7 @@ import json
 from typing import Any, ClassVar
 
 from tests.providers.backend import DONE, call_piece, chunk, sse
-from tests.zoo.animal import UTC, Animal, Outcome, Talker, assistants, mentions, outputs, say
+from tests.zoo.animal import UTC, Animal, Learner, Outcome, Talker, assistants, mentions, outputs, say
 
 from mainspring.core.items import Json
 from mainspring.providers.chat.request import name_origin
@@ -20,13 +20,34 @@ class ThinkTags(Talker):
         return say("<think>", "The sun is high.", "</think>\n\n", "It is noon.")
 
 
-class ThinkTagNeverOpened(Talker):
-    """Quirk 24: the thinking is closed and never opened (R1-style templates). https://github.com/vllm-project/vllm/issues/14429"""
+class ThinkTagNeverOpened(Learner):
+    """Quirk 24: the thinking is closed and never opened (R1-style templates). The first time it was told as words before the tag
+    comes. https://github.com/vllm-project/vllm/issues/14429"""
 
     number = 24
+    code = "provider_bad_output"
 
     def last(self, body: Json) -> bytes:
         return say("The sun is high.", "</think>\n\n", "It is noon.")
+
+    def check(self, outcome: Outcome) -> None:
+        super().check(outcome)
+        assert [item.type for item in outcome.response.output] == ["reasoning", "message"]
+
+
+class ThinkTagSometimes(Learner):
+    """Quirk 24: the thinking is closed and never opened, but the model does not always think (R1-style templates).
+    https://github.com/vllm-project/vllm/issues/14429"""
+
+    number = 24
+    code = "provider_bad_output"
+
+    def __init__(self) -> None:
+        self.turns = 0
+
+    def last(self, body: Json) -> bytes:
+        self.turns += 1
+        return say("The sun is high.", "</think>\n\n", "It is noon.") if self.turns == 1 else say("It ", "is noon.")
 
 
 class ThinkTagClosesFirst(Talker):

@@ -51,7 +51,7 @@ from mainspring.features.budgets.plan import Admission, Plan
 from mainspring.features.governance.injection import InjectionFlagsStep
 from mainspring.features.governance.tool_policies import AnswerFormatCheck, ToolStatus, fill_standard_slots
 from mainspring.features.memory.memory import Memory, NoMemory, build_memory
-from mainspring.features.models.model_choice import resolve_provider
+from mainspring.features.models.model_choice import WindowStep, resolve_provider
 from mainspring.features.skills.skill_folder import SkillFolders
 from mainspring.features.skills.skill_prompt import SkillListStep
 from mainspring.features.skills.skill_scope import SkillScopePolicy
@@ -240,14 +240,15 @@ class Engine:
         status: PolicySlots = {"status": (ToolStatus(registry.status, registry.reason),)}
         self.operator_policies: tuple[PolicySlots, ...] = (status, given, {"budget": (self.admission.policy,)})
         """What the operator wants of every call, also of an application's."""
+        provider = StepProvider(resolve_provider(model, base_url, api_key) if isinstance(model, str) else model)
         self.core = CoreEngine(
-            StepProvider(resolve_provider(model, base_url, api_key) if isinstance(model, str) else model),
+            provider,
             kept,
             executors=performers,
             policies=order_policies(fill_standard_slots(performers), *self._application_slots(), *self.operator_policies),
             checks=(AnswerFormatCheck(Validators().errors),),
             sinks=(*self._event_sinks, self.admission.ledger) if self.admission.is_shared else self._event_sinks,
-            steps=self._steps(definitions, new_id, approval_seconds, limits, scans=scans),
+            steps=self._steps(provider, definitions, new_id, approval_seconds, limits, scans=scans),
             observers=self._observers(),
             defaults=RunDefaults(
                 model=name,
@@ -311,6 +312,7 @@ class Engine:
 
     def _steps(
         self,
+        provider: Provider,
         definitions: Callable[[], Sequence[ToolDefinition]],
         new_id: NewId,
         approval_seconds: float,
@@ -321,6 +323,7 @@ class Engine:
         """What happens to an order before its run starts, in this order."""
         return [
             *([LimitsStep(limits)] if limits.most else []),
+            WindowStep(provider),
             ApprovalDeadlineStep(approval_seconds),
             *([SkillListStep(lambda: self.skills.definitions)] if self.skills.folders else []),
             HostedToolsStep(self.builtins, definitions),

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 from multidict import CIMultiDict
 
-from mainspring.core.errors import BadOutput, ProviderError, Refused, Unavailable
+from mainspring.core.errors import BadOutput, ContextOverflow, ProviderError, Refused, Unavailable
 from mainspring.core.events import ModelEvent, TurnEnded
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import Adaptation, Json
@@ -30,7 +30,7 @@ from mainspring.providers.profile_book import Pins, ProfileBook
 from mainspring.providers.profile_documents import StoredProfiles
 from mainspring.providers.profiles import ModelProfile, RefusalRule, list_values
 from mainspring.providers.reply import ReplyReader
-from mainspring.providers.silent_cut import check_prompt
+from mainspring.providers.silent_cut import ENLARGE, find_cut_answer, find_cut_prompt
 from mainspring.providers.transcript import find_schema, list_functions
 from mainspring.providers.turn import TurnBuilder, list_call_ids
 
@@ -118,26 +118,33 @@ class HttpProvider(ABC):
         self._book.meet(reply.server)
         try:
             while True:
-                if reader.may_be_whole and reply.mime == "application/json":
-                    for event in reader.read_whole(await reply.body(min(most, EVENT_BYTES))):
-                        yield event
-                while not reader.is_over and (data := await reply.more(is_complete=reader.is_complete)):
-                    most -= len(data)
-                    if most < 0:
-                        reader.cut()
-                        break
-                    for start in range(0, len(data), PIECE_BYTES):
-                        if start:
-                            await checkpoint()  # others have a turn: a thousand events that say nothing may be in one piece
-                        for event in reader.feed(data[start : start + PIECE_BYTES]):
+                try:
+                    if reader.may_be_whole and reply.mime == "application/json":
+                        for event in reader.read_whole(await reply.body(min(most, EVENT_BYTES))):
                             yield event
-                    if len(data) >= PIECE_BYTES:
-                        await checkpoint()
-                if (continued := await self._ask_on(request, reader)) is None:
+                    while not reader.is_over and (data := await reply.more(is_complete=reader.is_complete)):
+                        most -= len(data)
+                        if most < 0:
+                            reader.cut()
+                            break
+                        for start in range(0, len(data), PIECE_BYTES):
+                            if start:
+                                await checkpoint()  # others have a turn: a thousand events may be in one piece
+                            for event in reader.feed(data[start : start + PIECE_BYTES]):
+                                yield event
+                        if len(data) >= PIECE_BYTES:
+                            await checkpoint()
+                    continued = await self._ask_on(request, reader)
+                except (Refused, Unavailable) as error:
+                    if (continued := await self._ask_changed(request, reader, error)) is None:
+                        raise
+                if continued is None:
                     break
                 reply.close()
                 reply = continued
-            check_prompt(request, reader.usage, self._http.url)
+            if (flaw := self._check_answer(request, reader)) is not None:
+                await reply.drain()
+                raise flaw
             for event in reader.end():
                 yield replace(event, adaptations=tuple(notes)) if notes and isinstance(event, TurnEnded) else event
             await reply.drain()
@@ -149,6 +156,28 @@ class HttpProvider(ABC):
 
     async def _ask_on(self, request: ModelRequest, reader: ReplyReader[Any]) -> HttpReply | None:
         """Asks a backend that has paused its answer to go on with it; None if it has said all."""
+        return None
+
+    async def _ask_changed(self, request: ModelRequest, reader: ReplyReader[Any], error: ProviderError) -> HttpReply | None:
+        """Asks a backend again that has refused the request within its answer; None if nothing can be changed."""
+        return None
+
+    def _check_answer(self, request: ModelRequest, reader: ReplyReader[Any]) -> ProviderError | None:
+        """Learns from a whole answer. Returns what is wrong with one that is not what it seems."""
+        model, profile, usage = request.model, self._book.find(request.model), reader.usage
+        full = find_cut_prompt(request, usage, profile.window)
+        if full is None and reader.finish == "length":
+            full = find_cut_answer(request, usage, profile.window)
+        if full is not None:
+            if profile.window is None or full.size < profile.window:
+                self._learn(model, "window", full.size, "tokens were left out that did not fit", reader.notes)
+            return ContextOverflow(f"{self._http.url} {full.told}, without a word; {ENLARGE}")
+        if reader.finish is not None and reader.has_unopened_thought:
+            self._learn(
+                model, "thinking", "begun", "an answer had the tag that closes reasoning, and none that opens it", reader.notes
+            )
+            told = "the model's reasoning came as its answer: its prompt opens the tag, and only the end of it is told"
+            return BadOutput(f"{told}; this is known now, ask again, or have {self._http.url} parse reasoning")
         return None
 
     async def models(self) -> Sequence[ModelInfo]:
@@ -170,6 +199,10 @@ class HttpProvider(ABC):
         await self._book.load()
         return (self._book.explain(model),)
 
+    async def find_window(self, model: str) -> int | None:
+        await self._book.load()
+        return self._book.find(model).window
+
     async def forget_profiles(self, model: str) -> int:
         await self._book.load()
         return self._book.forget(model)
@@ -186,7 +219,8 @@ class HttpProvider(ABC):
             return TurnBuilder(self._new_id, taken, names=names)
         is_json = find_schema(request) is not None
         reader = LeakReader(tools, is_json=is_json) if tools and request.tool_choice.mode != "none" else None
-        return TurnBuilder(self._new_id, taken, names=names, thinks=True, leaks=reader, is_json=is_json)
+        is_begun = self._book.find(request.model).thinking == "begun"
+        return TurnBuilder(self._new_id, taken, names=names, thinks=True, is_begun=is_begun, leaks=reader, is_json=is_json)
 
     async def _post(self, path: str, body: Json, query: Mapping[str, str] | None = None) -> HttpReply:
         reply = await self._http.send(path, encode_body(body), query)

@@ -168,6 +168,15 @@ class ReplyReader(ABC, Generic[TurnT]):
         return self._usage
 
     @property
+    def finish(self) -> Finish | None:
+        """Why the backend has stopped, if it has."""
+        return self._finish
+
+    @property
+    def has_unopened_thought(self) -> bool:
+        return self._turn.has_unopened_thought
+
+    @property
     def is_complete(self) -> bool:
         """The backend has said why it stopped. At most the usage is still to come."""
         return self._finish is not None

@@ -18,6 +18,7 @@ from mainspring.providers.wrapper import (
     count_tokens,
     explain_profiles,
     find_features,
+    find_window,
     forget_profiles,
     keep_profiles,
     runs_in_place,
@@ -148,6 +149,12 @@ class Router:
             for route in self._chain(model)
             for known in await explain_profiles(self._providers[route.provider], route.model)
         ]
+
+    async def find_window(self, model: str) -> int | None:
+        """The largest of the chain, None if one is not known: the next is asked where the request does not fit."""
+        windows = [await find_window(self._providers[route.provider], route.model) for route in self._chain(model)]
+        known = [window for window in windows if window is not None]
+        return max(known) if len(known) == len(windows) else None
 
     async def forget_profiles(self, model: str) -> int:
         """Forgets what was learned of every model of the chain. Raises `ModelNotFound`."""

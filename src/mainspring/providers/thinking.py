@@ -5,6 +5,7 @@ No model is asked for its name: whoever begins with such a tag thinks, and whoev
 
 import re
 from collections.abc import Iterator, Sequence
+from re import Match
 from typing import Final
 
 THINK_TAGS: Final = (
@@ -19,12 +20,14 @@ CHANNELS: Final = ("<|channel|>", "<|start|>assistant")
 
 
 class TagSplitter:
-    """Tells reasoning from text by its tags, however the pieces are cut. Only a text that begins with a tag has reasoning."""
+    """Tells reasoning from text by its tags, however the pieces are cut. Only a text that begins with a tag has reasoning, or one
+    that `is_begun`: the prompt has opened it."""
 
-    __slots__ = ("_channels", "_close", "_held", "_is_fresh", "_place", "_tags")
+    __slots__ = ("_channels", "_close", "_held", "_is_begun", "_is_fresh", "_place", "_tags")
 
-    def __init__(self, tags: Sequence[tuple[str, str]] = THINK_TAGS) -> None:
+    def __init__(self, tags: Sequence[tuple[str, str]] = THINK_TAGS, *, is_begun: bool = False) -> None:
         self._tags = tags
+        self._is_begun = is_begun
         self._close = ""
         self._channels: ChannelSplitter | None = None
         self._place = "before"
@@ -48,9 +51,12 @@ class TagSplitter:
                 yield from self._channels.feed(begun)
                 return
             tags = next((tags for tags in self._tags if begun.startswith(tags[0])), None)
-            if tags is None and "</think>" in begun and (closed := _CLOSED.match(begun)):
+            if tags is None and (closed := find_unopened(begun)):
                 yield True, closed[1]
                 held = self._enter("after", begun[closed.end() :])
+            elif tags is None and self._is_begun:
+                self._close = "</think>"
+                held = self._enter("within", begun)
             elif tags is None:
                 self._place = "after"
             else:
@@ -149,12 +155,19 @@ class ChannelSplitter:
             yield False, "</function>"
 
 
+def find_unopened(text: str) -> Match[str] | None:
+    """Thoughts that the prompt has opened, with the tag that closes them: the only one, at the end of a line, and not in code."""
+    if text.count("</think>") != 1 or (closed := _CLOSED.match(text)) is None:
+        return None
+    is_code = closed[1].count("```") % 2 or closed[1].endswith("`")
+    return None if is_code else closed
+
+
 def _overlap(text: str, tag: str) -> int:
     """How many characters at the end of the text may be the beginning of the tag."""
     return next((size for size in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:size])), 0)
 
 
-# Thoughts that the prompt has opened, where they come with the tag that closes them.
 _CLOSED: Final = re.compile(r"((?:(?!</?think>).)*)</think>[ \t]*\n", re.DOTALL)
 _MOST_HEADER: Final = 500
 _TOKEN: Final = re.compile(r"<\|(?:start|channel|constrain|message|end|return|call)\|>")

@@ -24,7 +24,7 @@ from mainspring.core.model_request import Items
 from mainspring.providers.json_text import cut_behind_object, unwrap_arguments
 from mainspring.providers.leak_reader import LeakReader
 from mainspring.providers.leaked_calls import LeakedCall, find_tool_name
-from mainspring.providers.thinking import TagSplitter
+from mainspring.providers.thinking import TagSplitter, find_unopened
 
 Index = int | str
 
@@ -52,6 +52,11 @@ class TurnEvents(ABC):
     def is_silent(self) -> bool:
         """Nothing has been said so far."""
 
+    @property
+    def has_unopened_thought(self) -> bool:
+        """What was told as words has turned out to be reasoning, which the prompt had opened."""
+        return False
+
     @abstractmethod
     def end(self, finish: Finish, usage: items.Usage | None) -> None:
         """Closes every item and the turn."""
@@ -66,8 +71,8 @@ class TurnEvents(ABC):
 class TurnBuilder(TurnEvents):
     """Builds the events of one turn.
 
-    `thinks` says that reasoning may come as text, in tags. `names` are the tools there are, `leaks` finds their calls in text.
-    Where JSON is asked for (`is_json`), it may have come as reasoning.
+    `thinks` says that reasoning may come as text, in tags, `is_begun` that the text begins within it. `names` are the tools there
+    are, `leaks` finds their calls in text. Where JSON is asked for (`is_json`), it may have come as reasoning.
     """
 
     def __init__(
@@ -76,6 +81,7 @@ class TurnBuilder(TurnEvents):
         taken: Collection[str] = (),
         *,
         thinks: bool = False,
+        is_begun: bool = False,
         names: Iterable[str] = (),
         leaks: LeakReader | None = None,
         is_json: bool = False,
@@ -91,7 +97,8 @@ class TurnBuilder(TurnEvents):
         self._blank: list[str] = []
         # Those of words that are held back, because they are blank or may be a tag.
         self._logprobs: list[Json] = []
-        self._tagged = TagSplitter() if thinks else None
+        self._tagged = TagSplitter(is_begun=is_begun) if thinks else None
+        self._thinks, self._is_begun, self._has_text = thinks, is_begun, False
         self._leaks = leaks
         self._is_json = is_json
 
@@ -110,12 +117,26 @@ class TurnBuilder(TurnEvents):
         is_held = self._leaks is not None and self._leaks.is_holding
         return (self._message is not None or is_held or bool(self._calls)) and not any(call.is_half for call in self._calls)
 
+    @property
+    def said(self) -> str:
+        """The words so far."""
+        parts = [] if self._message is None else self._message.parts
+        return "".join([piece for part in parts if part.kind == "text" for piece in part.pieces])
+
+    @property
+    def has_unopened_thought(self) -> bool:
+        return self._thinks and find_unopened(self.said) is not None
+
     def text(self, delta: str, logprobs: Sequence[Json] = ()) -> None:
         if logprobs:
             self._logprobs += logprobs
         if self._tagged is None:
             self._say(delta if self._leaks is None else self._leaks.feed(delta))
             return
+        if self._is_begun and self._last is not None and not self._has_text:
+            # It came in a field of its own.
+            self._tagged, self._is_begun = TagSplitter(), False
+        self._has_text = True
         self._split(self._tagged.feed(delta))
         if self._tagged.is_past:
             self._tagged = None
@@ -240,6 +261,9 @@ class TurnBuilder(TurnEvents):
         if is_last and self._reasoning is not None and self._message is None and not self._calls:
             thought = "".join(self._reasoning.pieces)
             calls = calls or (leaks.settle(thought).calls if leaks is not None else [])
+            if self._is_begun and self._tagged is not None and not calls:
+                # It has not thought this time: these are its words.
+                self._say(thought)
             if not calls and self._is_json and thought.lstrip().startswith(("{", "[")) and _is_json(thought):
                 self._say(thought)
         if calls:

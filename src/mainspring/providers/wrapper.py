@@ -43,6 +43,9 @@ class ProviderWrapper:
     async def explain_profiles(self, model: str) -> Sequence[KnownProfile]:
         return await explain_profiles(self._provider, model)
 
+    async def find_window(self, model: str) -> int | None:
+        return await find_window(self._provider, model)
+
     async def forget_profiles(self, model: str) -> int:
         return await forget_profiles(self._provider, model)
 
@@ -82,6 +85,10 @@ async def write_profiles(provider: Provider) -> None:
 async def explain_profiles(provider: Provider, model: str) -> Sequence[KnownProfile]:
     """The profiles in force of the models that a name stands for, none if the provider does not adapt."""
     return await provider.explain_profiles(model) if isinstance(provider, ProfileKeeper) else ()
+
+
+async def find_window(provider: Provider, model: str) -> int | None:
+    return await provider.find_window(model) if isinstance(provider, ProfileKeeper) else None
 
 
 async def forget_profiles(provider: Provider, model: str) -> int:

@@ -192,6 +192,7 @@ class AnswerFormatCheck:
         try:
             answer = msgspec.json.decode(run.text)
         except (msgspec.DecodeError, RecursionError) as error:
-            return f"the answer is not the JSON that `text.format` asks for: {error}"
+            why = "some servers drop a schema without a word; the model is told of it in words next time"
+            return f"the answer is not the JSON that `text.format` asks for: {error}; {why}"
         problems = self._validate(ToolDefinition("text.format", parameters=schema), answer)
         return f"the answer does not fit the schema of `text.format`: {'; '.join(problems)}" if problems else None

@@ -1,4 +1,5 @@
-"""Which provider and model answer: those of the settings, those that a model's name stands for, or those that were found."""
+"""Which provider and model answer: those of the settings, those that a model's name stands for, or those that were found; and how
+much they take."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -7,11 +8,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.core.spec import RunSpec
 from mainspring.features.models import backends
 from mainspring.features.models.backends import VENDORS, FoundBackend, Progress, complete_backend, make_router
 from mainspring.features.models.discovery import SERVERS, find_address, find_in_environment
 from mainspring.features.models.settings import ModelSettings, ProviderSettings
-from mainspring.ports import Provider, Tape
+from mainspring.ports import OrderContext, OrderStep, Provider, Tape
+from mainspring.providers.wrapper import find_window
 
 
 class ModelChoice(Struct, frozen=True):
@@ -115,3 +118,26 @@ def _guess_provider(model: str, known: Mapping[str, object]) -> str:
     """The provider of a model that is named without one: by its family, or else the first."""
     family = {"claude": "anthropic", "gemini": "gemini", "gpt": "openai"}.get(model.partition("-")[0])
     return family if family is not None and family in known else next(iter(known))
+
+
+class WindowStep(OrderStep):
+    """Has orders that may be shortened be shortened or compacted before the model's window is full. Others pass: the size of a
+    request is only estimated, and a backend may still take it."""
+
+    name = "window"
+    runs_in_place = True
+
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
+
+    async def prepare(self, order: RunSpec, context: OrderContext) -> RunSpec:
+        window = order.window
+        if order.step_call is not None or (window.truncation == "disabled" and window.compact_threshold is None):
+            return order
+        known = await find_window(self._provider, order.model)
+        if known is None:
+            return order
+        threshold = window.compact_threshold and min(window.compact_threshold, known * 3 // 4)
+        room = known if window.context_tokens is None else min(known, window.context_tokens)
+        room_said = room if window.truncation == "auto" else window.context_tokens
+        return replace(order, window=replace(window, compact_threshold=threshold, context_tokens=room_said))

@@ -117,8 +117,12 @@ Judge = Callable[[ProbeAnswer], ProbeResult]
 
 async def examine(provider: Provider, model: str, *, seconds: float = 120.0) -> AsyncIterator[ProbeResult]:
     """The findings, as they come. Each question may take that many seconds; nothing is raised."""
+    sky = _request(model, "Reply with one word: what colour is a clear sky at noon?")
     try:
-        answer = await _ask(provider, _request(model, "Reply with one word: what colour is a clear sky at noon?"), seconds)
+        try:
+            answer = await _ask(provider, sky, seconds)
+        except BadOutput:  # it may have shown how the next one is to be read
+            answer = await _ask(provider, sky, seconds)
     except (MainspringError, TimeoutError) as error:
         yield ProbeResult("answers", "failed", _describe(error), _advice(error))
         return

@@ -16,6 +16,7 @@ from mainspring.core.items import Json
 from mainspring.ports import ProfileValue
 from mainspring.providers.cassette import Exchange
 from mainspring.providers.chat.refusals import REFUSALS
+from mainspring.providers.thinking import find_unopened
 
 PATH: Final = "chat/completions"
 Change = tuple[str, ProfileValue]
@@ -242,11 +243,11 @@ def _cuts_prompts(seen: Sequence[Seen]) -> bool:
 
 
 def _ignores_format(seen: Seen) -> bool:
-    """It was held to a schema with a pattern, and said JSON that does not fit."""
+    """It was held to a schema, and said words, or JSON that does not fit its patterns."""
     schema = (seen.sent.get("response_format") or {}).get("json_schema", {}).get("schema", {})
     told = _decode(seen.text)
     if not isinstance(told, dict):
-        return False
+        return bool(schema and seen.text.strip() and not seen.calls and "length" not in seen.finishes)
     patterns = [(name, part["pattern"]) for name, part in schema.get("properties", {}).items() if "pattern" in part]
     return any(isinstance(told.get(name), str) and not re.search(pattern, told[name]) for name, pattern in patterns)
 
@@ -324,6 +325,8 @@ QUIRKS: Final = (
     Quirk("no format", "`response_format` is refused.", "It is asked for in words, and checked."),
     Quirk("format ignored", "A schema is dropped without a word.", "Every answer is checked here."),
     Quirk("schema words", "Words of JSON Schema are refused.", "They are left out, and checked here."),
+    Quirk("odd descriptions", "The text of a tool's description crashes it.", "Descriptions are shortened."),
+    Quirk("large schemas", "Schemas of tools are refused that are large together.", "They are told in words, and checked here."),
     Quirk("no strict", "`strict` is refused.", "It is left out."),
     Quirk("one system message", "Only one system message is taken, and in front.", "They are merged."),
     Quirk("roles alternate", "Roles must alternate, or there is none for the system.", "Messages are merged."),
@@ -362,6 +365,8 @@ _REFUSED: Final[Mapping[Change, str]] = {
     ("calls_without_tools", False): "tools with history",
     ("schemas", "common"): "schema words",
     ("schemas", "bare"): "schema words",
+    ("schemas", "told"): "large schemas",
+    ("descriptions", "short"): "odd descriptions",
     ("strict", False): "no strict",
     ("tool_choice", "auto"): "no forced call",
     ("response_format", "without_tools"): "no format with tools",
@@ -392,7 +397,7 @@ _IN_ONE: Final[Mapping[str, Callable[[Seen], object]]] = {
     "call in control tokens": lambda seen: re.search(_HARMONY, seen.text),
     "call in thoughts": lambda seen: not seen.calls and not seen.text and _is_call(seen, seen.thoughts),
     "thinking tags": lambda seen: re.match(r"\s*<(think|thinking|thought|reasoning)>", seen.text),
-    "thinking never opened": lambda seen: re.search(r"(?<!`)</think(ing)?>[ \t]*\n", seen.text) and "<think" not in seen.text,
+    "thinking never opened": lambda seen: find_unopened(seen.text),
     "reasoning": lambda seen: any(isinstance(delta.get("reasoning"), str) for delta in seen.deltas),
     "signed calls": lambda seen: any("extra_content" in piece for piece in seen.pieces),
     "answer in thoughts": lambda seen: (

@@ -3,6 +3,7 @@
 Backends differ in what they leave out, repeat or misplace; whatever can be understood in one way only is understood.
 """
 
+from collections.abc import Callable
 from logging import getLogger
 from typing import Any, ClassVar, Final
 
@@ -16,10 +17,10 @@ from mainspring.providers.chat.refusals import REFUSALS
 from mainspring.providers.chat.reply import ChatCompletionReply
 from mainspring.providers.chat.request import build_body
 from mainspring.providers.http_client import HttpReply
-from mainspring.providers.http_provider import HttpProvider
+from mainspring.providers.http_provider import MOST_CHANGES, HttpProvider
 from mainspring.providers.profiles import NEUTRAL, ModelProfile
 from mainspring.providers.reply import ReplyReader
-from mainspring.providers.transcript import list_functions
+from mainspring.providers.transcript import find_schema, list_functions
 
 log = getLogger(__name__)
 
@@ -39,6 +40,10 @@ class Chat(HttpProvider):
 
     async def _ask_and_note(self, request: ModelRequest, notes: list[Adaptation], *, is_whole: bool = False) -> HttpReply:
         """Sends the request as the model takes it, but for what `extra` asks for. `is_whole` asks for an answer in one piece."""
+        build = self._make_builder(request, is_whole=is_whole)
+        return await self._post_adapted("chat/completions", request.model, build, REFUSALS, notes)
+
+    def _make_builder(self, request: ModelRequest, *, is_whole: bool = False) -> Callable[[ModelProfile], Json]:
         wanted = (request.extra or {}).keys()
         kept = {field for field, name in _NAMES.items() if name in wanted} | {field for field in _FIELDS if field in wanted}
         neutral = {field: _FIELDS[field] for field in kept}
@@ -50,7 +55,32 @@ class Chat(HttpProvider):
             asked = replace(request, items=tuple(request.items)) if profile != NEUTRAL and rewrites_messages(profile) else request
             return adapt(build_body(asked, self._http.host, profile), profile)
 
-        return await self._post_adapted("chat/completions", request.model, build, REFUSALS, notes)
+        return build
+
+    def _check_answer(self, request: ModelRequest, reader: ReplyReader[Any]) -> ProviderError | None:
+        """Some servers drop a schema without a word, and answer in words: the next time it is told in words, too."""
+        assert isinstance(reader, ChatCompletionReply)
+        flaw = super()._check_answer(request, reader)
+        is_asked = find_schema(request) is not None and not self._book.find(request.model).format_told
+        is_answer = flaw is None and reader.finish == "stop" and not reader.has_calls
+        if is_asked and is_answer and (said := reader.said.strip()) and not said.startswith(("{", "[")):
+            self._learn(request.model, "format_told", True, "an answer was not the JSON that was asked for", reader.notes)
+        return flaw
+
+    async def _ask_changed(self, request: ModelRequest, reader: ReplyReader[Any], error: ProviderError) -> HttpReply | None:
+        """Some servers refuse a request only within the answer."""
+        assert isinstance(reader, ChatCompletionReply)
+        model, changes = request.model, [note for note in reader.notes if note.attempt]
+        if not reader.is_silent or len(changes) >= MOST_CHANGES:
+            return None
+        rule = self._find_rule(model, error.message, self._book.find(model), self._make_builder(request), REFUSALS)
+        if rule is None:
+            return None
+        why = f"the backend broke off its answer ({error.code})"
+        self._book.learn(model, {rule.field: rule.value}, why)
+        reader.notes.append(Adaptation("changed", rule.field, rule.value, why, len(changes) + 1, is_kept=True))
+        reader.restart()
+        return await self._ask_and_note(request, reader.notes)
 
     async def _ask_on(self, request: ModelRequest, reader: ReplyReader[Any]) -> HttpReply | None:
         """An answer without anything in it may have lost its calls in the stream: it is asked for once more, in one piece. That

@@ -89,6 +89,8 @@ REFUSALS: Final = (
         "bare",
         re.compile(rf"{_SCHEMA}.*(unsupported|not support|unknown|fail)|(unsupported|unknown|fail|unable).*{_SCHEMA}", re.I),
     ),
+    RefusalRule("schemas", "told", re.compile(r"fail.*\bgrammar\b|too (large|many|complex).*\b(tools|schema|grammar)\b", re.I)),
+    RefusalRule("descriptions", "short", re.compile(r"grammar stack|grammar.*(crash|unexpected)", re.I)),
     RefusalRule(
         "tool_choice",
         "auto",

@@ -32,6 +32,14 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
         return self._turn.has_calls
 
     @property
+    def said(self) -> str:
+        return self._turn.said
+
+    @property
+    def is_silent(self) -> bool:
+        return self._turn.is_silent
+
+    @property
     def is_empty(self) -> bool:
         """The answer is complete, and there is nothing in it."""
         return self._finish == "stop" and self._turn.is_silent and not self._turn.has_answer
