@@ -341,3 +341,44 @@ def test_nothing_is_exported_unless_somebody_says_whereto() -> None:
 )
 def test_backends_have_the_conventions_names(model: str, provider: str, name: str) -> None:
     assert name_provider(model, provider) == name
+
+
+KEY = f"sk-proj-{'z9Y8' * 8}"
+
+
+@pytest.mark.parametrize("content", [False, True])
+async def test_no_place_of_a_request_or_an_answer_carries_a_secret_out(
+    tmp_path: Path, http: aiohttp.ClientSession, collector: Collector, *, content: bool
+) -> None:
+    script: Script = [
+        {"when": "use", "calls": [{"name": "leak", "arguments": {"token": KEY}}, {"name": KEY, "arguments": {KEY: KEY}}]},
+        {"when": "use", "say": f"It is {KEY}."},
+        {"when": "fail", "fail": {"code": "provider_unauthorized", "message": f"Incorrect API key provided: {KEY}"}},
+    ]
+    (tmp_path / "mytools.py").write_text(
+        "from mainspring import tool\n\n\n@tool\ndef leak(token: str) -> str:\n"
+        f'    """Says {KEY}."""\n    raise RuntimeError("refused: authorization: Bearer {KEY}")\n'
+    )
+    (tmp_path / "mainspring.toml").write_text(
+        f'[otel]\nendpoint = "{collector.url}"\ncontent = {"true" if content else "false"}\n'
+    )
+    everywhere: dict[str, Any] = {
+        "instructions": f"The key is {KEY}.",
+        "metadata": {"key": KEY},
+        "user": KEY,
+        "safety_identifier": KEY,
+        "prompt_cache_key": KEY,
+        "tools": [{"type": "function", "name": KEY, "parameters": {"type": "object"}, "description": KEY}],
+    }
+    headers = {"x-request-id": KEY, "tracestate": f"key={KEY}", "baggage": f"key={KEY}", "user-agent": KEY}
+    with serving(tmp_path, script, "--tool", "mytools", env={"PYTHONPATH": "."}) as served:
+        for text in ("use it", f"use {KEY}", f"fail with {KEY}"):
+            await asked(http, served, text, headers, **everywhere)
+        await asked(http, served, "use it", headers, model=KEY)
+        await asked(http, served, "use it", headers, previous_response_id=f"resp_{KEY}")
+        assert await stopped(served) == 0
+    assert collector.spans
+    leaks = [(span.name, name) for span in collector.spans for name, value in span.attributes.items() if KEY in str(value)]
+    assert leaks == []
+    assert [span.name for span in collector.spans if KEY in f"{span.name} {span.message} {span.resource}"] == []
+    assert [point for point in collector.points.values() if KEY in str(point.attributes)] == []

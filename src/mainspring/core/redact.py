@@ -125,7 +125,7 @@ def _redact_value(value: object, *, is_secret: bool = False, depth: int = 0) -> 
     match value:
         case dict():
             return {
-                name: _redact_value(each, is_secret=is_secret or _is_field(name, each), depth=depth)
+                redact_text(name): _redact_value(each, is_secret=is_secret or _is_field(name, each), depth=depth)
                 for name, each in value.items()
             }
         case list():

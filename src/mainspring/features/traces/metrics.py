@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from mainspring.core.redact import redact_text
 from mainspring.features.traces.trace_record import UNKNOWN, TraceAction, TraceRecord, TraceStep
 
 SECONDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -173,7 +174,8 @@ class Metrics:
 def choose_model_label(trace: TraceRecord, names: LabelNames) -> str:
     """The label of the run's model. A model that has never answered gets no label of its own."""
     has_answered = any(step.status == "completed" for step in trace.execution)
-    return names.register(trace.context.model) if has_answered else names.find_label(trace.context.model)
+    model = redact_text(trace.context.model)
+    return names.register(model) if has_answered else names.find_label(model)
 
 
 def _outcome(action: TraceAction) -> str:

@@ -63,7 +63,7 @@ def _run_span(trace: TraceRecord, id: str, provider: str, content: bool) -> Span
         {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.provider.name": provider,
-            "gen_ai.request.model": trace.context.model,
+            "gen_ai.request.model": redact_text(trace.context.model),
             "gen_ai.agent.name": agent,
             "gen_ai.conversation.id": _conversation(trace),
             "gen_ai.response.id": trace.run_id,
@@ -94,7 +94,7 @@ def _run_span(trace: TraceRecord, id: str, provider: str, content: bool) -> Span
 
 def _step_span(trace: TraceRecord, step: TraceStep, root: str, provider: str) -> Span:
     assert step.model_at is not None
-    model = trace.context.model
+    model = redact_text(trace.context.model)  # clients and their models may call anything by any name
     first = None if step.first_token_at is None else round(step.first_token_at - step.started_at, 6)
     attributes = _drop_empty(
         {
@@ -107,7 +107,7 @@ def _step_span(trace: TraceRecord, step: TraceStep, root: str, provider: str) ->
             "mainspring.step.id": step.step_id,
             "mainspring.step.kind": step.kind,
             "mainspring.nudge": step.nudge,
-            "mainspring.withheld": step.withheld,
+            "mainspring.withheld": tuple(map(redact_text, step.withheld)),
             "mainspring.adaptations": tuple(map(str, step.adaptations)),
         }
     )
@@ -125,12 +125,12 @@ def _step_span(trace: TraceRecord, step: TraceStep, root: str, provider: str) ->
 
 def _action_span(trace: TraceRecord, step: TraceStep, action: TraceAction, root: str, content: bool) -> Span:
     assert action.completed_at is not None
-    tool = action.tool if action.kind is not None else UNKNOWN
+    tool = redact_text(action.tool) if action.kind is not None else UNKNOWN
     attributes = _drop_empty(
         {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": tool,
-            "gen_ai.tool.call.id": action.action_id,
+            "gen_ai.tool.call.id": redact_text(action.action_id),
             "gen_ai.tool.type": "function" if action.kind == "function" else "extension",
             "gen_ai.agent.name": trace.context.agent_id,
             "gen_ai.conversation.id": _conversation(trace),
