@@ -120,6 +120,7 @@ class ShippedProfile(NamedTuple):
     server: Pattern[str] | None
     model: Pattern[str] | None
     facts: dict[str, ProfileFact]
+    why: str
     link: str
 
 
@@ -133,9 +134,8 @@ def _read_entry(entry: dict[str, ProfileValue]) -> ShippedProfile:
     patterns = [str(entry.pop(key, "")) for key in ("server", "model")]
     server, model = [re.compile(pattern, re.IGNORECASE) if pattern else None for pattern in patterns]
     why, link = str(entry.pop("why")), str(entry.pop("link"))
-    return ShippedProfile(
-        server, model, {name: ProfileFact(value, "shipped", f"{why} ({link})") for name, value in entry.items()}, link
-    )
+    facts = {name: ProfileFact(value, "shipped", f"{why} ({link})") for name, value in entry.items()}
+    return ShippedProfile(server, model, facts, why, link)
 
 
 @lru_cache(maxsize=1024)
