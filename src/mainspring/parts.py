@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mainspring.engine.policy_order import PolicySlots
     from mainspring.http.endpoints import Endpoint
     from mainspring.ports import OrderStep, Provider, RunObserver, Sink, ToolExecutor
+    from mainspring.storage.location import Location
     from mainspring.tools.contract import Tool
 
 
@@ -51,11 +52,13 @@ class Application(Struct, frozen=True, kw_only=True):
 
 class Host(Struct, frozen=True):
     """The engine that a part works in. `open_application` gives a core engine for runs of the part's own, on the same store and
-    model, under the operator's policies and budgets. `folder` is where files are that have no other place."""
+    model, under the operator's policies and budgets. `database` is where the runs are, and `folder` where files are
+    that have no other place: with a database on a server, nothing that processes share should be in one."""
 
     engine: "Engine"
     open_application: "Callable[[Application], Engine]"
     folder: Path
+    database: "Location | None" = None
 
 
 class ServedPart(Struct, frozen=True):

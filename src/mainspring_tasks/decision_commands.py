@@ -18,6 +18,7 @@ from mainspring.cli.output import clean, write_lines
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.items import encode
 from mainspring.parts import Host
+from mainspring.storage.location import Location, parse_location
 from mainspring_tasks.decision_engine import LLMAgentEngine, RecordedDecision
 from mainspring_tasks.decision_log import DecisionLogs, Query
 from mainspring_tasks.decision_types import DecisionContext
@@ -28,7 +29,10 @@ from mainspring_tasks.validation import Fixture, ValidationReport, load_fixtures
 
 app = typer.Typer()
 
-Log = Annotated[Path | None, typer.Option(metavar="FILE", help="Decision log. Default: decisions.db in your data folder.")]
+Log = Annotated[
+    Location | None,
+    typer.Option(parser=parse_location, metavar="FILE", help="Decision log. Default: decisions.db in your data folder."),
+]
 Conversation = Annotated[str | None, typer.Option(metavar="ID", help="Only of this conversation.")]
 User = Annotated[str | None, typer.Option(metavar="NAME", help="Only of this user.")]
 Outcome = Annotated[str | None, typer.Option(metavar="CATEGORY", help="As ERROR:USER_INPUT, or the first half: ERROR.")]
@@ -153,15 +157,15 @@ def validate(
     return live()
 
 
-def _choose_log(log: Path | None) -> Path:
-    return log or data_folder() / "decisions.db"
+def _choose_log(log: Location | None) -> Location:
+    return log or parse_location(data_folder() / "decisions.db")
 
 
 @asynccontextmanager
-async def _open_log(log: Path | None) -> AsyncIterator[DecisionLogs]:
+async def _open_log(log: Location | None) -> AsyncIterator[DecisionLogs]:
     """Raises `InvalidRequest` if there is no such file."""
     path = _choose_log(log)
-    if not path.exists():
+    if path.file is not None and not path.file.exists():
         raise InvalidRequest(f"there is no decision log `{path}`; name one with --log, or make one with `mainspring chat`")
     logs = DecisionLogs(path, retention_seconds=None)
     try:
@@ -181,7 +185,7 @@ def _print(value: object) -> None:
     print(msgspec.json.format(encode(value), indent=2).decode())
 
 
-async def _has_drifted(name: str, log: Path, logs: DecisionLogs) -> bool:
+async def _has_drifted(name: str, log: Location, logs: DecisionLogs) -> bool:
     kept = DecisionLogs(log, retention_seconds=None)
     try:
         known = {found.name: found for found in await kept.baselines()}

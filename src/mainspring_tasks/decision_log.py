@@ -17,8 +17,10 @@ from msgspec.structs import asdict, replace
 
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.items import to_json
+from mainspring.storage.location import Location, parse_location
 from mainspring.storage.run_rows import RUNS
-from mainspring.storage.sqlite import Database, Schema
+from mainspring.storage.sql import ServerTables, SqlConnection, choose_database
+from mainspring.storage.sqlite import Schema
 from mainspring_tasks.call_trace import ErrorCode
 from mainspring_tasks.decision_types import Outcome
 from mainspring_tasks.entries import (
@@ -98,6 +100,50 @@ DECISIONS: Final = Schema(
     joins=(RUNS.application_id,),  # logs that were put into the database of the runs stay there
     unmarked="SELECT decision_id, outcome_category FROM decision_logs LIMIT 0",
 )
+SERVED_DECISIONS: Final = ServerTables(
+    name="decisions",
+    migrations=(
+        f"""
+        CREATE TABLE mainspring_decision_logs (
+            id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+            decision_id TEXT NOT NULL UNIQUE,
+            tenant TEXT NOT NULL,
+            run_id TEXT NOT NULL,
+            conversation_id TEXT NOT NULL,
+            user_id TEXT NOT NULL,
+            message TEXT NOT NULL,
+            created_at DOUBLE PRECISION NOT NULL,
+            intent_type TEXT,
+            confidence DOUBLE PRECISION,
+            extracted_params TEXT,
+            decision_type TEXT,
+            outcome_category TEXT CHECK (outcome_category IN ({_OUTCOMES})),
+            response_text TEXT,
+            duration_ms DOUBLE PRECISION
+        );
+        CREATE INDEX ON mainspring_decision_logs (left(conversation_id, 100), created_at);
+        CREATE INDEX ON mainspring_decision_logs (left(user_id, 100), created_at);
+        CREATE INDEX ON mainspring_decision_logs (created_at, id);
+        CREATE INDEX ON mainspring_decision_logs (outcome_category, created_at);
+        CREATE TABLE mainspring_tool_invocation_logs (
+            id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+            decision_id TEXT NOT NULL REFERENCES mainspring_decision_logs (decision_id) ON DELETE CASCADE,
+            tool_name TEXT NOT NULL,
+            parameters TEXT NOT NULL,
+            result TEXT,
+            success INT NOT NULL,
+            error_code TEXT CHECK (error_code IN ({_CODES})),
+            error_message TEXT,
+            duration_ms DOUBLE PRECISION NOT NULL,
+            invoked_at DOUBLE PRECISION NOT NULL,
+            sequence INT NOT NULL CHECK (sequence >= 1),
+            UNIQUE (decision_id, sequence)
+        );
+        CREATE TABLE mainspring_baselines (name TEXT PRIMARY KEY, body BYTEA NOT NULL);
+        """,
+    ),
+    tables=("mainspring_decision_logs", "mainspring_tool_invocation_logs", "mainspring_baselines"),
+)
 _DECISION: Final = DecisionLog.__struct_fields__
 _TOOL: Final = ToolInvocationLog.__struct_fields__
 _OUTCOME: Final = (
@@ -125,12 +171,16 @@ EVERY_DECISION: Final = Query()
 
 
 class DecisionLogs:
-    """The log in a file, created and opened on first use. All methods raise `StoreError` if that fails."""
+    """The log in a file or on a server, created and opened on first use. All methods raise `StoreError` if that fails."""
 
     def __init__(
-        self, path: Path, *, retention_seconds: float | None = RETENTION_SECONDS, clock: Callable[[], float] = time.time
+        self,
+        database: Path | Location,
+        *,
+        retention_seconds: float | None = RETENTION_SECONDS,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._database = Database(path, DECISIONS)
+        self._database = choose_database(parse_location(database), DECISIONS, SERVED_DECISIONS)
         self._retention = retention_seconds
         self._clock = clock
         self._swept_at = -SWEEP_SECONDS
@@ -213,35 +263,35 @@ class DecisionLogs:
         """
         return await self._read(_comparison, name, query)
 
-    async def _read(self, work: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _read(self, work: Callable[Concatenate[SqlConnection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         await self._database.open()
         return await self._database.read(work, *args, **kwargs)
 
-    async def _write(self, work: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _write(self, work: Callable[Concatenate[SqlConnection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         await self._database.open()
         return await self._database.write(work, *args, **kwargs)
 
-    def _add(self, connection: sqlite3.Connection, entry: DecisionLog) -> None:
+    def _add(self, connection: SqlConnection, entry: DecisionLog) -> None:
         self._sweep(connection)
         try:
             _insert(connection, "decision_logs", entry)
         except sqlite3.IntegrityError as error:
             raise InvalidRequest(f"decision `{entry.decision_id}` cannot be written: {error}", param="decision_id") from None
 
-    def _sweep(self, connection: sqlite3.Connection) -> None:
+    def _sweep(self, connection: SqlConnection) -> None:
         now = self._clock()
         if self._retention is not None and now - self._swept_at >= SWEEP_SECONDS:
             connection.execute("DELETE FROM decision_logs WHERE created_at < ?", (now - self._retention,))
             self._swept_at = now
 
 
-def _assign(connection: sqlite3.Connection, decision_id: str, run_id: str) -> None:
+def _assign(connection: SqlConnection, decision_id: str, run_id: str) -> None:
     statement = "UPDATE decision_logs SET run_id = ? WHERE decision_id = ? AND outcome_category IS NULL"
     if connection.execute(statement, (run_id, decision_id)).rowcount == 0:
         raise NotFound(f"there is no open decision `{decision_id}` in the log")
 
 
-def _finish(connection: sqlite3.Connection, entry: DecisionLog, tools: Sequence[ToolInvocationLog]) -> None:
+def _finish(connection: SqlConnection, entry: DecisionLog, tools: Sequence[ToolInvocationLog]) -> None:
     for tool in tools:
         _write_tool(connection, tool)
     settings = ", ".join([f"{column} = ?" for column in _OUTCOME])
@@ -251,7 +301,7 @@ def _finish(connection: sqlite3.Connection, entry: DecisionLog, tools: Sequence[
         raise NotFound(f"there is no open decision `{entry.decision_id}` in the log")
 
 
-def _write_tool(connection: sqlite3.Connection, entry: ToolInvocationLog) -> None:
+def _write_tool(connection: SqlConnection, entry: ToolInvocationLog) -> None:
     try:
         _insert(connection, "tool_invocation_logs", entry)
     except sqlite3.IntegrityError as error:
@@ -261,31 +311,31 @@ def _write_tool(connection: sqlite3.Connection, entry: ToolInvocationLog) -> Non
         raise InvalidRequest(told, param="sequence") from None
 
 
-def _trace(connection: sqlite3.Connection, decision_id: str) -> Trace:
+def _trace(connection: SqlConnection, decision_id: str) -> Trace:
     row = connection.execute(f"{_SELECT} WHERE decision_id = ?", (decision_id,)).fetchone()
     if row is None:
         raise NotFound(f"there is no decision `{decision_id}` in the log; it may be older than the log keeps them")
     return Trace(_decision(row), _tools(connection, decision_id))
 
 
-def _traces(connection: sqlite3.Connection, query: Query, after: int) -> list[Trace]:
+def _traces(connection: SqlConnection, query: Query, after: int) -> list[Trace]:
     where, values = _where(query, "id > ?")
     statement = f"{_SELECT} {where} ORDER BY id LIMIT {MOST_ROWS}"
     decisions = [_decision(row) for row in connection.execute(statement, (*values, after))]
     return [Trace(decision, _tools(connection, decision.decision_id)) for decision in decisions]
 
 
-def _tools(connection: sqlite3.Connection, decision_id: str) -> tuple[ToolInvocationLog, ...]:
+def _tools(connection: SqlConnection, decision_id: str) -> tuple[ToolInvocationLog, ...]:
     statement = f"SELECT {', '.join(_TOOL)} FROM tool_invocation_logs WHERE decision_id = ? ORDER BY sequence"
     return tuple([_tool(row) for row in connection.execute(statement, (decision_id,))])
 
 
-def _shares(connection: sqlite3.Connection, query: Query) -> Shares:
+def _shares(connection: SqlConnection, query: Query) -> Shares:
     where, values = _where(query, "outcome_category IS NOT NULL")
     chosen = f"FROM decision_logs {where}"
     size, average = connection.execute(f"SELECT count(*), avg(duration_ms) {chosen}", values).fetchone()
     tools = f"FROM tool_invocation_logs WHERE decision_id IN (SELECT decision_id {chosen})"
-    calls, good = connection.execute(f"SELECT count(*), total(success) {tools}", values).fetchone()
+    calls, good = connection.execute(f"SELECT count(*), coalesce(sum(success), 0) {tools}", values).fetchone()
 
     def shares(column: str, source: str) -> dict[str, float]:
         found = connection.execute(
@@ -307,7 +357,7 @@ def _shares(connection: sqlite3.Connection, query: Query) -> Shares:
     )
 
 
-def _baseline(connection: sqlite3.Connection, name: str, query: Query, description: str) -> BaselineSnapshot:
+def _baseline(connection: SqlConnection, name: str, query: Query, description: str) -> BaselineSnapshot:
     shares = _enough(connection, query)
     where, values = _where(query, "outcome_category IS NOT NULL")
     first, last = connection.execute(f"SELECT min(created_at), max(created_at) FROM decision_logs {where}", values).fetchone()
@@ -323,7 +373,7 @@ def _baseline(connection: sqlite3.Connection, name: str, query: Query, descripti
     return made
 
 
-def _comparison(connection: sqlite3.Connection, name: str, query: Query) -> Comparison:
+def _comparison(connection: SqlConnection, name: str, query: Query) -> Comparison:
     row = connection.execute("SELECT body FROM baselines WHERE name = ?", (name,)).fetchone()
     if row is None:
         known = [found[0] for found in connection.execute("SELECT name FROM baselines ORDER BY name")]
@@ -335,7 +385,7 @@ def _comparison(connection: sqlite3.Connection, name: str, query: Query) -> Comp
     return compare_shares(baseline, _enough(connection, query))
 
 
-def _enough(connection: sqlite3.Connection, query: Query) -> Shares:
+def _enough(connection: SqlConnection, query: Query) -> Shares:
     shares = _shares(connection, query)
     if shares.sample_size < MIN_SAMPLE:
         raise InvalidRequest(f"{shares.sample_size} decisions are too few; at least {MIN_SAMPLE} are needed", param="sample")
@@ -358,12 +408,12 @@ def _where(query: Query, *conditions: str) -> tuple[str, tuple[object, ...]]:
         if not is_whole and not any(outcome.startswith(f"{prefix}:") for outcome in Outcome):
             known = ", ".join(Outcome)
             raise InvalidRequest(f"no outcome is `{query.outcome:.80}`, or begins with it; known: {known}", param="outcome")
-        found.append(("outcome_category = ?", query.outcome) if is_whole else ("outcome_category GLOB ?", f"{prefix}:*"))
+        found.append(("outcome_category = ?", query.outcome) if is_whole else ("outcome_category LIKE ?", f"{prefix}:%"))
     clauses = [clause for clause, _ in found] + list(conditions)
     return f"WHERE {' AND '.join(clauses)}" if clauses else "", tuple([value for _, value in found])
 
 
-def _insert(connection: sqlite3.Connection, table: str, entry: DecisionLog | ToolInvocationLog) -> None:
+def _insert(connection: SqlConnection, table: str, entry: DecisionLog | ToolInvocationLog) -> None:
     columns = [field for field in entry.__struct_fields__ if field != "id"]
     marks = ", ".join("?" * len(columns))
     connection.execute(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", _encode(entry, columns))

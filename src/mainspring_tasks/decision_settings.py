@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest, StoreError
 from mainspring.parts import Host
+from mainspring.storage.location import Location, parse_location
 
 if TYPE_CHECKING:
     from mainspring_tasks.conversations import Chats
@@ -39,7 +40,7 @@ class DecisionSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tasks_secret_file: str | None = None
     """The secret that a task server at a URL shares with us, by which we speak for each user."""
     log: str | None = None
-    """The file of the decision log."""
+    """The file of the decision log, or a postgresql:// URL. Default: beside the runs, or in their database on a server."""
     retention_days: Annotated[float, Meta(gt=0)] = 30.0
     """How long the log keeps a decision. Baselines stay."""
     history: Annotated[int, Meta(ge=0)] = 20
@@ -94,17 +95,23 @@ def check_constitution(settings: DecisionSettings) -> None:
         load_constitution(Path(settings.constitution))
 
 
-def _find_log(settings: DecisionSettings, folder: Path) -> Path:
-    return Path(settings.log or folder / "decisions.db")
+def _find_place(named: str | None, host: Host, usual: str) -> Location:
+    """Where something is kept: where the settings say, else in the database of a server, else in a file beside the runs."""
+    if named is not None:
+        return parse_location(named)
+    if host.database is not None and host.database.file is None:
+        return host.database
+    return parse_location(host.folder / usual)
 
 
-async def check_log(settings: DecisionSettings, folder: Path) -> None:
+async def check_log(settings: DecisionSettings, host: Host) -> None:
     """Raises `StoreError` if the log that the settings name is there and cannot be used; for one that only has the usual name, it
     is logged. None is made before the first chat."""
-    if (file := _find_log(settings, folder)).exists():
+    place = _find_place(settings.log, host, "decisions.db")
+    if place.file is not None and place.file.exists():
         from mainspring_tasks.decision_log import DecisionLogs
 
-        logs = DecisionLogs(file)
+        logs = DecisionLogs(place)
         try:
             await logs.open()
         except StoreError as error:
@@ -132,10 +139,10 @@ async def open_task_agent(
     from mainspring_tasks.task_tools import LocalTasks
 
     async with AsyncExitStack() as stack:
-        logs = DecisionLogs(_find_log(settings, host.folder), retention_seconds=settings.retention_days * DAY)
+        logs = DecisionLogs(_find_place(settings.log, host, "decisions.db"), retention_seconds=settings.retention_days * DAY)
         stack.push_async_callback(logs.close)
         await logs.open()
-        tasks = _tasks(settings, host.folder)
+        tasks = _tasks(settings, host)
         stack.push_async_callback(tasks.close)
         if isinstance(tasks, LocalTasks):
             await tasks.open()
@@ -154,10 +161,10 @@ async def open_task_agent(
         yield OpenTaskAgent(agent, Chats(agent, host.engine.store, history=settings.history))
 
 
-def _tasks(settings: DecisionSettings, folder: Path) -> "TaskServer":
+def _tasks(settings: DecisionSettings, host: Host) -> "TaskServer":
     from mainspring_tasks.server.identity import read_secret
     from mainspring_tasks.task_tools import LocalTasks, RemoteTasks
 
     if settings.is_remote and settings.tasks is not None and settings.tasks_secret_file is not None:
         return RemoteTasks(settings.tasks, read_secret(Path(settings.tasks_secret_file)))
-    return LocalTasks(settings.tasks or str(folder / "tasks.db"))
+    return LocalTasks(_find_place(settings.tasks, host, "tasks.db").given)

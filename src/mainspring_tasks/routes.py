@@ -91,7 +91,7 @@ def serve_chat(host: Host, settings: DecisionSettings) -> ServedPart:
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[None]:
-        await check_log(settings, host.folder)
+        await check_log(settings, host)
         async with create_task_group() as tasks:
             tasks.start_soon(routes.keep_open)
             yield

@@ -12,20 +12,24 @@ from pathlib import Path
 import msgspec
 import pytest
 from msgspec.structs import replace
+from tests.kit.databases import database_in
 
 from mainspring.core.errors import InvalidRequest, NotFound, StoreError
+from mainspring.storage.location import parse_location
 from mainspring.storage.sqlite_runs import SqliteStore
 from mainspring_tasks.decision_log import DecisionLogs, Query
 from mainspring_tasks.decision_types import Outcome, choose_outcome, parse_outcome
 from mainspring_tasks.entries import BaselineSnapshot, DecisionLog, Drift, Shares, ToolInvocationLog, Trace, compare_shares
 from mainspring_tasks.server.sqlite_tasks import TASKS
 
+on_both = pytest.mark.usefixtures("each_database")
+
 START = datetime(2026, 3, 2, 9, tzinfo=UTC)
 
 
 @asynccontextmanager
 async def opened(folder: Path, now: datetime = START) -> AsyncIterator[DecisionLogs]:
-    logs = DecisionLogs(folder / "decisions.db", clock=now.timestamp)
+    logs = DecisionLogs(parse_location(database_in(folder, "decisions.db")), clock=now.timestamp)
     try:
         yield logs
     finally:
@@ -124,6 +128,7 @@ def test_a_call_that_breaks_a_rule_cannot_be_made(fields: dict[str, object], rul
 
 
 @pytest.mark.requirement("D46")
+@on_both
 async def test_calls_belong_to_a_decision_that_is_there(tmp_path: Path) -> None:
     async with opened(tmp_path) as logs:
         with pytest.raises(NotFound, match="no decision `dec_1` in the log for this call"):
@@ -145,11 +150,12 @@ async def test_calls_belong_to_a_decision_that_is_there(tmp_path: Path) -> None:
             (1, True, None),
             (2, False, "TIMEOUT_ERROR"),
         ]
-        assert trace.tools[0] == invocation(1, id=1)
+        assert replace(trace.tools[0], id=1) == invocation(1, id=1)
         with pytest.raises(NotFound, match="no decision `dec_9`"):
             await logs.get_decision_trace("dec_9")
 
 
+@on_both
 async def test_an_end_that_cannot_be_written_leaves_no_half_of_it(tmp_path: Path) -> None:
     async with opened(tmp_path) as logs:
         await logs.write_decision_log(decision(1, None))
@@ -159,6 +165,7 @@ async def test_an_end_that_cannot_be_written_leaves_no_half_of_it(tmp_path: Path
         assert (trace.tools, trace.decision.outcome_category) == ((), None)
 
 
+@on_both
 async def test_decisions_are_found_by_what_they_are(tmp_path: Path) -> None:
     async with opened(tmp_path) as logs:
         await logs.write_decision_log(decision(1))
@@ -186,6 +193,7 @@ async def test_decisions_are_found_by_what_they_are(tmp_path: Path) -> None:
                 await logs.query_decisions(limit=limit, offset=offset)
 
 
+@on_both
 async def test_a_summary_counts_what_is_decided(tmp_path: Path) -> None:
     async with opened(tmp_path) as logs:
         await logs.write_decision_log(decision(1, Outcome.TASK_COMPLETED, intent_type="LIST_TASKS", duration_ms=30.0))
@@ -206,6 +214,7 @@ async def test_a_summary_counts_what_is_decided(tmp_path: Path) -> None:
         assert (empty.sample_size, empty.intents, empty.error_rate, empty.tool_success_rate) == (0, {}, 0, None)
 
 
+@on_both
 async def test_all_of_it_can_be_exported(tmp_path: Path) -> None:
     async with opened(tmp_path) as logs:
         assert "".join([piece async for piece in logs.export_logs("json")]) == "[]\n"
@@ -220,6 +229,7 @@ async def test_all_of_it_can_be_exported(tmp_path: Path) -> None:
         assert traces[1] == await logs.get_decision_trace("dec_1")
 
 
+@on_both
 async def test_a_baseline_needs_ten_decisions_and_a_name_of_its_own(tmp_path: Path) -> None:
     async with opened(tmp_path) as logs:
         for number in range(9):
@@ -250,6 +260,7 @@ def test_a_baseline_that_breaks_a_rule_cannot_be_made(fields: dict[str, object],
         replace(sound, **fields)
 
 
+@on_both
 async def test_drift_is_what_has_moved_by_more_than_a_tenth(tmp_path: Path) -> None:
     async with opened(tmp_path) as logs:
         for number in range(10):
@@ -284,6 +295,7 @@ def test_errors_drift_too() -> None:
     assert flagged == [Drift("errors", "error_rate", 0.0, 0.39)]
 
 
+@on_both
 async def test_a_call_that_was_refused_is_no_use_of_a_tool(tmp_path: Path) -> None:
     async with opened(tmp_path) as logs:
         await logs.write_decision_log(decision(1))
@@ -418,6 +430,7 @@ async def test_a_log_of_a_newer_version_is_refused(tmp_path: Path) -> None:
             await logs.query_decisions()
 
 
+@on_both
 async def test_many_may_use_a_log_at_once_that_is_not_open_yet(tmp_path: Path) -> None:
     async with opened(tmp_path) as logs:
         await asyncio.gather(*[logs.write_decision_log(decision(number)) for number in range(20)])

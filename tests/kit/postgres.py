@@ -29,6 +29,8 @@ _EMPTY = """
         WHERE tablename ~ '^mainspring_' AND tablename !~ '_schemas?$|_head$';
         IF listed IS NOT NULL THEN
             EXECUTE 'TRUNCATE ' || listed || ' RESTART IDENTITY';
+        END IF;
+        IF to_regclass('mainspring_audit_head') IS NOT NULL THEN
             UPDATE mainspring_audit_head SET number = 0, hash = decode(repeat('00', 32), 'hex');
         END IF;
     END $$;

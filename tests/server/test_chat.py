@@ -15,6 +15,7 @@ import pytest
 from aiohttp import ClientError, ClientSession
 from msgspec.structs import replace
 from tests.decisions.world import Actor, Cue, answer, heard, last_output, on
+from tests.kit.databases import database_in
 from tests.kit.processes import run
 from tests.kit.waiting import PATIENCE
 from tests.server.hosting import hosted
@@ -84,11 +85,12 @@ class Door:
 async def door(folder: Path, settings: DecisionSettings | None = None) -> AsyncIterator[Door]:
     actor = Actor()
     chat = PartContents(serve=lambda host: serve_chat(host, settings or DecisionSettings()))
-    engine = Engine(actor, database=folder / "runs.db", parts=[chat])
+    engine = Engine(actor, database=database_in(folder), parts=[chat])
     async with hosted(server(engine)) as url, ClientSession() as client:
         yield Door(url, actor, engine, client)
 
 
+@pytest.mark.usefixtures("each_database")
 async def test_a_conversation_is_kept_and_told_to_the_model(tmp_path: Path) -> None:
     async with door(tmp_path) as d:
         first = await d.chat("Add buy milk", call("add_task", description="Buy milk"), answer("Added.", "CREATE_TASK"))
@@ -104,9 +106,12 @@ async def test_a_conversation_is_kept_and_told_to_the_model(tmp_path: Path) -> N
 
         second = await d.chat("Thanks!", remembers, conversation=first["conversation_id"])
         assert [message["content"] for message in second["messages"]] == ["Add buy milk", "Added.", "Thanks!", "You're welcome."]
+    if "://" in database_in(tmp_path):
+        assert [path async for path in anyio.Path(tmp_path).iterdir()] == [], "nothing is left in a file"
 
 
 @pytest.mark.requirement("D40")
+@pytest.mark.usefixtures("each_database")
 async def test_deleting_asks_in_one_request_and_is_done_in_the_next(tmp_path: Path) -> None:
     async with door(tmp_path) as d:
         said = await d.chat("add tea", call("add_task", description="Tea"), answer("Added.", "CREATE_TASK"))

@@ -206,7 +206,7 @@ class Engine:
             registry.register(tool)
         root = "" if context.working_dir is None else str(context.working_dir.resolve())
         kept = store if store is not None else choose_store(location)
-        self._folder = Path() if location is None or location.file is None else location.file.absolute().parent
+        self._location = location
         self.admission = Admission(kept, Plan(budget) if isinstance(budget, AutonomyBudget) else budget, root=root)
         loading = SkillTools(lambda: self.skills.definitions)
 
@@ -273,7 +273,8 @@ class Engine:
     @property
     def host(self) -> Host:
         """This engine as parts and applications see it."""
-        return Host(self.core, self.open_application, self._folder)
+        file = None if self._location is None else self._location.file
+        return Host(self.core, self.open_application, Path() if file is None else file.absolute().parent, self._location)
 
     def open_application(self, application: Application) -> CoreEngine:
         """A core engine for an application, on this engine's store and model: see `app.application`. Use it as `async with`,

@@ -107,6 +107,10 @@ class Server:
             connection.terminate()
         self._idle.clear()
 
+    def take(self) -> Connection:
+        """The connection that `open` has made, for whoever wants but one."""
+        return self._idle.pop()
+
     async def connect(self) -> Connection:
         """A new connection. Raises what asyncpg does."""
         return await asyncpg.connect(
