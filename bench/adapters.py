@@ -5,6 +5,9 @@
 A fake vendor in a process of its own sends one frame per write. `reader` is our pure reader, fed frame by frame without HTTP;
 `adapter` is the whole adapter and `client` the vendor's SDK, both over that server. CPU time of this process, the best of several
 rounds in which all three take turns; the cost of a chunk is what many pieces cost more than one.
+
+The second table is what it costs to look for odd habits in the answers of a backend that has none: Chat Completions, read with
+tools declared as the adapter reads them, beside the same reader that looks for nothing.
 """
 
 import argparse
@@ -20,9 +23,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.processes import parse_options
+from msgspec.structs import replace
 from tests.providers.backend import QUESTION
-from tests.providers.dialects import Dialect, Spoken
+from tests.providers.dialects import Dialect, Spoken, SpokenCall
+from tests.providers.dialects.chat import ChatDialect
 
+from mainspring.core.items import ToolDefinition
+
+CLOCK = ToolDefinition("get_time", "Tells the time.", {"type": "object", "properties": {"zone": {"type": "string"}}})
 NAMES = ("chat", "responses", "ollama", "gemini", "anthropic")
 Work = Callable[[int], Awaitable[None]]
 
@@ -115,6 +123,40 @@ def measured(dialect: Dialect, pieces: int, rounds: int) -> dict[str, float]:
     return {name: (best[name, pieces] - best[name, 1]) / (pieces - 1) * 1e6 for name in works}
 
 
+def speak_cleanly(pieces: int) -> dict[str, Spoken]:
+    """What a backend without habits says, in about so many chunks."""
+    signs = (" <b>", "bold", "</b>", " [1]", " {x}", "\n```py\n", "f(x)", "\n```\n")
+    call = SpokenCall(CLOCK.name, ('{"zone": "', *("word ",) * pieces, '"}'))
+    return {
+        "words": Spoken(text=("word ",) * pieces),
+        "signs": Spoken(text=("Look:", *(signs * (pieces // len(signs) + 1))[:pieces])),
+        "a call": Spoken(calls=(call,)),
+        "two calls": Spoken(calls=(call, SpokenCall(CLOCK.name, call.arguments, "call_def")), interleaved=True),
+        "thoughts": Spoken(think=("word ",) * pieces, text=("Noon.",)),
+    }
+
+
+def measure_habits(pieces: int, rounds: int) -> dict[str, tuple[float, float]]:
+    """CPU microseconds per chunk of each clean answer: by a reader that looks for no habit, and by one that does."""
+    dialect, request = ChatDialect(), replace(QUESTION, tools=(CLOCK,))
+    provider, costs = dialect.provider("http://127.0.0.1"), {}
+    for name, spoken in speak_cleanly(pieces).items():
+        frames = dialect.frames(spoken)
+        best = [float("inf")] * 2
+        for _ in range(rounds):
+            for place, reading in enumerate((dialect.reader(), provider._reader(request))):
+                began = time.process_time()
+                for frame in frames:
+                    for _ in reading.feed(frame):
+                        pass
+                for _ in reading.end():
+                    pass
+                best[place] = min(best[place], time.process_time() - began)
+        plain, adapted = [cost / len(frames) * 1e6 for cost in best]
+        costs[name] = plain, adapted
+    return costs
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=NAMES, metavar="NAME")
@@ -136,6 +178,9 @@ def main() -> None:
         cost = measured(dialect, options.pieces, options.rounds)
         reader, adapter, client = cost["reader"], cost["adapter"], cost["client"]
         print(f"{name:20} {reader:8.2f} {adapter:8.2f} {client:8.1f} {client / reader:14.1f} {client / adapter:15.1f}")
+    print(f"\n{'us of CPU per chunk':20} {'plain':>8} {'reader':>8} {'more':>8}")
+    for name, (plain, adapted) in measure_habits(options.pieces, 4 * options.rounds).items():
+        print(f"{name:20} {plain:8.2f} {adapted:8.2f} {adapted - plain:8.2f}")
 
 
 if __name__ == "__main__":

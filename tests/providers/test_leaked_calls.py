@@ -11,7 +11,7 @@ from tests.zoo.leaks import CALL, FORMS, HERMES, TWINS
 from mainspring.core.events import Finish, ModelEvent, TextDelta
 from mainspring.core.ids import counting
 from mainspring.core.items import FunctionCall, Message, Reasoning, ToolDefinition, parse_arguments
-from mainspring.providers.leak_reader import MOST_HELD, LeakReader
+from mainspring.providers.leak_reader import _MARKS, _MAY_BEGIN, MOST_HELD, LeakReader
 from mainspring.providers.turn import TurnBuilder
 
 ZONE = {"type": "object", "properties": {"zone": {"type": "string"}, "count": {"type": "integer"}, "deep": {"type": "object"}}}
@@ -149,3 +149,9 @@ def test_a_message_of_blanks_and_a_call_is_a_call_alone() -> None:
 def cut(text: str, cuts: set[int]) -> list[str]:
     places = sorted({0, *[place for place in cuts if place <= len(text)], len(text)})
     return [text[start:end] for start, end in pairwise(places)]
+
+
+@pytest.mark.parametrize("mark", _MARKS)
+def test_no_mark_is_passed_over_wherever_it_is_cut(mark: str) -> None:
+    for size in range(1, len(mark) + 1):
+        assert _MAY_BEGIN.search(f"Look: {mark[:size]}")

@@ -44,7 +44,7 @@ class LeakReader:
 
     def feed(self, delta: str) -> str:
         """The words that are certainly no call."""
-        if self._is_idle and "<" not in delta and "[" not in delta:
+        if self._is_idle and (("<" not in delta and "[" not in delta) or not _MAY_BEGIN.search(delta)):
             self._before = (self._before + delta)[-_TAIL:] if delta.isspace() else delta
             return delta
         return self._hold(delta) if delta else ""
@@ -112,6 +112,8 @@ _MARKS: Final = (
 )  # fmt: skip
 _LONGEST: Final = max(map(len, _MARKS))
 _SIGNS: Final = re.compile(r"[<\[]")
+# How the marks begin, or what may still become such a beginning.
+_MAY_BEGIN: Final = re.compile(r"<(?:\Z|t(?:\Z|o)|f(?:\Z|u)|i(?:\Z|n)|m(?:\Z|i)|[|\uff5c])|\[(?:\Z|T)")
 # What may stand before a call: nothing, a line or a sentence of its own.
 _LEAD: Final = re.compile(r"(?:\A|\n|[.!?…>])\s*\Z")
 # A call that is closed, and then words.
