@@ -44,6 +44,8 @@ class ModelProfile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Whether `strict` of a tool is sent."""
     recall: Literal["none", "reasoning_content"] = "none"
     """Where its reasoning goes back with the calls that it led to."""
+    reasoning_items: Literal["any", "sealed"] = "any"
+    """Which reasoning goes back by the Responses API: all of it, or only what the backend has sealed."""
     thinking: Literal["marked", "begun"] = "marked"
     """Whether reasoning is told by the tag that opens it, or the prompt has opened it, and the answer begins within it."""
     ids: Literal["any", "nine"] = "any"

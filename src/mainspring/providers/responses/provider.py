@@ -33,11 +33,12 @@ class Responses(HttpProvider):
         return ResponsesReply(ResponsesTurn(self._new_id, list_call_ids(request.items), used, names), self._http)
 
     async def _ask(self, request: ModelRequest) -> HttpReply:
-        return await self._post("responses", build_body(request, self._http.host))
+        return await self._post("responses", build_body(request, self._http.host, self._book.find(request.model)))
 
     async def count_tokens(self, request: ModelRequest) -> int:
         """The backend's own count; our estimate if it does not count."""
-        body = {name: value for name, value in build_question(request, self._http.host).items() if name in COUNTED}
+        asked = build_question(request, self._http.host, self._book.find(request.model))
+        body = {name: value for name, value in asked.items() if name in COUNTED}
         try:
             return await self._count_tokens("responses/input_tokens", body)
         except (Refused, Misconfigured, BadOutput):

@@ -10,6 +10,7 @@ from mainspring.core.items import Item, Json, Part
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers.json_text import drop_none, merge_extra
+from mainspring.providers.profiles import ModelProfile, find_profile
 from mainspring.providers.transcript import (
     UNANSWERED,
     is_sealed,
@@ -19,7 +20,6 @@ from mainspring.providers.transcript import (
     shorten_id,
 )
 
-SEALED_ONLY: Final = ("openai.com", "azure.com")
 ID_CHARS: Final = 64
 NOTES: Final = {
     "url_citation": {"url", "title", "start_index", "end_index"},
@@ -29,7 +29,7 @@ NOTES: Final = {
 }
 
 
-def build_body(request: ModelRequest, host: str) -> Json:
+def build_body(request: ModelRequest, host: str, profile: ModelProfile | None = None) -> Json:
     """The request as JSON: nothing is kept upstream, so all reasoning comes and goes with us."""
     extra = dict(request.extra or {})
     wanted = ["message.output_text.logprobs"] if request.top_logprobs is not None else []
@@ -38,13 +38,14 @@ def build_body(request: ModelRequest, host: str) -> Json:
         *[value for value in extra.pop("include", None) or () if isinstance(value, str)],
         *wanted,
     ]
-    body = merge_extra(build_question(request, host), extra)
+    body = merge_extra(build_question(request, host, profile), extra)
     return body | {"include": list(dict.fromkeys(included)), "store": False, "stream": True}
 
 
-def build_question(request: ModelRequest, host: str) -> Json:
+def build_question(request: ModelRequest, host: str, profile: ModelProfile | None = None) -> Json:
     """What the model is asked and with which tools, but not how to answer: as much as counts in tokens."""
-    told, tools = list(_ItemWriter(host).write(request.items)), _list_tools(request)
+    profile = profile or find_profile(request.model, host)
+    told, tools = list(_ItemWriter(profile).write(request.items)), _list_tools(request)
     if not told and not request.instructions:
         raise Refused("there is nothing to ask: the conversation is empty; say something in `input`")
     body: Json = {"model": request.model, "input": told}
@@ -114,8 +115,8 @@ def _choice(choice: ToolChoice, declared: Sequence[items.Tool]) -> str | Json:
 class _ItemWriter:
     """Items on their way to a backend. Ids are given at most once, and only those it can have made itself."""
 
-    def __init__(self, host: str) -> None:
-        self._sealed_only = host.endswith(SEALED_ONLY)
+    def __init__(self, profile: ModelProfile) -> None:
+        self._sealed_only = profile.reasoning_items == "sealed"
         self._ids: set[str] = set()
         self._calls: set[str] = set()
 
