@@ -11,6 +11,7 @@ import openai
 import pytest
 from tests.cli.command import Result, Shell
 from tests.server.process import Served, serving
+from tests.test_backends import listening
 from tests.zoo.animal import MODEL, NOON
 from tests.zoo.requests import NoStreamOptions
 from tests.zoo.test_zoo import serving as keeping
@@ -145,3 +146,20 @@ async def test_what_the_operator_has_set_holds_and_says_so(tmp_path: Path) -> No
         "window": "operator",
     }
     assert (animal.asked, animal.refused) == (1, 1)
+
+
+async def test_a_model_is_there_if_its_backend_lists_it_or_has_no_list(tmp_path: Path) -> None:
+    async with keeping(Picky()) as url, listening({"data": [{"id": "small"}]}) as (other, _):
+        settings = f'[providers.house]\nbase_url = "{url}"\n[providers.other]\nbase_url = "{other}/v1"\n'
+        (tmp_path / "mainspring.toml").write_text(settings)
+        async with (
+            served(tmp_path, "--model", "other/small") as process,
+            openai.AsyncOpenAI(base_url=process.url, api_key="none", max_retries=0) as client,
+        ):
+            assert [(await client.models.retrieve(name)).id for name in ("house/any", "other/small")] == [
+                "house/any",
+                "other/small",
+            ]
+            with pytest.raises(openai.NotFoundError) as missing:
+                await client.models.retrieve("other/large")
+    assert missing.value.code == "model_not_found"

@@ -61,9 +61,11 @@ async def show(
         known = await explain_profiles(provider, name)
     if json:
         write_lines(known)
-    else:
-        for each in known:
-            _write_profile(each)
+        return
+    if not known:
+        say(f"{name} has no profile: nothing is adapted for its kind of backend")
+    for each in known:
+        _write_profile(each)
 
 
 @app.command()

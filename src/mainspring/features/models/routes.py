@@ -1,6 +1,6 @@
 """`/v1/models`: the models of the backends, and the agents, which requests name as models."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from logging import getLogger
 
 from msgspec import Struct
@@ -81,7 +81,7 @@ class ModelRoutes:
             return json_response(ModelDetails(name, 0, "mainspring"))
         known = [asdict(profile) for profile in await explain_profiles(self._provider, name)]
         profiles = [ShownProfile(**{field: each[field] for field in ShownProfile.__struct_fields__}) for each in known]
-        info = await self._find(name)
+        info = await self._find(name, {each.provider for each in profiles})
         return json_response(ModelDetails(info.id, info.created, info.owned_by, profiles=profiles))
 
     async def forget(self, request: Request) -> HttpResponse:
@@ -89,7 +89,7 @@ class ModelRoutes:
         name = str(request.path_params["model"])
         return json_response(ForgottenProfile(name, await forget_profiles(self._provider, name)))
 
-    async def _find(self, name: str) -> ModelInfo:
+    async def _find(self, name: str, providers: Set[str]) -> ModelInfo:
         """The model as its backend lists it. Raises `ModelNotFound` if it is not in the list; there need not be one."""
         try:
             listed = await self._provider.models()
@@ -97,6 +97,12 @@ class ModelRoutes:
             log.info("model %s cannot be looked up: %s", name, error.message)
             return ModelInfo(name)
         found = next((model for model in listed if model.id == name), None)
+        if (
+            found is None
+            and providers
+            and not any(model.id.startswith(f"{each}/") or not each for each in providers for model in listed)
+        ):
+            return ModelInfo(name)  # its backend has no list
         if found is None:
             raise ModelNotFound(f"The model `{name}` does not exist; GET /v1/models lists those that do.")
         return found
