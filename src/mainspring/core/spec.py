@@ -4,7 +4,6 @@ The three presets are the three ways Mainspring is used: `responses` (the Respon
 until it is done and is asked once whether it really is) and `decision` (few turns, deterministic, short history).
 """
 
-from collections import Counter
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -333,13 +332,13 @@ def check(spec: RunSpec) -> None:
         message = "previous_response_id and conversation exclude each other; send one of them"
         raise InvalidRequest(message, param="previous_response_id")
     names = [tool.name for tool in spec.tools if isinstance(tool, ToolDefinition)]
-    known = ", ".join(f"`{name}`" for name in names) or "none"
-    for name, count in Counter(names).items():
-        if count > 1:
-            raise InvalidRequest(f"tool `{name}` is declared twice; give each tool its own name", param="tools")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidRequest(f"tool `{twice}` is declared twice; give each tool its own name", param="tools")
     choice = spec.tool_choice
     for name in (*([choice.name] if choice.name else []), *(choice.allowed or ())):
         if name not in names:
+            known = ", ".join(f"`{name}`" for name in names) or "none"
             raise InvalidRequest(
                 f"tool_choice names `{name}`, which is not among the tools; declared: {known}", param="tool_choice"
             )

@@ -297,7 +297,7 @@ class Engine:
         self.seal = Seal(store)
         self._guard = Guard()
         self._run_provider = self._guard.find_runner(provider)
-        self._steps = tuple([(step, self._guard.find_runner(step)) for step in steps])
+        self._steps = tuple([(step, self._guard.find_runner(step) == self._guard.run_in_place) for step in steps])
         self._releasing = tuple([step for step in steps if type(step).release is not OrderStep.release])
         self._gate = Gate(policies, self._guard, checks)
         self._executors = tuple(executors)
@@ -442,9 +442,9 @@ class Engine:
 
         async def run_steps(order: RunSpec) -> RunSpec:
             nonlocal step_name
-            for step, run in self._steps:
-                step_name = step.name
-                prepared: object = await run(step.prepare(order, context))
+            for step, is_in_place in self._steps:
+                step_name, work = step.name, step.prepare(order, context)
+                prepared: object = await (work if is_in_place else self._guard.run(work))
                 if not isinstance(prepared, RunSpec):
                     raise TypeError(f"the order step `{step.name}` returned {prepared!r:.80} instead of an order")
                 order = prepared

@@ -19,6 +19,7 @@ from mainspring.http.auth import AuthMiddleware, Keys, find_path
 from mainspring.http.endpoints import Endpoint, Handler, ScopeTable
 from mainspring.http.faults import Fault, fault_response, json_response
 from mainspring.http.openapi import build_document
+from mainspring.http.requests import ApiRequest
 
 log = getLogger(__name__)
 
@@ -76,7 +77,7 @@ class Dispatcher:
         if scope["type"] != "http":
             await self._router(scope, receive, send)
             return
-        request = Request(scope, receive, send)
+        request = ApiRequest(scope, receive, send)
         try:
             response = await self._answer(request)
         except (Fault, MainspringError) as error:

@@ -128,15 +128,24 @@ class Wire:
         self._asked: dict[str, FunctionCall] = {}
         self._clients: ClientTools | None = None
         self._is_running = False
+        self._text: tuple[str, int, _Part] | None = None
+        """The part of which the last record was a text delta, with its item and its index: the next one goes on with it."""
 
     def add(self, record: Recorded, run: Run) -> None:
         """Tells what this record adds; `run` is the run after it."""
-        if self._held or (type(record.event) is ItemStarted and self._is_servers(record.event.item)):
-            self._held.append((record, run))
-            self._release(run)
+        event, text, frames = record.event, self._text, self.frames
+        if text is not None and type(event) is TextDelta and event.item_id == text[0] and event.index == text[1]:
+            text[2].said.append(event.delta)
+            chances = b',"logprobs":%b,"sequence_number":%d}\n\n' % (_encode(event.logprobs or ()), len(frames))
+            frames.append(text[2].head + _encode(event.delta) + chances)
         else:
-            self._tell_record(record, run)
-        self.ends.append(len(self.frames))
+            self._text = None
+            if self._held or (type(event) is ItemStarted and self._is_servers(event.item)):
+                self._held.append((record, run))
+                self._release(run)
+            else:
+                self._tell_record(record, run)
+        self.ends.append(len(frames))
 
     def _release(self, run: Run) -> None:
         """Tells what was held back, once it is known of every call of the turn whether a person is asked about it: then the
@@ -378,6 +387,8 @@ class Wire:
     def _delta(self, id_: str, key: tuple[bool, int], kind: str, delta: str, logprobs: tuple[Json, ...] = ()) -> None:
         opened = self._open[id_]
         part = opened.parts.get(key) or self._open_part(id_, opened, key, kind)
+        if kind == "output_text":
+            self._text = id_, key[1], part
         part.said.append(delta)
         chances = b',"logprobs":' + (_encode(logprobs) if logprobs else b"[]") if kind == "output_text" else b""
         self.frames.append(part.head + _encode(delta) + chances + b',"sequence_number":%d}\n\n' % len(self.frames))

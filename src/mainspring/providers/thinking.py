@@ -4,7 +4,7 @@ No model is asked for its name: whoever begins with such a tag thinks, and whoev
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from re import Match
 from typing import Final
 
@@ -23,10 +23,9 @@ class TagSplitter:
     """Tells reasoning from text by its tags, however the pieces are cut. Only a text that begins with a tag has reasoning, or one
     that `is_begun`: the prompt has opened it."""
 
-    __slots__ = ("_channels", "_close", "_held", "_is_begun", "_is_fresh", "_place", "_tags")
+    __slots__ = ("_channels", "_close", "_held", "_is_begun", "_is_fresh", "_place")
 
-    def __init__(self, tags: Sequence[tuple[str, str]] = THINK_TAGS, *, is_begun: bool = False) -> None:
-        self._tags = tags
+    def __init__(self, *, is_begun: bool = False) -> None:
         self._is_begun = is_begun
         self._close = ""
         self._channels: ChannelSplitter | None = None
@@ -43,6 +42,10 @@ class TagSplitter:
             return
         if self._place == "before":
             begun = held.lstrip()
+            if begun and begun[0] not in _FIRST and not self._is_begun and "</think>" not in begun:
+                self._place = "after"
+                yield False, held
+                return
             if any(len(begun) < len(tag) and tag.startswith(begun) for tag in self._list_openings()):
                 self._held = held
                 return
@@ -50,7 +53,7 @@ class TagSplitter:
                 self._channels = ChannelSplitter()
                 yield from self._channels.feed(begun)
                 return
-            tags = next((tags for tags in self._tags if begun.startswith(tags[0])), None)
+            tags = next((tags for tags in THINK_TAGS if begun.startswith(tags[0])), None)
             if tags is None and (closed := find_unopened(begun)):
                 yield True, closed[1]
                 held = self._enter("after", begun[closed.end() :])
@@ -85,7 +88,7 @@ class TagSplitter:
     def _list_openings(self) -> Iterator[str]:
         yield from CHANNELS
         yield "</think>\n"
-        yield from [tags[0] for tags in self._tags]
+        yield from [tags[0] for tags in THINK_TAGS]
 
     def _enter(self, place: str, rest: str) -> str:
         self._place, self._is_fresh = place, True
@@ -173,3 +176,4 @@ _MOST_HEADER: Final = 500
 _TOKEN: Final = re.compile(r"<\|(?:start|channel|constrain|message|end|return|call)\|>")
 _HALF_TOKEN: Final = re.compile(r"<(?:\|(?:[a-z]{1,9}\|?)?)?\Z")
 _RECIPIENT: Final = re.compile(r"\bto=(?:functions\.)?([\w.:-]+)")
+_FIRST: Final = frozenset([opening[0] for opening in (*CHANNELS, "</think>", *[tag for tag, _ in THINK_TAGS])])

@@ -131,7 +131,13 @@ class TurnBuilder(TurnEvents):
         if logprobs:
             self._logprobs += logprobs
         if self._tagged is None:
-            self._say(delta if self._leaks is None else self._leaks.feed(delta))
+            words, message = delta if self._leaks is None else self._leaks.feed(delta), self._message
+            if words and message is not None and self._last is message and message.is_text and not self._logprobs:
+                # The token path: more of the text that was said last.
+                message.parts[-1].pieces.append(words)
+                self._events.append(events.TextDelta(message.id, words, len(message.parts) - 1))
+            else:
+                self._say(words)
             return
         if self._is_begun and self._last is not None and not self._has_text:
             # It came in a field of its own.
@@ -354,6 +360,10 @@ class _MessageDraft(Struct, eq=False):
             self.parts.append(_PartDraft(kind))
         self.parts[-1].pieces.append(delta)
         return len(self.parts) - 1
+
+    @property
+    def is_text(self) -> bool:
+        return bool(self.parts) and self.parts[-1].kind == "text"
 
     def note(self, annotation: Json) -> int:
         index = self.piece("text", "")
