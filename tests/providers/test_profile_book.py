@@ -8,7 +8,9 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.ports import LearnedProfile, ProfileFact, ProfileValue
 from mainspring.providers.chat.provider import Chat
 from mainspring.providers.profile_book import LEARNED_SECONDS, ProfileBook
+from mainspring.providers.profile_documents import KIND, StoredProfiles
 from mainspring.providers.profiles import NEUTRAL, ModelProfile, find_profile, list_values, load_shipped
+from mainspring.storage.memory_runs import MemoryStore
 
 HERE = "http://here/v1"
 
@@ -117,6 +119,23 @@ async def test_a_store_is_read_once_however_often_a_model_is_asked() -> None:
         await book.load()
         book.find("m")
     assert documents.reads == 1
+
+
+async def test_two_processes_on_one_store_keep_what_both_have_learned() -> None:
+    store = MemoryStore()
+    books = [ProfileBook(HERE, "here") for _ in range(3)]
+    for book in books:
+        book.open(StoredProfiles(store))
+    for book in books[:2]:
+        await book.load()
+    for book, field in zip(books, ("stream_options", "temperature"), strict=False):
+        book.learn("m", {field: False}, "refused")
+        await book.close()
+    await books[2].load()
+    assert books[2].find("m") == ModelProfile(stream_options=False, temperature=False)
+    books[2].forget("m")
+    await books[2].close()
+    assert not await store.documents(KIND)
 
 
 async def test_what_another_version_has_learned_and_cannot_be_used_is_left_aside() -> None:

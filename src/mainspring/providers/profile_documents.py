@@ -1,12 +1,14 @@
 """What was learned of models, as documents of the store: the operator's, of no tenant."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from hashlib import blake2b
 from logging import getLogger
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from mainspring.core.errors import StoreError
 from mainspring.core.items import encode
@@ -46,11 +48,23 @@ class StoredProfiles:
         while self._pending:
             pending, self._pending = self._pending, {}
             try:
-                await self._store.put([Document(KIND, id, encode(each)) for id, each in pending.items() if each.facts])
-                for id in [id for id, each in pending.items() if not each.facts]:
-                    await self._store.remove(KIND, id)
+                for id, each in pending.items():
+                    if each.facts:
+                        await self._store.put([Document(KIND, id, encode(await self._merge(id, each)))])
+                    else:
+                        await self._store.remove(KIND, id)
             except StoreError as error:
                 log.warning("what was learned of models cannot be kept: %s", error.message)
+
+    async def _merge(self, id: str, learned: LearnedProfile) -> LearnedProfile:
+        """What was learned, with what another process on this store has learned of the same server meanwhile."""
+        document = await self._store.get(KIND, id)
+        known = None if document is None else _decode(document)
+        if known is None or known.server != learned.server:
+            return learned
+        now = time.time()
+        kept = {field: fact for field, fact in known.facts.items() if fact.until is None or now < fact.until}
+        return replace(learned, facts={**kept, **learned.facts})
 
 
 def _make_id(learned: LearnedProfile) -> str:
