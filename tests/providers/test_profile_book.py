@@ -89,11 +89,14 @@ async def test_two_backends_with_one_model_do_not_mix() -> None:
         assert (await open_book(documents, clock, url)).find("m") == known
 
 
-async def test_another_server_at_the_same_address_is_not_held_to_what_the_last_one_showed() -> None:
+@pytest.mark.parametrize("is_met", [True, False])
+async def test_another_server_at_the_same_address_is_not_held_to_what_the_last_one_showed(is_met: bool) -> None:
     documents, clock = Documents(), Clock()
     book = await open_book(documents, clock)
-    book.meet("uvicorn")
+    if is_met:
+        book.meet("uvicorn")
     book.learn("m", {"stream_options": False}, "refused")
+    book.meet("uvicorn")
     later = await open_book(documents, clock)
     later.meet("")
     later.meet("uvicorn/0.30")

@@ -109,12 +109,13 @@ class ProfileBook:
         name = server.partition("/")[0].strip()[:_MOST_NAME]
         if not name or name == self._server:
             return
-        if self._server:
-            for model in [model for model, facts in self._learned.items() if facts]:
-                log.warning("what was learned of %s is forgotten: another server answers at %s", model, self.backend)
-                self._keep(model, {})
-        self._server = name
+        was, self._server = self._server, name
         self._entries.clear()
+        for model, facts in [(model, facts) for model, facts in self._learned.items() if facts]:
+            if was:
+                log.warning("what was learned of %s is forgotten: another server answers at %s", model, self.backend)
+            # What was learned from the first answer has no server yet.
+            self._keep(model, {} if was else facts)
 
     def _gather(self, model: str) -> _Entry:
         now = self._clock()

@@ -60,7 +60,7 @@ class StoredProfiles:
         """What was learned, with what another process on this store has learned of the same server meanwhile."""
         document = await self._store.get(KIND, id)
         known = None if document is None else _decode(document)
-        if known is None or known.server != learned.server:
+        if known is None or known.server not in ("", learned.server):
             return learned
         now = time.time()
         kept = {field: fact for field, fact in known.facts.items() if fact.until is None or now < fact.until}
