@@ -344,9 +344,29 @@ async def test_closing_the_client_breaks_off_what_is_under_way() -> None:
         reading = asyncio.create_task(answer.read())
         await asyncio.sleep(0)
         await client.close()
-        with pytest.raises(Disconnected):
+        with pytest.raises(HttpError, match="closed"):
             await reading
         await until(lambda: server.open == 0)
+
+
+async def test_what_is_asked_on_a_kept_connection_is_not_asked_again_when_the_client_is_closed() -> None:
+    asked = asyncio.Event()
+
+    async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(OK)
+        await read_request(reader)
+        asked.set()
+        await reader.read()
+
+    async with serve(answer_once) as server, opened() as client:
+        await ask(client, server.url, b"{}")
+        asking = asyncio.create_task(ask(client, server.url, b"{}"))
+        await asked.wait()
+        await client.close()
+        with pytest.raises(HttpError, match="closed"):
+            await asking
+        assert len(server.asked) == 1
 
 
 # Sending

@@ -185,8 +185,9 @@ class Answer:
         self.wake()
 
     def wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     def _take(self) -> bytes:
         """The bytes that wait, up to `HIGH_BYTES` of them."""
@@ -204,19 +205,17 @@ class Answer:
             self._connection.resume()
         return data
 
-    async def _wait(self) -> None:
+    def _wait(self) -> "asyncio.Future[None]":
+        """Is done when something happens. To be awaited at once."""
         self._since = self._loop.time()
         self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        return self._waiter
 
     def _watch(self) -> None:
         """Ends an answer for which somebody has waited too long. One timer serves it all: waiting costs no more than a look at
         the clock."""
         now = self._loop.time()
-        since = now if self._waiter is None else self._since
+        since = now if self._waiter is None or self._waiter.done() else self._since
         if now < since + self._seconds:
             self._timer = self._loop.call_at(since + self._seconds, self._watch)
         else:
@@ -258,12 +257,13 @@ class Connection(asyncio.Protocol):
         return not self.transport.is_closing()
 
     def close(self) -> None:
-        """Closes the connection, and breaks off its answer."""
-        self.connection_lost(ConnectionAbortedError("the client was closed"))
-        self.transport.abort()
+        """Closes the connection, and breaks off its answer, which nobody is to ask for again."""
+        if self._answer is not None:
+            self._answer.fail(HttpError("the client was closed"))
+        self.abort()
 
     def resume(self) -> None:
-        if self._is_paused:
+        if self._is_paused and self.is_open:
             self._is_paused = False
             self.transport.resume_reading()
 

@@ -6,7 +6,7 @@ closes its connection; one that was read to its end leaves the connection to the
 
 import re
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import closing, suppress
 from functools import lru_cache
 from typing import TypeVar
@@ -206,11 +206,12 @@ class HttpReply:
             why = shorten_line(str(error), 200)
             raise Unavailable(f"the connection to {self.url} broke within its answer ({why}); try again") from error
 
-    async def more(self, *, is_complete: bool) -> bytes:
+    def more(self, *, is_complete: bool) -> Awaitable[bytes]:
         """What `read` returns, until the answer is complete. What follows it must arrive within `LAST_SECONDS` in all, and a
         connection that breaks there counts as its end."""
-        if not is_complete:
-            return await self.read()
+        return self._read_rest() if is_complete else self.read()
+
+    async def _read_rest(self) -> bytes:
         if self._until is None:
             self._until = anyio.current_time() + LAST_SECONDS
         with anyio.CancelScope(deadline=self._until), suppress(Unavailable):
