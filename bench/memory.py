@@ -92,7 +92,7 @@ async def recall(memory: Memory) -> None:
             fits = " OR ".join(["content LIKE ?"] * len(words)) or "TRUE"
             sql = f"SELECT id FROM observations WHERE tenant = '' AND ({fits}) ORDER BY at DESC"
             values = [f"%{word}%" for word in words]
-            return await database.read(lambda connection: connection.execute(sql, values).fetchmany(10))
+            return await database.read(lambda connection: connection.execute(sql, values).fetchall()[:10])
 
         async def plain(query: str = query) -> object:
             sql = (

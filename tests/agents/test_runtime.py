@@ -19,7 +19,7 @@ from mainspring.core.events import Reason
 from mainspring.core.items import FunctionCallOutput, InputFile, Message, Usage, text_of, user
 from mainspring.core.spec import CONFIRM, Caller
 from mainspring.features.agents.agent_result import AgentResult, ToolLoopConfig, ToolLoopResult, read_state
-from mainspring.features.memory.memory import NoMemory
+from mainspring.features.memory.no_memory import NoMemory
 from mainspring.features.memory.recall import Recalled
 from mainspring.providers.scripted import Scripted, call, calls, empty, refuse, say, stall, turn
 from mainspring.providers.scripted import fail as failing

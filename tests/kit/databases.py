@@ -10,6 +10,11 @@ from pathlib import Path
 _SERVED: dict[Path, str] = {}
 
 
+def find_served() -> str | None:
+    """The database of a server that the running test works on, if it does."""
+    return next(iter(_SERVED.values()), None)
+
+
 def database_in(folder: Path, name: str = "runs.db") -> str:
     return _SERVED.get(folder) or str(folder / name)
 

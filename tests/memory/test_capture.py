@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from mainspring.features.memory.observation import Observation
 from mainspring.ports import Ask, Verdict
 from mainspring.providers.scripted import Scripted, call, calls, empty, fail, refuse, say, turn
 from mainspring.storage.memory_runs import MemoryStore
+from mainspring.storage.sql import SqlConnection
 
 
 @tool
@@ -316,11 +318,16 @@ async def test_a_crash_leaves_a_sign_and_a_close_does_not(tmp_path: Path) -> Non
     await crashed.close()
 
 
+def _trace(connection: SqlConnection, tell: Callable[[str], None]) -> None:
+    assert isinstance(connection, sqlite3.Connection)
+    connection.set_trace_callback(tell)
+
+
 async def test_observations_are_written_in_few_transactions(tmp_path: Path) -> None:
     path = tmp_path / "memory.db"
     async with a_memory(path) as memory:
         statements: list[str] = []
-        await memory._database.read(lambda connection: connection.set_trace_callback(statements.append))
+        await memory._database.read(_trace, statements.append)
         for number in range(200):
             await memory.capture._keep(seen(f"fact {number}", id=f"obs_{number}"))
     assert statements.count("COMMIT") <= 3

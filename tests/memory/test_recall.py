@@ -13,9 +13,10 @@ from tests.memory.world import NOW, a_memory, seen
 
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.tokens import tokens_of_text
-from mainspring.features.memory import observation_rows as rows
-from mainspring.features.memory.memory import Memory, NoMemory
+from mainspring.features.memory.memory import Memory
+from mainspring.features.memory.no_memory import NoMemory
 from mainspring.features.memory.observation import Observation
+from mainspring.features.memory.word_index import COMMON
 
 CALL = {"tool": "weather", "arguments": '{"city":"Paris"}'}
 
@@ -24,6 +25,10 @@ async def kept(memory: Memory, *observations: Observation) -> list[str]:
     return [await memory.record(each) for each in observations]
 
 
+on_both = pytest.mark.usefixtures("each_database")
+
+
+@on_both
 @pytest.mark.requirement("C4")
 async def test_an_agent_is_reminded_of_five_at_most_each_on_an_index_line_with_its_citation() -> None:
     async with a_memory() as memory:
@@ -36,6 +41,7 @@ async def test_an_agent_is_reminded_of_five_at_most_each_on_an_index_line_with_i
         assert await memory.recall("plants", tenant="", agent="another") == []
 
 
+@on_both
 async def test_the_three_levels_tell_more_and_more_and_what_that_costs() -> None:
     content = "It is sunny in Paris. " + "Bring a hat. " * 50
     observation = seen(content, event_type="tool_call", metadata=CALL, tags=("travel", "sky", "france", "summer"))
@@ -58,6 +64,7 @@ async def test_the_three_levels_tell_more_and_more_and_what_that_costs() -> None
     assert index.tokens < timeline.tokens < full.tokens
 
 
+@on_both
 async def test_the_better_and_the_newer_come_first() -> None:
     year = 365 * 86_400
     async with a_memory(keep_days=10_000) as memory:
@@ -73,6 +80,7 @@ async def test_the_better_and_the_newer_come_first() -> None:
     assert found[0].score > found[1].score > found[2].score
 
 
+@on_both
 async def test_words_are_found_in_any_form_in_arguments_and_in_tags() -> None:
     async with a_memory() as memory:
         await kept(
@@ -93,14 +101,15 @@ async def test_words_are_found_in_any_form_in_arguments_and_in_tags() -> None:
             assert [each.citation for each in await memory.search(query, tenant="")] == [id], query
 
 
+@on_both
 async def test_a_rare_word_is_found_however_old_behind_more_than_a_thousand_common_ones() -> None:
     async with a_memory() as memory:
         await kept(
             memory,
             seen("the build number of the walrus", id="rare"),
             seen("the build is broken", id="both"),
-            *[seen(f"the build {n}", id=f"b{n}") for n in range(rows.COMMON)],
-            *[seen(f"is broken {n}", id=f"c{n}") for n in range(rows.COMMON)],
+            *[seen(f"the build {n}", id=f"b{n}") for n in range(COMMON)],
+            *[seen(f"is broken {n}", id=f"c{n}") for n in range(COMMON)],
         )
         rare = await memory.search("What is the build of the walrus?", tenant="", top_k=3)
         assert [each.citation for each in rare] == ["rare"]
@@ -109,6 +118,7 @@ async def test_a_rare_word_is_found_however_old_behind_more_than_a_thousand_comm
         assert (await memory.search("build broken", tenant="", top_k=1))[0].citation == "both"
 
 
+@on_both
 async def test_agent_and_session_narrow_a_search() -> None:
     async with a_memory() as memory:
         await kept(memory, *[seen("bread", id=f"{a}{s}", agent_name=a, session_id=s) for a in "xy" for s in "12"])
@@ -119,6 +129,7 @@ async def test_agent_and_session_narrow_a_search() -> None:
             assert {each.citation for each in await memory.search(query, tenant="", session="1")} == {"x1", "y1"}
 
 
+@on_both
 async def test_a_query_without_words_finds_the_newest() -> None:
     async with a_memory() as memory:
         await kept(memory, *[seen(f"fact {n}", id=str(n)) for n in range(5)])
@@ -126,6 +137,7 @@ async def test_a_query_without_words_finds_the_newest() -> None:
             assert [each.citation for each in await memory.search(query, tenant="", top_k=2)] == ["4", "3"]
 
 
+@on_both
 @pytest.mark.parametrize(
     "query",
     [
@@ -245,6 +257,7 @@ async def test_a_file_of_the_first_version_is_bound_too(tmp_path: Path) -> None:
         assert [each.citation for each in await memory.search("", tenant="")] == ["8", "7", "6", "5", "4"]
 
 
+@on_both
 async def test_forgetting_takes_one_session_or_one_tenant_and_nothing_comes_back() -> None:
     async with a_memory() as memory:
         happened = time.time() - 60
@@ -285,6 +298,7 @@ async def test_what_somebody_records_is_kept_or_refused(tmp_path: Path) -> None:
         assert await memory.search("bread", tenant="c") == []
 
 
+@on_both
 async def test_a_tenant_that_says_much_does_not_displace_another() -> None:
     async with a_memory(keep_observations=50) as memory:
         await kept(memory, *[seen(f"mine {n}", tenant="a") for n in range(40)])

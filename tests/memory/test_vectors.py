@@ -13,17 +13,21 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.kit.databases import database_in
+from tests.kit.postgres import Postgres
 from tests.memory.world import a_memory, embeddings, seen, vector
 
 from mainspring import Engine
 from mainspring.core.errors import BadOutput, InvalidRequest, RateLimited, Refused, Unauthorized, Unavailable
 from mainspring.features.memory.memory import Memory
-from mainspring.features.memory.observation_rows import Hit, ObservationScope
+from mainspring.features.memory.observation_rows import Hit
 from mainspring.features.memory.openai_embedder import OpenAIEmbedder
 from mainspring.features.memory.recall import fuse_rankings
 from mainspring.features.memory.vectors import PlacedVector, Vectors
+from mainspring.features.memory.word_index import ObservationScope
 from mainspring.ports import Embedder
 from mainspring.providers.scripted import Scripted, say
+from mainspring.storage.location import parse_location
 
 
 async def citations(memory: Memory, query: str, tenant: str = "", **options: object) -> list[str]:
@@ -120,8 +124,9 @@ async def test_many_are_embedded_in_batches() -> None:
         assert len(backend.asked) <= 5
 
 
+@pytest.mark.usefixtures("each_database")
 async def test_another_model_makes_all_vectors_anew(tmp_path: Path) -> None:
-    path = tmp_path / "memory.db"
+    path = parse_location(database_in(tmp_path, "memory.db"))
 
     class Other(OpenAIEmbedder):
         """The same words in a space of another size."""
@@ -139,8 +144,9 @@ async def test_another_model_makes_all_vectors_anew(tmp_path: Path) -> None:
         assert await citations(memory, "wheels", top_k=1) == ["car"]
 
 
+@pytest.mark.usefixtures("each_database")
 async def test_forgetting_and_retention_reach_the_vectors(tmp_path: Path) -> None:
-    path = tmp_path / "memory.db"
+    path = parse_location(database_in(tmp_path, "memory.db"))
     async with embeddings() as backend:
         async with a_memory(path, **backend.options()) as memory:
             for number in range(6):
@@ -276,3 +282,25 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_model_without_an_address_is_refused() -> None:
     with pytest.raises(InvalidRequest, match=r"memory\.embedding_url"):
         a_memory(embedding_model="tiny")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_extension", [False, True])
+async def test_on_a_server_the_nearest_are_found_with_and_without_pgvector(postgres: Postgres, has_extension: bool) -> None:
+    url = postgres.database()
+    if has_extension:
+        postgres.psql(url, "CREATE EXTENSION vector;")
+    async with Memory(parse_location(url), redact=lambda text, most: text, embedder=Local()) as memory:
+        for number, text in enumerate(["a car", "rain and a car", "a loaf", "rain"]):
+            await memory.record(seen(text, id=str(number), tenant="ab"[number == 3], session_id=str(number)))
+        await memory.settle()
+        near = await memory._vectors.find_nearest(vector("car"), ObservationScope("a"), 10)
+        assert [hit.id for hit in near] == ["0", "1", "2"]
+        assert near[0].score == pytest.approx(0.0, abs=1e-6)
+        assert [hit.id for hit in await memory._vectors.find_nearest(vector("car"), ObservationScope("a", session="1"), 1)] == [
+            "1"
+        ]
+        assert await memory._vectors.find_nearest([1.0, 2.0], ObservationScope("a"), 10) == []
+        assert await citations(memory, "vehicle", "a", top_k=1) == ["0"]
+        await memory.forget(tenant="a", session="0")
+        assert [hit.id for hit in await memory._vectors.find_nearest(vector("car"), ObservationScope("a"), 10)] == ["1", "2"]

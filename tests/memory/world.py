@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 from aiohttp import web
 from msgspec.structs import replace
+from tests.kit.databases import find_served
 
 from mainspring.features.memory.memory import Memory, build_memory
 from mainspring.features.memory.observation import Observation
 from mainspring.features.memory.settings import MemorySettings
+from mainspring.storage.location import Location
 
 NOW = 1_800_000_000.0
 
@@ -29,9 +31,9 @@ def seen(content: str, **fields: Any) -> Observation:
     return replace(base, **fields)
 
 
-def a_memory(path: Path | None = None, **options: Any) -> Memory:
+def a_memory(path: Path | Location | None = None, **options: Any) -> Memory:
     """A memory as the server makes one: with the engine's own redaction."""
-    return build_memory(path, MemorySettings(enabled=True, **options))
+    return build_memory(path or find_served(), MemorySettings(enabled=True, **options))
 
 
 class Embeddings:

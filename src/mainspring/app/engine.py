@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import Final, Literal, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Final, Literal, Self, TypedDict, Unpack
 
 from anyio import CancelScope
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -50,7 +50,7 @@ from mainspring.features.budgets.limits import LimitsStep
 from mainspring.features.budgets.plan import Admission, Plan
 from mainspring.features.governance.injection import InjectionFlagsStep
 from mainspring.features.governance.tool_policies import AnswerFormatCheck, ToolStatus, fill_standard_slots
-from mainspring.features.memory.memory import Memory, NoMemory, build_memory
+from mainspring.features.memory.no_memory import NoMemory
 from mainspring.features.models.model_choice import WindowStep, resolve_provider
 from mainspring.features.skills.skill_folder import SkillFolders
 from mainspring.features.skills.skill_prompt import SkillListStep
@@ -76,6 +76,9 @@ from mainspring.tools.mcp.mcp_tools_step import McpToolsStep
 from mainspring.tools.registry import Registry
 from mainspring.tools.schema import Validators
 from mainspring.tools.tool_search import ToolSearch
+
+if TYPE_CHECKING:
+    from mainspring.features.memory.memory import Memory
 
 DAY: Final = 86_400.0
 
@@ -174,7 +177,7 @@ class Engine:
         executors: Sequence[ToolExecutor] = (),
         policies: Sequence[CallPolicy] | PolicySlots = (),
         sinks: Sequence[Sink] = (),
-        memory: Memory | NoMemory | bool = False,
+        memory: "Memory | NoMemory | bool" = False,
         exporter: Exporter | None = None,
         mcp: McpTools | None = None,
         builtins: BuiltinTools | None = None,
@@ -195,7 +198,7 @@ class Engine:
         self.builtins = builtins or BuiltinTools()
         self.mcp = mcp or McpTools()
         location = None if database is None else parse_location(database)
-        self.memory: Memory | NoMemory = build_memory(location) if memory is True else memory or NoMemory()
+        self.memory: Memory | NoMemory = _build_memory(location) if memory is True else memory or NoMemory()
         self.skills = SkillFolders(skills)
         self._exporter, self.parts = exporter, tuple(parts)
         self._event_sinks: tuple[Sink, ...] = (*sinks, *self.memory.sinks, *[sink for part in parts for sink in part.sinks])
@@ -338,7 +341,7 @@ class Engine:
         """Who is told of whole runs."""
         return [
             TraceObserver(self.metrics, self._exporter),
-            *([self.memory] if isinstance(self.memory, Memory) else []),
+            *([] if isinstance(self.memory, NoMemory) else [self.memory]),
             *[observer for part in self.parts for observer in part.observers],
         ]
 
@@ -379,7 +382,7 @@ class Engine:
                 if part.lifespan is not None:
                     with blame_part(part.name, "start"):
                         await stack.enter_async_context(part.lifespan(self.host))
-            if isinstance(self.memory, Memory):
+            if not isinstance(self.memory, NoMemory):
                 await self.memory.catch_up(self.core)
             self._running = stack.pop_all()
 
@@ -517,6 +520,12 @@ class Engine:
     def _opened_portal(self) -> BlockingPortal:
         assert self._portal is not None
         return self._portal
+
+
+def _build_memory(location: Location | None) -> "Memory":
+    from mainspring.features.memory.memory import build_memory  # brings along a database
+
+    return build_memory(location)
 
 
 async def _next_or_none(pieces: AsyncIterator[str]) -> str | None:

@@ -32,7 +32,7 @@ from mainspring.features.budgets.amounts import Amounts
 from mainspring.features.budgets.budget import AutonomyBudget
 from mainspring.features.budgets.budget_policy import apply_budget, measure_use, read_budget
 from mainspring.features.governance.injection import refuse_injection
-from mainspring.features.memory.capture import SESSION, TAGS, find_session
+from mainspring.features.memory.observation import SESSION, TAGS, find_session
 from mainspring.ports import CallContext, RunHandle, Runs, ToolCall, ToolResult
 
 KEPT: Final = 0.2

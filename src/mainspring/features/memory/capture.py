@@ -22,16 +22,14 @@ from mainspring.core.events import CallJudged, Event, Recorded, ToolEnded, TurnE
 from mainspring.core.ids import random_id
 from mainspring.core.items import FunctionCall, Json, Message, Refusal, flaw, text_of
 from mainspring.core.run import Run
-from mainspring.core.spec import RunSpec
-from mainspring.features.memory.observation import RUN, Cleaner, EventType, Observation, Redact
-from mainspring.features.memory.observation_rows import Added, ObservationScope, add, load
+from mainspring.features.memory.observation import RUN, Cleaner, EventType, Observation, Redact, find_session, find_tags
+from mainspring.features.memory.observation_rows import Added, add, load
+from mainspring.features.memory.word_index import ObservationScope
 from mainspring.ports import Retell
-from mainspring.storage.sqlite import Database
+from mainspring.storage.sql import SqlWorker
 
 log = getLogger(__name__)
 
-TAGS: Final = "tags"
-SESSION: Final = "session_id"
 DELAY: Final = 0.05
 MOST_PENDING: Final = 1_000
 MOST_PRIVATE: Final = 1_000
@@ -47,7 +45,7 @@ class ObservationCapture:
 
     hears = frozenset({TurnEnded, ToolEnded, CallJudged})
 
-    def __init__(self, database: Database, most: int, redact: Redact, after_write: Callable[[Added], Awaitable[None]]) -> None:
+    def __init__(self, database: SqlWorker, most: int, redact: Redact, after_write: Callable[[Added], Awaitable[None]]) -> None:
         self._database, self._most = database, most
         self._cleaner = Cleaner(redact)
         self._after_write = after_write
@@ -249,16 +247,3 @@ def _observation(run: Run, kind: EventType, content: str, what: Json) -> Observa
         timestamp=run.clock,
         tenant=spec.tenant,
     )
-
-
-def find_session(spec: RunSpec) -> str:
-    """What the run says it belongs to, else its conversation, else itself."""
-    if session := spec.metadata.get(SESSION):
-        return session
-    return spec.conversation.id if spec.conversation is not None else spec.id
-
-
-def find_tags(spec: RunSpec) -> tuple[str, ...]:
-    """The tags of a run's observations: those in its metadata, between commas."""
-    given = [tag.strip() for tag in spec.metadata.get(TAGS, "").split(",")]
-    return (*[tag for tag in given if tag], *(() if spec.store else ("unstored",)))

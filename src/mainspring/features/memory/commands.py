@@ -12,7 +12,7 @@ from mainspring.cli.output import clean, write_lines
 from mainspring.core.errors import InvalidRequest
 from mainspring.features.memory.memory import Memory
 from mainspring.features.memory.recall import LEVELS, render_observation
-from mainspring.storage.location import Location, find_file
+from mainspring.storage.location import Location
 
 app = typer.Typer()
 
@@ -74,4 +74,4 @@ async def forget(
 
 def _open_memory(database: Location) -> Memory:
     """A memory that prunes nothing: how much is kept is for the settings to say. Raises `InvalidRequest` if there is no file."""
-    return Memory(find_file(check_database(database), "a memory"), keep_days=math.inf, keep_observations=sys.maxsize)
+    return Memory(check_database(database), keep_days=math.inf, keep_observations=sys.maxsize)

@@ -12,10 +12,11 @@ from typing import Final
 
 from mainspring.core.errors import MainspringError, Refused
 from mainspring.features.memory.observation import Observation
-from mainspring.features.memory.observation_rows import Hit, ObservationScope, list_unembedded, mark_embedded
-from mainspring.features.memory.vectors import PlacedVector, Vectors
+from mainspring.features.memory.observation_rows import Hit, list_unembedded, mark_embedded
+from mainspring.features.memory.vectors import PlacedVector, VectorStore
+from mainspring.features.memory.word_index import ObservationScope
 from mainspring.ports import Embedder
-from mainspring.storage.sqlite import Database
+from mainspring.storage.sql import SqlWorker
 
 log = getLogger(__name__)
 
@@ -27,7 +28,7 @@ PAUSE: Final = 30.0
 class Embedding:
     """Embeds what waits. `run` works until `stop`; `wake` tells it that there is something new."""
 
-    def __init__(self, embedder: Embedder, database: Database, vectors: Vectors) -> None:
+    def __init__(self, embedder: Embedder, database: SqlWorker, vectors: VectorStore) -> None:
         self._embedder, self._database, self._vectors = embedder, database, vectors
         self._wanted, self._is_stopped, self._has_failed = Event(), Event(), False
         self._working = Lock()

@@ -1,8 +1,8 @@
-"""The memory of an engine: capture, recall and forgetting, over one file. `NoMemory` stands for one that is switched off."""
+"""The memory of an engine: capture, recall and forgetting, over one database."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from logging import getLogger
 from pathlib import Path
@@ -18,16 +18,18 @@ from mainspring.core.redact import make_presentable
 from mainspring.core.run import Run
 from mainspring.engine.engine import Engine
 from mainspring.features.memory import observation_rows as rows
-from mainspring.features.memory.capture import ObservationCapture, find_session
+from mainspring.features.memory.capture import ObservationCapture
 from mainspring.features.memory.embedding import Embedding
-from mainspring.features.memory.observation import Observation, Redact, make_storable
-from mainspring.features.memory.observation_rows import Added, ObservationScope
+from mainspring.features.memory.observation import Observation, Redact, find_session, make_storable
+from mainspring.features.memory.observation_rows import Added
 from mainspring.features.memory.recall import LEVELS, MOST_RESULTS, TOP_K, Level, Recalled, fuse_rankings, render_recalled
+from mainspring.features.memory.server_memory import SERVED_MEMORY, ServerVectors
 from mainspring.features.memory.settings import MemorySettings
-from mainspring.features.memory.vectors import Vectors, check_installed
+from mainspring.features.memory.vectors import Vectors, VectorStore, check_installed
+from mainspring.features.memory.word_index import ObservationScope
 from mainspring.ports import Embedder, Filter, Retell, RunObserver, Sink
-from mainspring.storage.location import Location, find_file, parse_location
-from mainspring.storage.sqlite import Database
+from mainspring.storage.location import Location, parse_location
+from mainspring.storage.sql import SqlWorker, choose_database
 
 log = getLogger(__name__)
 
@@ -63,7 +65,7 @@ class Memory(RunObserver):
 
     def __init__(
         self,
-        path: Path | None = None,
+        place: Path | Location | None = None,
         *,
         redact: Redact = redact_text,
         embedder: Embedder | None = None,
@@ -72,10 +74,11 @@ class Memory(RunObserver):
     ) -> None:
         if not keep_days > 0 or keep_observations < 1:
             raise InvalidRequest(f"keep_days and keep_observations must be above 0, not {keep_days:g} and {keep_observations}")
-        if embedder is not None:
+        location = None if place is None else parse_location(place)
+        self._database = choose_database(location, rows.MEMORY, SERVED_MEMORY)
+        self._vectors = _choose_vectors(location, self._database)
+        if embedder is not None and isinstance(self._vectors, Vectors):
             check_installed()
-        self._database = Database(path, rows.MEMORY)
-        self._vectors = Vectors(None if path is None else path.with_name(f"{path.name}-vectors"))
         self._embedder = embedder
         self._keep_seconds, self._keep_observations = keep_days * DAY, keep_observations
         self._embedding: Embedding | None = None
@@ -275,17 +278,11 @@ class Memory(RunObserver):
         return await self._database.write(rows.add_writer, token=self._token, now=time.time())
 
 
-class NoMemory:
-    """A memory that is switched off: it keeps nothing and finds nothing."""
-
-    sinks: tuple[Sink, ...] = ()
-
-    async def open(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-    async def recall(self, query: str, *, tenant: str, agent: str | None = None, top_k: int = RECALLED) -> Sequence[Recalled]:
-        return ()
+def _choose_vectors(location: Location | None, database: SqlWorker) -> VectorStore:
+    """A file of vectors beside that of the observations, or a table beside theirs."""
+    if location is None or (path := location.file) is None:
+        return Vectors(None) if location is None else ServerVectors(database)
+    return Vectors(path.with_name(f"{path.name}-vectors"))
 
 
 def build_memory(database: str | Path | Location | None, settings: MemorySettings | None = None) -> Memory:
@@ -299,7 +296,7 @@ def build_memory(database: str | Path | Location | None, settings: MemorySetting
 
         embedder = OpenAIEmbedder(settings.embedding_model, settings.embedding_url, settings.embedding_key)
     return Memory(
-        None if database is None else find_file(parse_location(database), "a memory"),
+        None if database is None else parse_location(database),
         embedder=embedder,
         keep_days=settings.keep_days,
         keep_observations=settings.keep_observations,

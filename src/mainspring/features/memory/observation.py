@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.core.items import Json
+from mainspring.core.spec import RunSpec
 
 EventType = Literal["tool_call", "llm_response", "decision", "error"]
 Redact = Callable[[str, int], str]
@@ -22,6 +23,8 @@ Redact = Callable[[str, int], str]
 
 PRIVATE: Final = frozenset({"sensitive", "pii", "secret", "unstored"})
 RUN: Final = "run"
+TAGS: Final = "tags"
+SESSION: Final = "session_id"
 CONTENT_CHARS: Final = 16_000
 VALUE_CHARS: Final = 4_000
 METADATA_BYTES: Final = 16_384
@@ -151,3 +154,16 @@ def _flag(value: object) -> str:
 def make_storable(text: str) -> str:
     """The text as SQLite and UTF-8 can hold it."""
     return text if text.isascii() and "\0" not in text else text.replace("\0", "\ufffd").encode(errors="replace").decode()
+
+
+def find_session(spec: RunSpec) -> str:
+    """What the run says it belongs to, else its conversation, else itself."""
+    if session := spec.metadata.get(SESSION):
+        return session
+    return spec.conversation.id if spec.conversation is not None else spec.id
+
+
+def find_tags(spec: RunSpec) -> tuple[str, ...]:
+    """The tags of a run's observations: those in its metadata, between commas."""
+    given = [tag.strip() for tag in spec.metadata.get(TAGS, "").split(",")]
+    return (*[tag for tag in given if tag], *(() if spec.store else ("unstored",)))

@@ -1,33 +1,30 @@
 """The tables of the memory, in SQL. Every question names its tenant, and the tenant is part of the query itself. Transactions are
 the caller's.
 
-Theory of operation. Words are found by an FTS5 index over the observations. One of its columns holds tokens that stand for the
-tenant, the agent and the session, so the index itself leaves out what is not theirs; the rows are then held against the exact
-names. Ranking every match of a common word would take as long as there are matches, so a word that fits `COMMON` observations or
-more counts only where no rarer one fits, and then the newest matches are the best.
+Theory of operation. Words are found by an index over the observations (`word_index`). Ranking every match of a common word would
+take as long as there are matches, so a word that fits `COMMON` observations or more counts only where no rarer one fits, and then
+the newest matches are the best.
 """
 
 import re
-import sqlite3
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from mainspring.core.items import decode, encode
-from mainspring.features.memory.observation import RUN, Observation
+from mainspring.features.memory.observation import Observation
+from mainspring.features.memory.word_index import COMMON, MINE, ObservationScope, find_index, make_tokens
 from mainspring.storage.run_rows import RUNS
+from mainspring.storage.sql import SqlConnection
 from mainspring.storage.sqlite import Schema
 
-COMMON: Final = 1_000
 MOST_TERMS: Final = 24
 TERM_CHARS: Final = 64
 QUERY_CHARS: Final = 8_000
 HALF_LIFE: Final = 7 * 86_400.0
 AT_ONCE: Final = 500
-MERGED_PAGES: Final = 500
 
 _TABLES = (
     # Who has it open. A process that crashes leaves its line, and so tells the next one.
@@ -108,14 +105,6 @@ MEMORY: Final = Schema(
 )
 
 
-class ObservationScope(Struct, frozen=True):
-    """Which observations a question is about: one tenant's, and if named, one agent's or one session's."""
-
-    tenant: str
-    agent: str | None = None
-    session: str | None = None
-
-
 class Hit(Struct, frozen=True):
     """An observation that fits; the higher the score, the better."""
 
@@ -123,19 +112,20 @@ class Hit(Struct, frozen=True):
     score: float
 
 
-def add_writer(connection: sqlite3.Connection, token: str, now: float) -> float | None:
+def add_writer(connection: SqlConnection, token: str, now: float) -> float | None:
     """Notes who has it open. Returns since when others have who may have crashed, None if there are none."""
     others = connection.execute("SELECT min(since) FROM memory_writers WHERE token <> ?", (token,)).fetchone()
-    connection.execute("INSERT OR REPLACE INTO memory_writers VALUES (?, ?)", (token, now))
+    noted = "INSERT INTO memory_writers VALUES (?, ?) ON CONFLICT (token) DO UPDATE SET since = excluded.since"
+    connection.execute(noted, (token, now))
     since: float | None = others[0]
     return since
 
 
-def remove_writer(connection: sqlite3.Connection, token: str) -> None:
+def remove_writer(connection: SqlConnection, token: str) -> None:
     connection.execute("DELETE FROM memory_writers WHERE token = ?", (token,))
 
 
-def remove_other_writers(connection: sqlite3.Connection, token: str) -> None:
+def remove_other_writers(connection: SqlConnection, token: str) -> None:
     """Forgets the others. Those that live come back by `add_writer`."""
     connection.execute("DELETE FROM memory_writers WHERE token <> ?", (token,))
 
@@ -147,14 +137,16 @@ class Added(Struct, frozen=True):
     gone: tuple[str, ...] = ()
 
 
-def add(connection: sqlite3.Connection, seen: Sequence[Observation], most: int) -> Added:
+def add(connection: SqlConnection, seen: Sequence[Observation], most: int) -> Added:
     """Keeps what is not there yet and was not forgotten, and of each tenant no more than the newest `most`."""
-    count = connection.executemany(_ADD, [_row(each) for each in seen]).rowcount
+    index = find_index(connection)
+    rows = [_row(each) | index.describe((each.content, each.about, " ".join(each.tags))) for each in seen]
+    count = connection.executemany(_ADD.format(columns=index.columns, values=index.values), rows).rowcount
     gone = [id for tenant in {each.tenant for each in seen} for id in _remove_excess(connection, tenant, most)]
     return Added(count, tuple(gone))
 
 
-def _remove_excess(connection: sqlite3.Connection, tenant: str, most: int, limit: int = -1) -> list[str]:
+def _remove_excess(connection: SqlConnection, tenant: str, most: int, limit: int = -1) -> list[str]:
     found = connection.execute("SELECT count - ? FROM observation_counts WHERE tenant = ?", (most, tenant)).fetchone()
     if found is None or found[0] <= 0:
         return []
@@ -163,12 +155,15 @@ def _remove_excess(connection: sqlite3.Connection, tenant: str, most: int, limit
 
 
 _ADD = """
-    INSERT OR IGNORE INTO observations (id, tenant, session, agent, kind, at, content, about, tags, metadata, owner)
-    SELECT :id, :tenant, :session, :agent, :kind, :at, :content, :about, :tags, :metadata, :owner
+    INSERT INTO observations (id, tenant, session, agent, kind, at, content, about, tags, metadata, owner{columns})
+    SELECT CAST(:id AS TEXT), CAST(:tenant AS TEXT), CAST(:session AS TEXT), CAST(:agent AS TEXT), CAST(:kind AS TEXT),
+        CAST(:at AS DOUBLE PRECISION), CAST(:content AS TEXT), CAST(:about AS TEXT), CAST(:tags AS TEXT),
+        CAST(:metadata AS TEXT), CAST(:owner AS TEXT){values}
     WHERE NOT EXISTS (
         SELECT 1 FROM observations_forgotten
         WHERE (tenant, session, whole) IN (VALUES (:tenant, '', 1), (:tenant, :session, 0), (:tenant, :run, 0)) AND upto >= :at
     )
+    ON CONFLICT DO NOTHING
 """
 
 
@@ -185,91 +180,53 @@ def _row(seen: Observation) -> dict[str, object]:
         "about": seen.about,
         "tags": encode(seen.tags).decode(),
         "metadata": encode(seen.metadata).decode(),
-        "owner": " ".join(_tokens(ObservationScope(seen.tenant, seen.agent_name, seen.session_id))),
+        "owner": " ".join(make_tokens(ObservationScope(seen.tenant, seen.agent_name, seen.session_id))),
     }
 
 
-def _tokens(whose: ObservationScope) -> list[str]:
-    """One word each for tenant, agent and session; no two names share one, but for a collision of hashes."""
-    given = (("t", whose.tenant), ("a", whose.agent), ("s", whose.session))
-    return [kind + sha256(f"{kind}{name}".encode(errors="replace")).hexdigest()[:16] for kind, name in given if name is not None]
-
-
 def split_terms(query: str) -> list[str]:
-    """The words of any text, each once, as FTS5 takes them."""
+    """The words of any text, each once."""
     whole = query[:QUERY_CHARS].encode(errors="ignore").decode()
     found = dict.fromkeys([word[:TERM_CHARS].lower() for word in re.findall(r"\w+", whole)])
-    return [f'"{word}"' for word in list(found)[:MOST_TERMS]]
+    return list(found)[:MOST_TERMS]
 
 
-def search(connection: sqlite3.Connection, query: str, whose: ObservationScope, limit: int, now: float) -> list[Hit]:
+def search(connection: SqlConnection, query: str, whose: ObservationScope, limit: int, now: float) -> list[Hit]:
     """The observations that fit the words best, the newer the better; without any word, the newest."""
-    words = split_terms(query)
+    words, index = split_terms(query), find_index(connection)
     if not words:
         return find_newest(connection, whose, limit)
-    counts = {word: _count(connection, word, whose) for word in words}
-    if rare := [word for word, count in counts.items() if 0 < count < COMMON]:
-        return _rank(connection, " OR ".join(rare), whose, limit, now)
+    counts = {word: index.count(connection, word, whose) for word in words}
+    if rare := {word: count for word, count in counts.items() if 0 < count < COMMON}:
+        ranked = index.rank(connection, rare, whose)
+        hits = [Hit(row.id, row.relevance * (1 + 0.5 ** (max(now - row.at, 0.0) / HALF_LIFE))) for row in ranked]
+        return sorted(hits, key=lambda hit: hit.score, reverse=True)[:limit]
     common = [word for word, count in counts.items() if count]
     # What is everywhere tells nothing apart, so the newest that have all of it are as good as any.
-    found = _newest_with(connection, " AND ".join(common), whose, limit) if common else []
+    found = index.find_newest(connection, common, whose, limit, need_all=True) if common else []
     if len(found) < limit and len(common) > 1:
-        found += [hit for hit in _newest_with(connection, " OR ".join(common), whose, 2 * limit) if hit not in found]
-    return found[:limit]
+        more = index.find_newest(connection, common, whose, 2 * limit, need_all=False)
+        found += [id for id in more if id not in found]
+    return [Hit(id, 0.0) for id in found[:limit]]
 
 
-def _count(connection: sqlite3.Connection, word: str, whose: ObservationScope) -> int:
-    """In how many of these observations the word is; no more than `COMMON` are counted."""
-    counted = "SELECT count(*) FROM (SELECT 1 FROM observation_words WHERE observation_words MATCH ? LIMIT ?)"
-    return int(connection.execute(counted, (_match(word, whose), COMMON)).fetchone()[0])
-
-
-def _match(words: str, whose: ObservationScope) -> str:
-    return " AND ".join([f'owner : "{token}"' for token in _tokens(whose)]) + f" AND {{content about tags}} : ({words})"
-
-
-def _rank(connection: sqlite3.Connection, words: str, whose: ObservationScope, limit: int, now: float) -> list[Hit]:
-    rows = connection.execute(_RANKED, {"match": _match(words, whose), "most": 2 * COMMON, **asdict(whose)})
-    hits = [Hit(id, -score * (1 + 0.5 ** (max(now - at, 0.0) / HALF_LIFE))) for id, at, score in rows]
-    return sorted(hits, key=lambda hit: hit.score, reverse=True)[:limit]
-
-
-def _newest_with(connection: sqlite3.Connection, words: str, whose: ObservationScope, limit: int) -> list[Hit]:
-    rows = connection.execute(_NEWEST_WITH, {"match": _match(words, whose), "most": limit, **asdict(whose)})
-    return [Hit(id, 0.0) for (id,) in rows]
-
-
-_MINE = "tenant = :tenant AND (:agent IS NULL OR agent = :agent) AND (:session IS NULL OR session = :session)"
-_RANKED = f"""
-    SELECT id, at, score
-    FROM (
-        SELECT rowid AS place, bm25(observation_words, 1.0, 1.0, 1.0, 0.0) AS score FROM observation_words
-        WHERE observation_words MATCH :match ORDER BY rowid DESC LIMIT :most
-    ) JOIN observations ON number = place
-    WHERE {_MINE}
-"""
-_NEWEST_WITH = f"""
-    SELECT id
-    FROM (SELECT rowid AS place FROM observation_words WHERE observation_words MATCH :match ORDER BY rowid DESC LIMIT :most)
-    JOIN observations ON number = place
-    WHERE {_MINE} ORDER BY place DESC
-"""
-
-
-def find_newest(connection: sqlite3.Connection, whose: ObservationScope, limit: int) -> list[Hit]:
+def find_newest(connection: SqlConnection, whose: ObservationScope, limit: int) -> list[Hit]:
     index = "observations_of_tenant" if whose.session is None else "observations_by_session"
     rows = connection.execute(
-        f"SELECT id FROM observations INDEXED BY {index} WHERE {_MINE} ORDER BY number DESC LIMIT :limit",
+        f"SELECT id FROM observations INDEXED BY {index} WHERE {MINE} ORDER BY number DESC LIMIT :limit",
         {"limit": limit, **asdict(whose)},
     )
     return [Hit(id, 0.0) for (id,) in rows]
 
 
-def load(connection: sqlite3.Connection, ids: Sequence[str], whose: ObservationScope) -> list[Observation]:
+def load(connection: SqlConnection, ids: Sequence[str], whose: ObservationScope) -> list[Observation]:
     """Those of these observations that are theirs, in the order asked for."""
-    names = {"ids": encode(list(ids)).decode(), **asdict(whose)}
+    if not ids:
+        return []
+    names = {f"id{place}": id for place, id in enumerate(ids)}
+    listed = ", ".join([f":{name}" for name in names])
     # Ids first: the tenant's index would lead through all that is theirs.
-    rows = connection.execute(f"{_LOAD} INDEXED BY {_BY_ID} WHERE id IN (SELECT value FROM json_each(:ids)) AND {_MINE}", names)
+    rows = connection.execute(f"{_LOAD} INDEXED BY {_BY_ID} WHERE id IN ({listed}) AND {MINE}", names | asdict(whose))
     found = {seen.id: seen for seen in map(_observation, rows)}
     return [found[id] for id in ids if id in found]
 
@@ -295,39 +252,35 @@ class Forgetting(Struct, frozen=True):
     last: int
 
 
-def begin_forgetting(connection: sqlite3.Connection, tenant: str, session: str | None, run: str | None, now: float) -> Forgetting:
+def begin_forgetting(connection: SqlConnection, tenant: str, session: str | None, run: str | None, now: float) -> Forgetting:
     """Notes that what happened up to now is forgotten, so that no log brings it back, written yet or not."""
     name, is_whole = (session or "", session is None) if run is None else (run, False)
-    connection.execute("INSERT OR REPLACE INTO observations_forgotten VALUES (?, ?, ?, ?)", (tenant, name, is_whole, now))
+    otherwise = "ON CONFLICT (tenant, session, whole) DO UPDATE SET upto = excluded.upto"
+    connection.execute(f"INSERT INTO observations_forgotten VALUES (?, ?, ?, ?) {otherwise}", (tenant, name, is_whole, now))
     (last,) = connection.execute("SELECT coalesce(max(number), 0) FROM observations").fetchone()
     return Forgetting(tenant, session, run, last)
 
 
-def forget_some(connection: sqlite3.Connection, what: Forgetting) -> list[str]:
+def forget_some(connection: SqlConnection, what: Forgetting) -> list[str]:
     """Removes some of what is to be forgotten; returns the ids, none once all is removed."""
     index = "observations_of_tenant" if what.session is None else "observations_by_session"
     mine = ["tenant = :tenant", "number <= :last"]
     mine += ["session = :session"] if what.session is not None else []
-    mine += [f"json_extract(metadata, '$.{RUN}') = :run"] if what.run is not None else []
+    mine += [f"{find_index(connection).run} = :run"] if what.run is not None else []
     chosen = f"SELECT number FROM observations INDEXED BY {index} WHERE {' AND '.join(mine)} LIMIT {AT_ONCE}"
     rows = connection.execute(f"DELETE FROM observations WHERE number IN ({chosen}) RETURNING id", asdict(what))
     return [id for (id,) in rows.fetchall()]
 
 
-def purge_some(connection: sqlite3.Connection, is_first: bool) -> bool:
-    """Takes some of the words of what was removed out of the index, where they are only marked as gone until parts of it are
-    merged. Returns whether there is more to merge; the first time, all parts are to be."""
-    before = connection.total_changes
-    pages = -MERGED_PAGES if is_first else MERGED_PAGES
-    connection.execute("INSERT INTO observation_words (observation_words, rank) VALUES ('merge', ?)", (pages,))
-    return connection.total_changes - before > 1
+def purge_some(connection: SqlConnection, is_first: bool) -> bool:
+    return find_index(connection).purge_some(connection, is_first)
 
 
-def note_nothing(connection: sqlite3.Connection) -> None:
+def note_nothing(connection: SqlConnection) -> None:
     """Changes nothing: what was deleted before is out of the log of the file once this has been done as an erasure."""
 
 
-def prune(connection: sqlite3.Connection, before: float, most: int) -> list[str]:
+def prune(connection: SqlConnection, before: float, most: int) -> list[str]:
     """Removes some of what is older than `before`, or beyond the newest so many of a tenant; returns the ids, none once all is
     removed."""
     # What is as old as that would not be kept anyway.
@@ -340,33 +293,33 @@ def prune(connection: sqlite3.Connection, before: float, most: int) -> list[str]
     return []
 
 
-def finish_forgetting(connection: sqlite3.Connection) -> list[str]:
+def finish_forgetting(connection: SqlConnection) -> list[str]:
     """Removes some of what a process began to forget and did not live to; returns the ids, none once all is removed."""
     return _remove(connection, f"number IN ({_FORGOTTEN}) LIMIT {AT_ONCE}", ())
 
 
 _FORGOTTEN = """
     SELECT number FROM observations_forgotten AS gone CROSS JOIN observations AS seen INDEXED BY observations_by_session
-    ON NOT gone.whole AND seen.tenant = gone.tenant AND seen.session = gone.session AND seen.at <= gone.upto
+    ON gone.whole = 0 AND seen.tenant = gone.tenant AND seen.session = gone.session AND seen.at <= gone.upto
     UNION ALL SELECT number FROM observations_forgotten AS gone CROSS JOIN observations AS seen INDEXED BY observations_of_tenant
-    ON gone.whole AND seen.tenant = gone.tenant AND seen.at <= gone.upto
+    ON gone.whole = 1 AND seen.tenant = gone.tenant AND seen.at <= gone.upto
 """
 
 
-def _remove(connection: sqlite3.Connection, which: str, values: tuple[object, ...]) -> list[str]:
+def _remove(connection: SqlConnection, which: str, values: tuple[object, ...]) -> list[str]:
     chosen = f"SELECT number FROM observations WHERE {which}"
     rows = connection.execute(f"DELETE FROM observations WHERE number IN ({chosen}) RETURNING id", values)
     return [id for (id,) in rows.fetchall()]
 
 
-def list_unembedded(connection: sqlite3.Connection, limit: int) -> list[Observation]:
+def list_unembedded(connection: SqlConnection, limit: int) -> list[Observation]:
     """Observations without a vector, oldest first."""
     return [_observation(row) for row in connection.execute(f"{_LOAD} WHERE embedded = 0 ORDER BY number LIMIT ?", (limit,))]
 
 
-def mark_embedded(connection: sqlite3.Connection, ids: Sequence[str]) -> None:
+def mark_embedded(connection: SqlConnection, ids: Sequence[str]) -> None:
     connection.executemany("UPDATE observations SET embedded = 1 WHERE id = ?", [(id,) for id in ids])
 
 
-def mark_unembedded(connection: sqlite3.Connection) -> None:
+def mark_unembedded(connection: SqlConnection) -> None:
     connection.execute("UPDATE observations SET embedded = 0 WHERE embedded = 1")

@@ -7,7 +7,8 @@ from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
 from mainspring.core.errors import InvalidRequest
-from mainspring.features.memory.memory import Memory, NoMemory
+from mainspring.features.memory.memory import Memory
+from mainspring.features.memory.no_memory import NoMemory
 from mainspring.features.memory.observation import Observation
 from mainspring.features.memory.recall import LEVELS, MOST_RESULTS, TOP_K, Recalled
 from mainspring.http.auth import get_tenant

@@ -13,12 +13,13 @@ import struct
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest, StoreError
-from mainspring.features.memory.observation_rows import Hit, ObservationScope
+from mainspring.features.memory.observation_rows import Hit
+from mainspring.features.memory.word_index import ObservationScope
 from mainspring.ports import Vector
 from mainspring.storage.sqlite import LOCK_SECONDS, Worker
 
@@ -37,12 +38,33 @@ class PlacedVector(Struct, frozen=True):
     vector: Vector
 
 
+class VectorStore(Protocol):
+    """Where vectors are kept, and the nearest are found. `path` is there for those in a file."""
+
+    @property
+    def path(self) -> Path | None: ...
+
+    async def open_for(self, model: str | None) -> bool: ...
+
+    async def add(self, placed: Sequence[PlacedVector]) -> None: ...
+
+    async def find_nearest(self, vector: Vector, whose: ObservationScope, limit: int) -> list[Hit]: ...
+
+    async def remove(self, ids: Sequence[str]) -> None: ...
+
+    async def close(self) -> None: ...
+
+
 class Vectors(Worker["apsw.Connection"]):
     """The vectors of one embedding model. Those of another are dropped when it is opened for a new one."""
 
     def __init__(self, path: Path | None) -> None:
         super().__init__("the file of vectors")
-        self.path = path
+        self._path = path
+
+    @property
+    def path(self) -> Path | None:
+        return self._path
 
     def connect(self) -> "AbstractContextManager[apsw.Connection]":
         return closing(_connect(self.path))

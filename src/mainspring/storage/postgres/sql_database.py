@@ -28,7 +28,7 @@ log = getLogger(__name__)
 
 PREFIX = "mainspring_"
 # What a statement of ours may have that PostgreSQL writes otherwise. A text is skipped: a question mark in it is one.
-_MARKS = r"'[^']*'|(?P<place>\?)|(?<![:\w]):(?P<name>[a-z_]\w*)|(?P<hint>\bINDEXED BY \w+)"
+_MARKS = r"'[^']*'|(?P<place>\?)|(?<![:\w]):(?P<name>[a-z_]\w*)|(?P<hint>\bINDEXED BY \w+|\bCROSS\b)"
 _ANSWERS = re.compile(r"^\s*(?:SELECT|WITH)\b|\bRETURNING\b")
 
 
