@@ -12,6 +12,8 @@ ALLOWED = {
     "hashlib",
     "json",
     "collections.abc",
+    "array",
+    "bisect",
     "enum",
     "functools",
     "itertools",

@@ -231,6 +231,15 @@ class Watcher(Protocol):
     def add(self, record: Recorded, run: Run) -> None: ...
 
 
+@runtime_checkable
+class DeltaWatcher(Protocol):
+    """What a `Watcher` may be besides: one that needs no run with most deltas, which is cheaper."""
+
+    def add_delta(self, record: Recorded) -> bool:
+        """Is told a delta that goes on with the event before. False if it wants the run as well: then `add` tells it."""
+        ...
+
+
 Retell = Callable[[Watcher], None]
 """Tells a watcher every event of a run so far."""
 

@@ -2,7 +2,8 @@
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing
 
 import anyio
 import anyio.lowlevel
@@ -19,6 +20,7 @@ from mainspring.core.events import (
     Annotated,
     ItemDone,
     ItemStarted,
+    ModelEvent,
     ReasoningDelta,
     RefusalDelta,
     TextDelta,
@@ -27,6 +29,7 @@ from mainspring.core.events import (
 )
 from mainspring.core.ids import counting
 from mainspring.core.items import Message, OutputText, Reasoning, ReasoningText, Refusal, SummaryText, Unknown, encode
+from mainspring.core.model_request import ModelRequest
 from mainspring.core.response import response
 from mainspring.features.governance.rule_policy import RulePolicy, Rules
 from mainspring.http.streams import Wires, read_frames
@@ -59,6 +62,47 @@ async def streamed(world: World, dialect: Dialect = PLAIN) -> tuple[bytes, dict[
         again = Wire(dialect)
         (await engine.attach(handle.id)).watch(again)
     return b"".join(read) + DONE, told, again.frames
+
+
+async def test_events_that_were_read_leave_memory_and_whoever_comes_late_reads_the_same_bytes() -> None:
+    words = "".join([f"word {number} " for number in range(200)])
+    gate = anyio.Event()
+
+    class Held(Scripted):
+        async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+            async with aclosing(super().stream(request)) as events:
+                async for event in events:
+                    if isinstance(event, ItemDone):
+                        await gate.wait()
+                    yield event
+
+    async def read_until(reader: AsyncIterator[list[bytes]], part: bytes) -> bytes:
+        seen = b""
+        while part not in seen:
+            seen += b"".join(await anext(reader))
+        return seen
+
+    wires = Wires()
+    async with Engine(Held(say(words), chunk=5)) as engine:
+        handle = await engine.ask("Go.")
+        wire = wires.find(handle, PLAIN)
+        first = read_frames(handle, wire)
+        with anyio.fail_after(PATIENCE):
+            seen = await read_until(first, b"199 ")
+            late = read_frames(handle, wires.find(handle, PLAIN), after=20)
+            number = wire.ends[-1] - 3
+            second = read_frames(handle, wires.find(handle, PLAIN), after=number)
+            told = [await read_until(late, b"199 "), await read_until(second, b"199 ")]
+            assert len(wire.frames) < 30 < len(wire.ends), "those that all have read are dropped"
+            gate.set()
+            for place, reader in enumerate((late, second)):
+                told[place] += b"".join([b"".join(batch) async for batch in reader])
+            seen += b"".join([b"".join(batch) async for batch in first])
+        whole = Wire(PLAIN)
+        handle.retell(whole)
+        assert seen == b"".join(whole.frames)
+        assert told == [b"".join(whole.frames[21:]), b"".join(whole.frames[number + 1 :])]
+        assert not handle._journal._watchers, "whoever has read to the end is told no more"
 
 
 @given(worlds)

@@ -261,8 +261,12 @@ def encode_log(records: Sequence[Recorded], after: Recorded | None = None, enter
 
     `entered` are items that are kept elsewhere, and are to be given to `decode_log`.
     """
-    start = 0 if after is None else _find_texts(after, records, 0)
-    lines = [] if after is None or not start else [_encoder.encode(_list_texts(after.at, records[:start]))[1:-1]]
+    start, lines = 0, list[bytes]()
+    if after is not None:
+        start = _find_texts(after, records, 0)
+        lines = [b"", _encoder.encode(_list_texts(after.at, records[:start]))[1:-1]] if start else [b""]
+        if start == len(records):
+            return b"\n".join(lines)
     stored: list[object] = []
     places = {id(item): place for place, item in enumerate(entered)}
     while start < len(records):
@@ -278,7 +282,19 @@ def encode_log(records: Sequence[Recorded], after: Recorded | None = None, enter
         start = stop
     if stored:
         lines.append(_encoder.encode(stored))
-    return b"\n".join(lines if after is None else [b"", *lines])
+    return b"\n".join(lines)
+
+
+def continues(event: Event, delta: Event) -> bool:
+    """Whether the second is a delta that goes on where the first, a delta too, has stopped."""
+    kind = type(event)
+    if kind is not type(delta):
+        return False
+    if kind is TextDelta:
+        return event.item_id == delta.item_id and event.index == delta.index and delta.logprobs is UNSET  # type: ignore[union-attr]
+    if kind is ArgumentsDelta:
+        return event.item_id == delta.item_id  # type: ignore[union-attr]
+    return kind in _OTHER_DELTAS and replace(delta, delta="") == replace(event, delta="")
 
 
 def _find_texts(first: Recorded, records: Sequence[Recorded], start: int) -> int:
@@ -293,8 +309,7 @@ def _find_texts(first: Recorded, records: Sequence[Recorded], start: int) -> int
                 break
             stop += 1
     elif kind in _OTHER_DELTAS:
-        silent = replace(event, delta="")
-        while stop < length and type(delta := records[stop].event) is kind and replace(delta, delta="") == silent:
+        while stop < length and continues(event, records[stop].event):
             stop += 1
     return stop
 

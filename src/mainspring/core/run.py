@@ -6,6 +6,7 @@ never shown them. Calls are open until each has its one output; outputs are ente
 The counters beside the transcript exist so that no step has to read it again.
 """
 
+from collections.abc import Sequence
 from typing import assert_never
 
 import msgspec
@@ -250,7 +251,7 @@ def _freed(calls: tuple[FunctionCall, ...]) -> list[Entry]:
     return [Entry(replace(call, approval=approval_id(call)), "model", hidden=True) for call in calls]
 
 
-def replay(records: list[Recorded], history: History) -> Run:
+def replay(records: Sequence[Recorded], history: History) -> Run:
     """The run that a whole log makes."""
     run = open_run(records[0], history)
     for record in records[1:]:
@@ -268,6 +269,11 @@ def fold(run: Run, record: Recorded) -> Run:
     changes["seq"] = record.seq + 1
     changes["clock"] = record.at
     return replace(run, **changes)
+
+
+def fold_deltas(run: Run, delta: Delta, count: int, at: float) -> Run:
+    """The run `count` events later, which were deltas that say together what this one says. Raises as `fold` does."""
+    return replace(run, drafts=_with_piece(run, delta), seq=run.seq + count, clock=at)
 
 
 def _changes(run: Run, event: Event, at: float) -> Changes:

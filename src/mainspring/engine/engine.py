@@ -154,6 +154,10 @@ class Handle:
         """Has the watcher told every event of the run, past and future, in the moment it is recorded."""
         self._journal.watch(watcher)
 
+    def unwatch(self, watcher: Watcher) -> None:
+        """The watcher is told no more."""
+        self._journal.unwatch(watcher)
+
     def retell(self, watcher: Watcher) -> None:
         """Has the watcher told every event of the run so far, and none that is to come."""
         self._journal.retell(watcher)
@@ -835,8 +839,11 @@ class SinkQueue:
         self._heard.clear()
 
     def add(self, record: Recorded, run: Run) -> None:
-        if (self._hears is None or type(record.event) in self._hears) and record.seq > self.after:
+        if not self.add_delta(record):
             self._heard.append((record.seq, run, record.event))
+
+    def add_delta(self, record: Recorded) -> bool:
+        return record.seq <= self.after or (self._hears is not None and type(record.event) not in self._hears)
 
     def take(self, upto: int) -> Iterator[tuple[Run, Event]]:
         """What is to be told of the first `upto` events, each once."""

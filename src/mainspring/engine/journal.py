@@ -16,6 +16,7 @@ from asyncio import AbstractEventLoop, Future, get_running_loop
 from collections.abc import AsyncIterator, Callable
 from logging import getLogger
 from math import inf
+from typing import get_args
 
 from msgspec.structs import replace
 
@@ -25,6 +26,7 @@ from mainspring.core.errors import MainspringError, OurError, StoreError, Supers
 from mainspring.core.events import (
     PARTS_OF_SECOND,
     ArgumentsDelta,
+    Delta,
     ErrorInfo,
     Event,
     Reason,
@@ -35,17 +37,19 @@ from mainspring.core.events import (
     TextDelta,
     ToolEnded,
     ToolProgress,
+    continues,
 )  # fmt: skip
 from mainspring.core.history import History
 from mainspring.core.items import FunctionCall
+from mainspring.core.log import Log
 from mainspring.core.memory_quota import Hold
 from mainspring.core.response import response
-from mainspring.core.run import Run, fold, open_run, replay
+from mainspring.core.run import Run, fold, fold_deltas, open_run, replay
 from mainspring.engine.approvals import list_questions
 from mainspring.engine.audit import Auditor
 from mainspring.engine.conversation import documents
 from mainspring.engine.segment_writer import SegmentWriter
-from mainspring.ports import Document, Note, Segment, Snapshot, Watcher
+from mainspring.ports import DeltaWatcher, Document, Note, Segment, Snapshot, Watcher
 
 Clock = Callable[[], float]
 
@@ -56,6 +60,7 @@ DELAY = 0.005
 UNREAD_DELAY = 0.02
 _DELTAS = frozenset({TextDelta, ReasoningDelta, RefusalDelta, ArgumentsDelta, ToolProgress})
 _PART = 1 / PARTS_OF_SECOND
+_SPOKEN = frozenset(get_args(Delta))
 _URGENT = frozenset({ToolEnded, RunEnded})
 
 
@@ -69,13 +74,13 @@ class Journal:
     def __init__(
         self, log: list[Recorded], history: History, writer: SegmentWriter, clock: Clock, hold: Hold, *, audit: bool = False
     ) -> None:
-        self.run: Run = replay(log, history)
-        self.log = log
+        self._run: Run = replay(log, history)
+        self.log = Log(log)
         self.on_failure: Callable[[], None] | None = None
         self.history = history
         self.hold = hold
         self.due = inf
-        spec, store = self.run.spec, writer.store
+        spec, store = self._run.spec, writer.store
         self._writer = writer
         self._is_kept = spec.store
         self._is_early = not store.is_durable and not spec.background
@@ -92,7 +97,11 @@ class Journal:
         self._flushes: list[Future[None]] = []
         self._readers: list[Future[None]] = []
         self._followers = 0
-        self._watchers: list[Watcher] = []
+        self._watchers: list[tuple[Watcher, DeltaWatcher | None]] = []
+        # The last event if it is a delta, and what those say that are not folded yet; they all go on with each other.
+        self._delta: Delta | None = None
+        self._unfolded: list[str] = []
+        self._at = self._run.clock
 
     @classmethod
     def begin(
@@ -106,29 +115,56 @@ class Journal:
         return journal
 
     @property
+    def run(self) -> Run:
+        """The run as it stands now. Deltas are folded when somebody looks, all at once."""
+        if self._unfolded:
+            assert self._delta is not None
+            said, self._unfolded = self._unfolded, []
+            self._run = fold_deltas(self._run, replace(self._delta, delta="".join(said)), len(said), self._at)
+        return self._run
+
+    @property
     def earlier_calls(self) -> tuple[FunctionCall, ...]:
         """The calls that the run may have taken over: those that waited, and those that its input brings."""
-        return (*self.history.waiting, *[item for item in self.run.spec.input if isinstance(item, FunctionCall)])
+        return (*self.history.waiting, *[item for item in self._run.spec.input if isinstance(item, FunctionCall)])
 
     def record(self, event: Event) -> None:
         """The event happens. Raises `Malformed` if it cannot follow, and the store's error once the store has failed."""
         if self._failure is not None:
             raise self._failure
-        run = self.run
-        now = self._clock()
-        if type(event) in _DELTAS:
+        now, kind = self._clock(), type(event)
+        if kind in _DELTAS:
             now = now // _PART * _PART  # a log is smaller if their times are less exact
-        record = Recorded(run.seq, now if now > run.clock else run.clock, event)
-        self.run = fold(run, record)
-        self.log.append(record)
-        for watcher in self._watchers:
-            watcher.add(record, self.run)
+        if now > self._at:
+            self._at = now
+        record = Recorded(len(self.log), self._at, event)
+        if self._delta is not None and continues(self._delta, event):
+            self._record_delta(record, event)  # type: ignore[arg-type]
+        else:
+            self._run = run = fold(self.run, record)
+            self._delta = event if kind in _SPOKEN else None  # type: ignore[assignment]
+            self.log.append(record)
+            for watcher, _ in self._watchers:
+                watcher.add(record, run)
         self._after_recording(record)
+
+    def _record_delta(self, record: Recorded, delta: Delta) -> None:
+        """A delta that goes on with the last event: it can follow, and changes nothing that anybody decides by."""
+        self._delta = delta
+        self._unfolded.append(delta.delta)
+        self.log.append(record)
+        for watcher, quick in self._watchers:
+            if quick is None or not quick.add_delta(record):
+                watcher.add(record, self.run)
 
     def watch(self, watcher: Watcher) -> None:
         """From now on the watcher is told every event in the moment it is recorded; what came before it is told at once."""
         self.retell(watcher)
-        self._watchers.append(watcher)
+        self._watchers.append((watcher, watcher if isinstance(watcher, DeltaWatcher) else None))
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """The watcher is told no more."""
+        self._watchers = [each for each in self._watchers if each[0] is not watcher]
 
     def retell(self, watcher: Watcher) -> None:
         """Tells the watcher every event so far."""
@@ -206,12 +242,12 @@ class Journal:
         if not self._is_audited:
             return []
         if self._auditor is None:
-            self._auditor = Auditor(self.run.spec, self.earlier_calls, self.log[: segment[0].seq])
+            self._auditor = Auditor(self._run.spec, self.earlier_calls, self.log[: segment[0].seq])
         return self._auditor.notes(segment)
 
     def collect(self) -> Segment | None:
         """What the store does not have yet, as one segment."""
-        run_id = self.run.spec.id
+        run_id = self._run.spec.id
         if not self._is_kept:
             owed, self._owed = self._owed, []
             return Segment(run_id, (), notes=owed) if owed else None
@@ -220,7 +256,7 @@ class Journal:
         segment = self.log[self._handed :]
         self._handed = len(self.log)
         snapshot = None
-        if self.run.has_ended:
+        if self._run.has_ended:
             snapshot = Snapshot(response(self.run), self.run.all_entries, _list_documents(self.run))
             if self._is_bare:
                 snapshot = Snapshot(replace(snapshot.response, output=()), ())
@@ -274,13 +310,14 @@ class Journal:
     async def _end_anew(self, failure: MainspringError, length: int) -> bool:
         """Ends the run after so many events, failed."""
         self._failure = None
-        del self.log[max(length, 1) :]
-        self.run = replay(self.log, self.history)
-        for event in closing(self.run, Finish("failed", Reason.INTERNAL_ERROR, ErrorInfo.of(failure))):
-            record = Recorded(self.run.seq, self.run.clock, event)
-            self.run = fold(self.run, record)
+        self.log.truncate(max(length, 1))
+        self._run, self._delta, self._unfolded = replay(self.log, self.history), None, []
+        for event in closing(self._run, Finish("failed", Reason.INTERNAL_ERROR, ErrorInfo.of(failure))):
+            record = Recorded(self._run.seq, self._run.clock, event)
+            self._run = fold(self._run, record)
             self.log.append(record)
-        for watcher in self._watchers:
+        self._at = self._run.clock
+        for watcher, _ in self._watchers:
             self.retell(watcher)
         return await self.save_end()
 
@@ -305,6 +342,8 @@ class Journal:
         self._failure = None
 
     def _show(self, upto: int) -> None:
+        # Most readers have read what they were shown before this.
+        self.log.pack(self._public)
         if upto > self._public:
             self._public = upto
         if self._readers:

@@ -29,7 +29,7 @@ class Wires:
 
     def find(self, handle: Handle, dialect: Dialect) -> Wire:
         wires = self._wires.setdefault(handle, {})
-        if (wire := wires.get(dialect)) is None:
+        if (wire := wires.get(dialect)) is None or wire.is_over:
             wires[dialect] = wire = Wire(dialect)
             handle.watch(wire)
         return wire
@@ -38,11 +38,23 @@ class Wires:
 async def read_frames(handle: Handle, wire: Wire, after: int = -1) -> AsyncIterator[list[bytes]]:
     """The events behind number `after`, as many at a time as there are, each whole. Ends with the run."""
     position = after + 1
-    async for shown in handle.follow_published():
-        end = wire.ends[shown - 1]
-        if position < end:
-            yield wire.frames[position:end]
-            position = end
+    if not wire.has(position):
+        wire = Wire(wire.dialect)
+        handle.watch(wire)
+    reader = object()
+    wire.enter(reader, position)
+    try:
+        async for shown in handle.follow_published():
+            end = wire.ends[shown - 1]
+            if position < end:
+                batch = wire.read(position, end)
+                position = end
+                wire.enter(reader, position)
+                yield batch
+    finally:
+        wire.leave(reader)
+        if wire.is_over:
+            handle.unwatch(wire)
 
 
 class EventStream(HttpResponse):

@@ -6,7 +6,9 @@ expansion is a function of the log alone: whoever reads a run again, from whatev
 """
 
 import re
+from array import array
 from collections.abc import Iterator, Sequence
+from io import StringIO
 from typing import Literal
 
 import msgspec
@@ -17,6 +19,7 @@ from mainspring.core.drafts import item_id
 from mainspring.core.events import (
     Annotated,
     ArgumentsDelta,
+    Delta,
     ErrorInfo,
     ItemDone,
     ItemStarted,
@@ -59,6 +62,8 @@ from mainspring.http.hosted_calls import (
 
 _ADDRESS = re.compile(r"https?://[^\s,;'\"`)]+")
 DONE = b"data: [DONE]\n\n"
+# How many events are dropped at a time.
+MOST_READ = 16
 
 
 class Dialect(Struct, frozen=True):
@@ -94,7 +99,7 @@ class _Part(Struct):
 
     kind: str
     head: bytes
-    said: list[str]
+    said: StringIO
     notes: list[Json]
     is_closed: bool = False
 
@@ -111,15 +116,22 @@ class _Open(Struct):
 
 
 class Wire:
-    """The wire events of one run. `frames` are whole server-sent events; `ends[n]` counts those that record n completes."""
+    """The wire events of one run, as whole server-sent events. `ends[n]` counts those that record n completes.
+
+    Events that all readers have are dropped; one that comes for them gets a wire of its own. One without readers is over.
+    """
 
     def __init__(self, dialect: Dialect) -> None:
-        self._dialect = dialect
+        self.dialect = self._dialect = dialect
+        self._readers: dict[object, int] = {}
+        self.is_over = False
         self.reset()
 
     def reset(self) -> None:
         self.frames: list[bytes] = []
-        self.ends: list[int] = []
+        self._dropped = 0
+        self._made = 0
+        self.ends = array("I")
         self._count = 0
         self._entries = 0
         self._open: dict[str, _Open] = {}
@@ -133,19 +145,44 @@ class Wire:
 
     def add(self, record: Recorded, run: Run) -> None:
         """Tells what this record adds; `run` is the run after it."""
-        event, text, frames = record.event, self._text, self.frames
-        if text is not None and type(event) is TextDelta and event.item_id == text[0] and event.index == text[1]:
-            text[2].said.append(event.delta)
-            chances = b',"logprobs":%b,"sequence_number":%d}\n\n' % (_encode(event.logprobs or ()), len(frames))
-            frames.append(text[2].head + _encode(event.delta) + chances)
+        self._text = None
+        if self._held or (type(record.event) is ItemStarted and self._is_servers(record.event.item)):
+            self._held.append((record, run))
+            self._release(run)
         else:
-            self._text = None
-            if self._held or (type(event) is ItemStarted and self._is_servers(event.item)):
-                self._held.append((record, run))
-                self._release(run)
-            else:
-                self._tell_record(record, run)
-        self.ends.append(len(frames))
+            self._tell_record(record, run)
+        self.ends.append(self._made)
+
+    def add_delta(self, record: Recorded) -> bool:
+        event, text = record.event, self._text
+        if text is not None and type(event) is TextDelta and event.item_id == text[0] and event.index == text[1]:
+            text[2].said.write(event.delta)
+            self._add(text[2].head + _encode(event.delta) + b',"logprobs":[],"sequence_number":%d}\n\n' % self._made)
+        elif self._held:
+            self._held.append((record, self._held[-1][1]))
+        else:
+            self._tell_delta(event)  # type: ignore[arg-type]
+        self.ends.append(self._made)
+        return True
+
+    def has(self, position: int) -> bool:
+        """Whether everything from this event on can be read."""
+        return not self.is_over and position >= self._dropped
+
+    def enter(self, reader: object, position: int) -> None:
+        """Somebody reads from this event on, and from now on has read what is before it."""
+        self._readers[reader] = position
+        least = min(self._readers.values())
+        if least - self._dropped >= MOST_READ:
+            del self.frames[: least - self._dropped]
+            self._dropped = least
+
+    def leave(self, reader: object) -> None:
+        del self._readers[reader]
+        self.is_over = not self._readers
+
+    def read(self, start: int, stop: int) -> list[bytes]:
+        return self.frames[start - self._dropped : stop - self._dropped]
 
     def _release(self, run: Run) -> None:
         """Tells what was held back, once it is known of every call of the turn whether a person is asked about it: then the
@@ -170,14 +207,8 @@ class Wire:
     def _tell_record(self, record: Recorded, run: Run) -> None:
         event = record.event
         match event:
-            case TextDelta(id_, delta, index):
-                self._delta(id_, (False, index), "output_text", delta, event.logprobs or ())
-            case ArgumentsDelta(id_, delta):
-                self._arguments(id_, delta)
-            case ReasoningDelta(id_, delta, index, summary):
-                self._delta(id_, (summary, index), "summary_text" if summary else "reasoning_text", delta)
-            case RefusalDelta(id_, delta, index):
-                self._delta(id_, (False, index), "refusal", delta)
+            case TextDelta() | ArgumentsDelta() | ReasoningDelta() | RefusalDelta():
+                self._tell_delta(event)
             case ItemStarted(item):
                 self._begin(item)
             case ItemDone(item):
@@ -192,6 +223,17 @@ class Wire:
                 self._tell_entries(run)
                 if isinstance(event, RunEnded):
                     self._tell_end(run)
+
+    def _tell_delta(self, event: Delta) -> None:
+        match event:
+            case TextDelta(id_, delta, index):
+                self._delta(id_, (False, index), "output_text", delta, event.logprobs or ())
+            case ArgumentsDelta(id_, delta):
+                self._arguments(id_, delta)
+            case ReasoningDelta(id_, delta, index, summary):
+                self._delta(id_, (summary, index), "summary_text" if summary else "reasoning_text", delta)
+            case RefusalDelta(id_, delta, index):
+                self._delta(id_, (False, index), "refusal", delta)
 
     # The response itself.
 
@@ -369,7 +411,7 @@ class Wire:
         where = {"item_id": id_, "output_index": opened.index, "summary_index" if is_summary else "content_index": index}
         self._tell(f"{self._part_name(is_summary)}.added", {**where, "part": _EMPTY.get(kind, {"type": kind})})
         head = self._head(f"response.{self._delta_name(kind)}.delta", id_, opened.index, is_summary, index)
-        opened.parts[key] = part = _Part(kind, head, [], [])
+        opened.parts[key] = part = _Part(kind, head, StringIO(), [])
         return part
 
     def _close_part(self, id_: str, opened: _Open, key: tuple[bool, int], part: Part | SummaryText | ReasoningText) -> None:
@@ -389,16 +431,16 @@ class Wire:
         part = opened.parts.get(key) or self._open_part(id_, opened, key, kind)
         if kind == "output_text":
             self._text = id_, key[1], part
-        part.said.append(delta)
+        part.said.write(delta)
         chances = b',"logprobs":' + (_encode(logprobs) if logprobs else b"[]") if kind == "output_text" else b""
-        self.frames.append(part.head + _encode(delta) + chances + b',"sequence_number":%d}\n\n' % len(self.frames))
+        self._add(part.head + _encode(delta) + chances + b',"sequence_number":%d}\n\n' % self._made)
 
     def _arguments(self, id_: str, delta: str) -> None:
         opened = self._open[id_]
         opened.has_arguments = True
         if opened.is_formed:
             return
-        self.frames.append(opened.head + _encode(delta) + b',"sequence_number":%d}\n\n' % len(self.frames))
+        self._add(opened.head + _encode(delta) + b',"sequence_number":%d}\n\n' % self._made)
 
     def _annotate(self, id_: str, index: int, annotation: Json) -> None:
         opened = self._open[id_]
@@ -410,8 +452,12 @@ class Wire:
     # Bytes.
 
     def _tell(self, kind: str, body: Json) -> None:
-        data = _encode({"type": kind, **body, "sequence_number": len(self.frames)})
-        self.frames.append(b"event: %b\ndata: %b\n\n" % (kind.encode(), data))
+        data = _encode({"type": kind, **body, "sequence_number": self._made})
+        self._add(b"event: %b\ndata: %b\n\n" % (kind.encode(), data))
+
+    def _add(self, frame: bytes) -> None:
+        self.frames.append(frame)
+        self._made += 1
 
     def _head(self, kind: str, id_: str, output_index: int, is_summary: bool = False, index: int | None = None) -> bytes:
         body: Json = {"type": kind, "item_id": id_, "output_index": output_index}
@@ -495,7 +541,7 @@ def _parts(item: Message | Reasoning) -> Iterator[tuple[tuple[bool, int], Part |
 
 
 def _build_part(part: _Part) -> Part | SummaryText | ReasoningText:
-    text = "".join(part.said)
+    text = part.said.getvalue()
     match part.kind:
         case "refusal":
             return Refusal(text)

@@ -127,7 +127,11 @@ class RunAppender:
             self._version, self._connection = version, connection
 
     def _add_segment(self, connection: sqlite3.Connection, segment: Segment, rows: _Rows) -> None:
-        records, ending = segment.records, find_ending(segment)
+        records = segment.records
+        if segment.snapshot is None and records[0].seq:
+            rows.segments.append(_take(self._find_log(connection, segment), records))
+            return
+        ending = find_ending(segment)
         end: Row = (None, None, None)
         if ending is not None:
             end = (ending.at, encode_response(ending.snapshot), encode(ending.snapshot.entries))
@@ -159,7 +163,7 @@ class RunAppender:
         log = self._logs.get(segment.run_id)
         if log is None:
             number, has_ended, length = connection.execute(_LENGTH, (segment.run_id,)).fetchone() or (0, 0, 0)
-            log = _Log(number, -1 if has_ended else length)
+            log = self._logs[segment.run_id] = _Log(number, -1 if has_ended else length)
         if not log.length or log.length != segment.records[0].seq:
             raise self._explain(connection, segment)
         return log
@@ -188,7 +192,7 @@ def put_document(connection: sqlite3.Connection, document: Document, if_absent: 
     return connection.execute(_PUT + otherwise, fields).rowcount > 0
 
 
-def _take(log: _Log, records: Sequence[Recorded], entered: Sequence[Item]) -> Row:
+def _take(log: _Log, records: Sequence[Recorded], entered: Sequence[Item] = ()) -> Row:
     """The row that the records are, or are added to; the log is longer by them."""
     last = records[-1]
     body = b"" if log.last is None else encode_log(records, log.last, entered)

@@ -1,0 +1,124 @@
+"""A log in memory: records in a row, in which deltas that were dealt with take little more than their text.
+
+Records are kept as they come. `pack` puts those away that are not likely to be read again: a stretch of deltas that go on with
+each other becomes columns of bytes and times, and is made anew for whoever does read it.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Final, overload
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from mainspring.core.events import Delta, Recorded, TextDelta, continues
+
+PACK: Final = 16
+
+
+class _Stretch:
+    """Deltas that go on with each other. The first is whole."""
+
+    __slots__ = ("ends", "first", "more", "text", "times")
+
+    def __init__(self, first: Recorded) -> None:
+        event = first.event
+        self.first = first
+        self.more = replace(event, logprobs=UNSET) if isinstance(event, TextDelta) else event
+        self.text = bytearray()
+        self.ends = array("I")
+        self.times = array("d")
+
+    def __len__(self) -> int:
+        return len(self.ends) + 1
+
+    def add(self, record: Recorded, delta: str) -> None:
+        self.text += delta.encode("utf-8", "surrogatepass")
+        self.ends.append(len(self.text))
+        self.times.append(record.at)
+
+    def list_records(self, start: int, stop: int) -> Iterator[Recorded]:
+        if start == 0 and stop > 0:
+            yield self.first
+        for place in range(max(start, 1), stop):
+            begin = self.ends[place - 2] if place > 1 else 0
+            text = bytes(self.text[begin : self.ends[place - 1]]).decode("utf-8", "surrogatepass")
+            yield Recorded(self.first.seq + place, self.times[place - 1], replace(self.more, delta=text))
+
+
+class Log(Sequence[Recorded]):
+    """Records, numbered from 0."""
+
+    __slots__ = ("_fresh", "_packed", "_starts", "_stretches")
+
+    def __init__(self, records: Sequence[Recorded] = ()) -> None:
+        self._stretches: list[_Stretch | Recorded] = []
+        self._starts: list[int] = []
+        self._packed = 0
+        self._fresh = list(records)
+
+    def append(self, record: Recorded) -> None:
+        self._fresh.append(record)
+
+    def pack(self, upto: int) -> None:
+        """Puts away the records before number `upto`, once there are some."""
+        count = upto - self._packed
+        if count < PACK:
+            return
+        for record in self._fresh[:count]:
+            event = record.event
+            last = self._stretches[-1] if self._stretches else None
+            if isinstance(event, Delta):
+                if type(last) is _Stretch and continues(last.first.event, event):
+                    last.add(record, event.delta)
+                    continue
+                self._stretches.append(_Stretch(record))
+            else:
+                self._stretches.append(record)
+            self._starts.append(record.seq)
+        del self._fresh[:count]
+        self._packed = upto
+
+    def truncate(self, length: int) -> None:
+        """Drops the records from number `length` on."""
+        kept = self[:length]
+        self._stretches, self._starts, self._packed, self._fresh = [], [], 0, kept
+
+    def __len__(self) -> int:
+        return self._packed + len(self._fresh)
+
+    def __iter__(self) -> Iterator[Recorded]:
+        yield from self._unpack(0, self._packed)
+        yield from self._fresh
+
+    @overload
+    def __getitem__(self, index: int) -> Recorded: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Recorded]: ...
+    def __getitem__(self, index: int | slice) -> Recorded | list[Recorded]:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            packed = self._packed
+            found = self._fresh[max(start - packed, 0) : max(stop - packed, 0)]
+            if start < packed:
+                found = [*self._unpack(start, min(stop, packed)), *found]
+            return found if step == 1 else found[::step]
+        place = index if index >= 0 else len(self) + index
+        if not 0 <= place < len(self):
+            raise IndexError(index)
+        return self._fresh[place - self._packed] if place >= self._packed else next(self._unpack(place, place + 1))
+
+    def _unpack(self, start: int, stop: int) -> Iterator[Recorded]:
+        place = bisect_right(self._starts, start) - 1
+        while start < stop:
+            part = self._stretches[place]
+            if isinstance(part, Recorded):
+                yield part
+                start += 1
+            else:
+                first = self._starts[place]
+                end = min(stop, first + len(part))
+                yield from part.list_records(start - first, end - first)
+                start = end
+            place += 1
