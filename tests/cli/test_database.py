@@ -140,3 +140,19 @@ def test_the_password_of_a_database_is_not_among_the_settings_shown(shell: Shell
     shown = shell.run("config", "show", env={"MAINSPRING_DATABASE": url})
     assert 'database = "postgresql://' in shown.out
     assert "hunter2" not in shown.out + shown.err
+
+
+async def test_a_file_is_vacuumed_and_keeps_its_runs(shell: Shell) -> None:
+    shell.run("run", "Add.", "--model", shell.script(*STORY), *KEEP)
+    before = await shell.stored()
+    done = shell.run("vacuum", "--database", "runs.db")
+    assert done.code == 0, done.err
+    assert "runs.db" in done.out + done.err
+    assert await shell.stored() == before
+
+
+@pytest.mark.parametrize(("database", "text"), [("none.db", "no database"), ("postgresql://a/b", "autovacuum")])
+def test_what_is_no_file_is_not_vacuumed(shell: Shell, database: str, text: str) -> None:
+    done = shell.run("vacuum", "--database", database)
+    assert done.code == 2
+    assert text in done.err

@@ -5,7 +5,8 @@ has content but not this mark is refused before anything is written to it. Each 
 through; each is one transaction, so a file is always at one version or the next. A migration, once released, is never edited: a
 change is a new one. Files are for their owner alone: new ones from their first byte on, and those of before once they are opened.
 
-What is deleted is overwritten in the file, and with `erase` it leaves the write-ahead log as well.
+What is deleted is overwritten in the file, and with `erase` it leaves the write-ahead log as well. The room that it leaves is
+given back when nobody asks for anything, a megabyte at a time; then the statistics of indexes are looked after, too.
 
 The event loop only puts jobs into a queue and is woken when they are done; the thread owns the connection. Jobs are done in the
 order they came, so an answer is never older than its question. Writes that wait side by side become one transaction (group
@@ -32,6 +33,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 from msgspec import Struct
 
 from mainspring.core.errors import MainspringError, StoreError
+from mainspring.storage.vacuum import INCREMENTAL, give_back, update_statistics
 from mainspring.storage.wal import find_damage
 
 log = getLogger(__name__)
@@ -46,6 +48,7 @@ _ERASE_MS: Final = 250
 # Seconds between attempts to empty the log while somebody reads the file.
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
+_TIDY_WRITES: Final = 10_000
 _DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 Migration = tuple[str, ...]
@@ -181,6 +184,9 @@ class Worker(Generic[C]):
         self.on_rollback = on_rollback
         # Whether something that was deleted may be in the log of the file still, because somebody was reading it.
         self._is_owed = False
+        # Whether `tidy` may find something to do, and how often was written since it was asked.
+        self._is_untidy = True
+        self._writes = 0
         self.is_open = False
 
     def connect(self) -> AbstractContextManager[C]:
@@ -193,6 +199,10 @@ class Worker(Generic[C]):
     def empty_log(self, connection: C, wait_ms: int) -> bool:
         """Empties the log of the file, if it has one, waiting so long for readers. Returns whether that is done."""
         return True
+
+    def tidy(self, connection: C) -> bool:
+        """Does a little of what can wait until nobody asks for anything. Returns whether there is more of it."""
+        return False
 
     def begin(self, connection: C) -> AbstractContextManager[object]:
         raise NotImplementedError
@@ -297,14 +307,17 @@ class Worker(Generic[C]):
 
     def _wait_for_job(self) -> _Job[C] | None:
         """The next job. What somebody who reads has kept in the log is emptied meanwhile, once they are gone: as long as there is
-        such a thing, that is tried, less and less often."""
+        such a thing, that is tried, less and less often. And there is time to tidy up, a little at a time."""
         pause = _FIRST_PAUSE
-        while self._is_owed and self._connection is not None:
+        while (self._is_owed or self._is_untidy) and self._connection is not None:
             try:
                 return self._jobs.get(timeout=pause)
             except Empty:
-                self._is_owed = not self.empty_log(self._connection, 0)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                if self._is_untidy:
+                    self._is_untidy = self.tidy(self._connection)
+                else:
+                    self._is_owed = not self.empty_log(self._connection, 0)
+                    pause = min(2 * pause, _LONGEST_PAUSE)
         return self._jobs.get()
 
     def _serve(self) -> None:
@@ -322,6 +335,9 @@ class Worker(Generic[C]):
                     # Whoever deletes waits a little for readers, and nobody else does.
                     self._is_owed = not self.empty_log(self._connection, _ERASE_MS if is_erasing else 0)
                 self._settle(outcomes)
+                self._writes += len(gathered)
+                if is_erasing or self._writes >= _TIDY_WRITES:
+                    self._is_untidy, self._writes = True, 0
                 gathered = []
             if job is None:
                 return
@@ -447,12 +463,32 @@ class Database(Worker[sqlite3.Connection]):
         return transaction(connection)
 
     def empty_log(self, connection: sqlite3.Connection, wait_ms: int) -> bool:
-        connection.execute(f"PRAGMA busy_timeout = {wait_ms}")
         try:
-            return not connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+            with self._hurry(connection, wait_ms):
+                return not connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         except sqlite3.Error as error:
             log.warning("%s: its log could not be emptied yet: %s", self.path, error)
             return False
+
+    def tidy(self, connection: sqlite3.Connection) -> bool:
+        """Gives back pages that deletions left free. When there are no more, the file is cut short with its log, and the
+        statistics of its indexes are looked after."""
+        try:
+            with self._hurry(connection, 0):
+                if give_back(connection):
+                    self._is_owed = True
+                    return True
+                update_statistics(connection)
+        except sqlite3.Error as error:  # such as a lock of another process: it will be asked for again
+            log.info("%s: it could not be tidied up: %s", self.path, error)
+        return False
+
+    @contextmanager
+    def _hurry(self, connection: sqlite3.Connection, wait_ms: int) -> Iterator[None]:
+        """What is done inside waits no longer than this for others."""
+        connection.execute(f"PRAGMA busy_timeout = {wait_ms}")
+        try:
+            yield
         finally:
             connection.execute(f"PRAGMA busy_timeout = {int(self._lock_seconds * 1000)}")
 
@@ -516,6 +552,8 @@ def _open(path: Path | None, schema: Schema, lock_seconds: float) -> sqlite3.Con
 def _prepare(connection: sqlite3.Connection, path: Path | None, schema: Schema) -> None:
     # In this order: the mark is written with the first page, so a file that another process creates meanwhile is not refused.
     is_empty = _pragma(connection, "page_count") == 0
+    if is_empty:
+        connection.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")
     mark = _pragma(connection, "application_id")
     if mark not in (schema.application_id, *schema.joins):
         if is_empty:

@@ -1,19 +1,21 @@
-"""`mainspring run` and `resume`: an agent at work; `mainspring runs` and `show`: what a database holds."""
+"""`mainspring run` and `resume`: an agent at work; `mainspring runs`, `show` and `vacuum`: what a database holds."""
 
 import os
+import sqlite3
 import sys
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from anyio import to_thread
 from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.cli import options
 from mainspring.cli.console import ConsoleWriter, fit_line
 from mainspring.cli.context import EngineOptions, build_engine, load_settings
-from mainspring.cli.database import database_option, find_run, how_to_list, open_database
+from mainspring.cli.database import check_database, database_option, find_run, how_to_list, open_database
 from mainspring.cli.end_reasons import explain_end
 from mainspring.cli.exit import FAILURE, USAGE
 from mainspring.cli.follow import choose_view, draw_run, follow
@@ -24,7 +26,11 @@ from mainspring.core.events import RunStarted
 from mainspring.core.items import Json, Message
 from mainspring.core.spec import ToolChoice
 from mainspring.ports import Store, StoredRun
+from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import Location
+from mainspring.storage.run_rows import RUNS
+from mainspring.storage.sqlite import explain
+from mainspring.storage.vacuum import compact
 
 Preset = Annotated[
     Literal["responses", "iterative", "decision"],
@@ -177,6 +183,26 @@ async def runs(database: options.Database, limit: options.Limit = 20, json: opti
     _print_table(newest)
     if page.has_more:
         say_more(limit)
+
+
+async def vacuum(database: options.Database) -> None:
+    """
+    Writes a database file anew, without the room that deletions have left in it.
+
+    New files give back that room by themselves, a little at a time. A file that was made before they did needs this once, and
+    from then on does the same. It takes as much free space as the file has. Servers that write to it wait: stop them first if
+    it is large.
+    """
+    file = check_database(database).file
+    if file is None:
+        raise InvalidRequest("PostgreSQL gives back room by itself (autovacuum)", param="database")
+    async with open_store(database):  # which refuses what is no database of ours
+        pass
+    try:
+        done = await to_thread.run_sync(compact, file)
+    except sqlite3.Error as error:
+        raise explain(error, file, RUNS) from error
+    say(f"{file}: {done.before:,} bytes before, {done.after:,} now")
 
 
 async def _resume(run_id: str, given: EngineOptions, database: Location, as_json: bool) -> int:

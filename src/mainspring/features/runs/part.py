@@ -7,5 +7,6 @@ PART = Part(
         Command("resume", "mainspring.features.runs.commands:resume", "Resumes runs whose process ended before they did.", "Run"),
         Command("runs", "mainspring.features.runs.commands:runs", "Lists the runs of a database, newest first.", "Data"),
         Command("show", "mainspring.features.runs.commands:show", "Shows a run of the database as it was shown live.", "Data"),
+        Command("vacuum", "mainspring.features.runs.commands:vacuum", "Shrinks a database file after deletions.", "Data"),
     ),
 )
