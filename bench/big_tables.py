@@ -16,11 +16,14 @@ from tempfile import TemporaryDirectory
 from bench.scenarios import Context, Row
 from bench.targets import Target, mainspring
 
-BYTES_EACH = 8000
+from mainspring.storage.run_appender import SEQ_BITS
+
+BYTES_EACH = 4000
 # Names of columns whose values must be new in a copy, and how a copy number makes them so.
 _FRESH = {
     "number": "number + copy * :count",
     "run": "run + copy * :count",
+    "place": f"place + ((copy * :count) << {SEQ_BITS})",
     "id": "id || '_' || copy",
     "parent": "parent || '_' || copy",
     "created_at": "created_at - copy * 7",
@@ -65,16 +68,15 @@ def multiply(file: Path, wanted: int) -> str:
         [[count, last]] = connection.execute("SELECT count(*), max(number) FROM runs").fetchall()
         values = {"count": last, "copies": wanted // count}
         tables = [name for [name] in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
-        copied = [name for name in tables if name == "runs" or "run" in list_columns(connection, name)]
         connection.execute("BEGIN")
-        for name in copied:
+        for name in tables:
             columns = list_columns(connection, name)
-            made = ", ".join(_FRESH.get(column, column) for column in columns)
-            where = f"WHERE {'number' if name == 'runs' else 'run'} <= :count"
-            copies = "WITH RECURSIVE copies (copy) AS (VALUES (1) UNION ALL SELECT copy + 1 FROM copies WHERE copy < :copies)"
-            connection.execute(
-                f"{copies} INSERT INTO {name} ({', '.join(columns)}) SELECT {made} FROM copies, {name} {where}", values
-            )
+            key = next((key for key in ("run", "place") if key in columns), "number" if name == "runs" else None)
+            if key is not None:
+                made = ", ".join(_FRESH.get(column, column) for column in columns)
+                copies = "WITH RECURSIVE copies (copy) AS (VALUES (1) UNION ALL SELECT copy + 1 FROM copies WHERE copy < :copies)"
+                of_some = f"SELECT {made} FROM copies, {name} WHERE {f'place >> {SEQ_BITS}' if key == 'place' else key} <= :count"
+                connection.execute(f"{copies} INSERT INTO {name} ({', '.join(columns)}) {of_some}", values)
         connection.execute("COMMIT")
         connection.execute("PRAGMA journal_mode = WAL")
     size = file.stat().st_size / 1e6

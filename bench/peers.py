@@ -58,10 +58,11 @@ registered_resources:
   - {{metadata: {{}}, model_id: m, provider_id: vllm, provider_model_id: m, model_type: llm}}
 server: {{port: {port}}}
 """
+# By the name of a vendor whose backends speak Chat Completions only; for others it asks for their own Responses API.
 LITELLM = """
 model_list:
   - model_name: m
-    litellm_params: {{model: openai/m, api_base: "{backend}", api_key: fake}}
+    litellm_params: {{model: deepseek/m, api_base: "{backend}", api_key: fake}}
 """
 
 
@@ -81,7 +82,7 @@ def peers(ports: Surroundings, folder: Path | None) -> Iterator[list[Target]]:
 
 def start_ogx(place: Path, ports: Surroundings, stack: ExitStack) -> Target:
     binary = install(place / "ogx", OGX_PACKAGES, (3, 12))
-    port, folder = free_port(), Path(stack.enter_context(TemporaryDirectory(prefix="mainspring-ogx-")))
+    port, folder = free_port(), make_folder(stack)
     (folder / "config.yaml").write_text(OGX.format(backend=f"http://127.0.0.1:{ports.backend}/v1", port=port))
     command = [str(binary / "ogx"), "run", "config.yaml", "--port", str(port), "--insecure"]
     # It fetches a table of tokens when it starts. LiteLLM brings the same file, for those who cannot reach it.
@@ -91,12 +92,20 @@ def start_ogx(place: Path, ports: Surroundings, stack: ExitStack) -> Target:
 
 def start_litellm(place: Path, ports: Surroundings, stack: ExitStack) -> Target:
     binary = install(place / "litellm", ["litellm[proxy]"], (3, 11))
-    port, folder = free_port(), Path(stack.enter_context(TemporaryDirectory(prefix="mainspring-litellm-")))
+    port, folder = free_port(), make_folder(stack)
     (folder / "config.yaml").write_text(LITELLM.format(backend=f"http://127.0.0.1:{ports.backend}/v1"))
-    # On this machine alone, for a moment: no key. Without the first it fetches a table of prices when it starts.
-    offline = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true"}
+    # It fetches no table of prices; asks for no key, on this machine and for a moment; and takes equal pieces for what they are.
+    offline = {
+        "REPEATED_STREAMING_CHUNK_LIMIT": "1000000",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
+    }
     command = [str(binary / "litellm"), "--config", "config.yaml", "--port", str(port), "--num_workers", "1"]
     return start("litellm", command, folder, port, "m", ports, stack, offline)
+
+
+def make_folder(stack: ExitStack) -> Path:
+    return Path(stack.enter_context(TemporaryDirectory(prefix="mainspring-peer-", ignore_cleanup_errors=True)))
 
 
 def start(

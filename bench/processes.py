@@ -2,6 +2,7 @@
 
 import os
 import selectors
+import signal
 import socket
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import threading
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -30,18 +31,25 @@ def parse_options(parser: ArgumentParser, seconds: float = 600.0) -> Namespace:
 def limit_time(seconds: float) -> None:
     """Ends this process, and with it what it has started, if it takes longer than that."""
 
-    def end() -> None:
+    def end_all() -> None:
         print(f"{Path(sys.argv[0]).name}: not done after {seconds:.0f} s; ended (--deadline gives it longer)", flush=True)
         for started in list(_STARTED):
-            started.kill()
+            end(started)
         os._exit(3)
 
-    timer = threading.Timer(seconds, end)
+    timer = threading.Timer(seconds, end_all)
     timer.daemon = True
     timer.start()
 
 
 _STARTED: set["subprocess.Popen[str]"] = set()
+
+
+def end(started: "subprocess.Popen[str]") -> None:
+    """Ends the process and what it has started itself, which is a session of its own."""
+    with suppress(ProcessLookupError):
+        os.killpg(started.pid, signal.SIGKILL)
+    started.wait()
 
 
 def cpu_of(pid: int) -> float:
@@ -75,7 +83,9 @@ def process(
     """
     with ExitStack() as stack:
         errors = output or stack.enter_context(tempfile.TemporaryFile("w+"))
-        started = subprocess.Popen(command, stdout=output or subprocess.PIPE, stderr=errors, text=True, cwd=cwd, env=env)
+        started = subprocess.Popen(
+            command, stdout=output or subprocess.PIPE, stderr=errors, text=True, cwd=cwd, env=env, start_new_session=True
+        )
         _STARTED.add(started)
         try:
             if output is None and not _is_ready(started, ready):
@@ -83,8 +93,7 @@ def process(
                 raise RuntimeError(f"{' '.join(command)} does not start:\n{errors.read()[-3000:]}")
             yield started
         finally:
-            started.kill()
-            started.wait()
+            end(started)
             if started.stdout is not None:
                 started.stdout.close()
             _STARTED.discard(started)

@@ -1,6 +1,6 @@
 """What the server costs, in CPU of its process, beside two forwarders in the same run. Needs Linux; takes under three minutes.
 
-    python -m bench.serve [SCENARIO ...] [--quick] [--rounds N] [--big N] [--peers] [--deadline SECONDS] [--json FILE]
+    python -m bench.serve [SCENARIO ...] [--quick] [--rounds N] [--big N] [--peers] [--markdown] [--json FILE]
 
 The *calibrator* is a bare ASGI application on uvicorn that forwards with an aiohttp client, the *floor* copies bytes; both are
 started here, as are a fast backend and an MCP server, each as a process of its own. The load comes from this process. Rounds are
@@ -37,6 +37,7 @@ from bench.processes import parse_options
 from bench.scenarios import (
     Context,
     Row,
+    draw_table,
     measure_bytes,
     measure_deltas,
     measure_growth,
@@ -93,6 +94,8 @@ async def measure(options: argparse.Namespace) -> bool:
                         results.append(await attempt(name, SHARED[name], context, rows))
             for name in [name for name in ALONE if name in wanted]:
                 results.append(await attempt(name, ALONE[name], context, rows))
+    if options.markdown:
+        print(draw_table(rows))
     if options.json:
         options.json.write_text(json.dumps([row._asdict() for row in rows], indent=1) + "\n")
     return all(results)
@@ -111,6 +114,7 @@ def main() -> None:
     parser.add_argument(
         "--peers", action="store_true", help="install OGX and LiteLLM into a throw-away place, and measure them too"
     )
+    parser.add_argument("--markdown", action="store_true", help="print the table once more, as docs/performance.md has it")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there as well")
     options, began = parse_options(parser, 1800), time.monotonic()
     if unknown := set(options.scenarios) - set(names):

@@ -4,6 +4,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from tests.store.logs import answer, begin, end, say
 
 from mainspring.ports import Filter
@@ -68,20 +69,36 @@ FITTING_NOTHING = [
 ]
 
 
-def test_a_filter_that_fits_nothing_looks_at_no_run(tmp_path: Path) -> None:
+FITTING_NOTHING_OF_MANY = [
+    Filter(tenant="", model="other", background=True),
+    Filter(tenant="", model="other", status=("incomplete",)),
+    Filter(tenant="", parent="other", background=True),
+    Filter(tenant="", conversation="other", status=("incomplete",)),
+]
+
+
+@pytest.mark.parametrize("has_statistics", [False, True])
+@pytest.mark.parametrize(
+    ("status", "background", "filters"), [("completed", 0, FITTING_NOTHING), ("incomplete", 1, FITTING_NOTHING_OF_MANY)]
+)
+def test_a_filter_that_fits_nothing_looks_at_no_run(
+    tmp_path: Path, status: str, background: int, filters: list[Filter], has_statistics: bool
+) -> None:
     with closing(connect(tmp_path / "runs.db", RUNS)) as connection, transaction(connection):
         connection.executemany(
             "INSERT INTO runs (id, status, created_at, parent, model, background, tenant, conversation, ended_at)"
-            " VALUES (?, 'completed', ?, ?, 'm', 0, '', ?, 1)",
+            f" VALUES (?, '{status}', ?, ?, 'm', {background}, '', ?, 1)",
             [(f"r{place}", float(place), f"r{place - 1}", b'{"id": "c"}' if place % 2 else None) for place in range(10_000)],
         )
+        if has_statistics:
+            connection.execute("ANALYZE")
         looked = [0]
 
         def look() -> None:
             looked[0] += 1
 
         connection.set_progress_handler(look, 100)  # every so many steps of SQLite's machine
-        for only in FITTING_NOTHING:
+        for only in filters:
             looked[0] = 0
             assert list_runs(connection, 20, None, True, only).runs == ()
             assert looked[0] < 5, only

@@ -237,14 +237,18 @@ def list_runs(connection: sqlite3.Connection, limit: int, after: str | None, new
     wanted = [(condition, value) for field, condition in _CONDITIONS if (value := getattr(only, field)) is not None]
     conditions: list[str] = ["background = 1" if only.background else "TRUE", *[condition for condition, _ in wanted]]
     values: list[object] = [value for _, value in wanted]
-    # What an index leaves out must be left out in words, and of several indexes the one with the fewest runs is named.
-    index = "INDEXED BY runs_in_background" if only.background and only.tenant is not None else ""
+    # What an index leaves out must be left out in words. An index is named where SQLite would take one with more runs; few runs
+    # have one parent or conversation, so those are left to it. Of a model there are many runs, or none.
+    names_index = only.tenant is not None and only.parent is None and only.conversation is None
+    index = "INDEXED BY runs_in_background" if only.background and names_index else ""
     if only.status:
         conditions.append(f"status IN ({', '.join('?' * len(only.status))})")
         values.extend(only.status)
         if "completed" not in only.status:
             conditions.append(f"status <> {_USUAL}")
-            index = index or ("INDEXED BY runs_by_status" if only.tenant is not None else "")
+            index = index or ("INDEXED BY runs_by_status" if names_index else "")
+    if index and only.model is not None and connection.execute(_OF_MODEL, (only.tenant, only.model)).fetchone() is None:
+        return Page((), has_more=False)
     if after is not None:
         seen = "SELECT created_at, number FROM runs WHERE id = ? AND tenant = coalesce(?, tenant)"
         place = connection.execute(seen, (after, only.tenant)).fetchone()
@@ -258,6 +262,7 @@ def list_runs(connection: sqlite3.Connection, limit: int, after: str | None, new
     return Page(tuple(runs[:limit]), has_more=len(runs) > limit)
 
 
+_OF_MODEL = "SELECT 1 FROM runs WHERE tenant = ? AND model = ? LIMIT 1"
 _CONDITIONS = (
     ("tenant", "tenant = ?"),
     ("model", "model = ?"),
