@@ -1,4 +1,4 @@
-"""What the server costs, in CPU of its process, beside two forwarders in the same run. Needs Linux; takes under three minutes.
+"""What the server costs, in CPU of its process, beside two forwarders in the same run. Under three minutes.
 
     python -m bench.serve [SCENARIO ...] [--quick] [--rounds N] [--big N] [--peers] [--markdown] [--json FILE]
 
@@ -15,6 +15,8 @@ less than microseconds do, and `+-` is how far the rounds are apart. Scenarios, 
     growth  the 1,000th response of a chain and the 1,000th turn of a run, beside the 10th
     bytes   what a delta and a small response take in the database
     tables  lists of 100,000 responses (or `--big 1000000`), filter by filter, and a request while such a list is read
+
+It needs Linux, and of the developers' packages aiohttp; `--peers` needs a package registry, and OGX Python 3.12 or 3.13.
 """
 
 import argparse
@@ -26,8 +28,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-import aiohttp
 import uvloop
+
+try:
+    import aiohttp
+except ImportError:
+    sys.exit("bench/serve.py needs aiohttp, for the load and the calibrator: pip install aiohttp")
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 

@@ -23,6 +23,10 @@ from typing import NamedTuple
 
 import aiohttp
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from bench.processes import parse_options
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.kit.postgres import running
 
@@ -122,4 +126,4 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     os.environ.setdefault("MAINSPRING_DRAIN_SECONDS", "0")
-    asyncio.run(main(parser.parse_args().quick))
+    asyncio.run(main(parse_options(parser).quick))
