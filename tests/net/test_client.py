@@ -424,7 +424,7 @@ async def test_connections_are_kept_and_shared_by_none() -> None:
         assert len(server.asked) == kept
 
 
-@pytest.mark.parametrize("moment", ["at once", "later", "at the request", "by reset"])
+@pytest.mark.parametrize("moment", ["at once", "later", "half", "at the request", "by reset"])
 async def test_a_kept_connection_that_its_server_closes_is_replaced(moment: str) -> None:
     async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         served.append((await read_request(reader))[1])
@@ -432,6 +432,9 @@ async def test_a_kept_connection_that_its_server_closes_is_replaced(moment: str)
         await writer.drain()
         if moment == "later":
             await go.wait()
+        elif moment == "half":
+            writer.write_eof()
+            await reader.read()
         elif moment != "at once":
             await read_request(reader)
             if moment == "by reset":

@@ -12,6 +12,7 @@ from mainspring.core.events import TurnEnded
 from mainspring.features.models.backends import make_provider
 from mainspring.features.models.settings import ProviderSettings
 from mainspring.providers.chat.provider import Chat
+from mainspring.providers.credentials import fetch_credential
 
 NOON = b'{"choices": [{"message": {"content": "noon"}, "finish_reason": "stop"}]}'
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(NOON), NOON)
@@ -59,6 +60,15 @@ async def test_failures_on_the_way_name_no_secret(authority: tuple[Path, ssl.SSL
     for error in errors:
         for secret in (KEY, "hidden-pass"):
             assert secret not in error.message
+
+
+async def test_credentials_in_the_clear_pass_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with proxying() as proxy:
+        for name in ("http_proxy", "HTTP_PROXY"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
+        with pytest.raises(Unavailable):
+            await fetch_credential("http://metadata.invalid/token", hint="ask the operator")
+        assert proxy.asked == []
 
 
 @pytest.mark.parametrize("made", ["missing", "empty"])
