@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.engine.worlds import Hands, Witness, World, engine_for, worlds
+from tests.kit.postgres import Postgres
 from tests.kit.waiting import PATIENCE
 
 from mainspring.core.drafts import words
@@ -44,6 +45,8 @@ from mainspring.core.run import Run, fold, open_run, replay
 from mainspring.core.spec import RunSpec
 from mainspring.engine.engine import Handle
 from mainspring.ports import Snapshot, Store
+from mainspring.storage.choose_store import open_store
+from mainspring.storage.location import parse_location
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring.storage.sqlite_runs import SqliteStore
 
@@ -204,10 +207,14 @@ def reads_back_from_json(played: Played) -> None:
 
 @given(worlds, st.data())
 async def test_law_8_a_run_crashed_at_any_event_resumes_and_repeats_nothing_finished(world: World, data: st.DataObject) -> None:
+    await _crash_and_resume(world, data, MemoryStore())
+
+
+async def _crash_and_resume(world: World, data: st.DataObject, store: Store) -> None:
     first = await play(world)
     survived = data.draw(st.integers(1, len(first.log)), label="events that reached the store")
     prefix = first.log[:survived]
-    store, hands = MemoryStore(), Hands()
+    hands = Hands()
     await store.append(
         first.run.spec.id, prefix, None if survived < len(first.log) else Snapshot(response(first.run), first.run.own_entries)
     )
@@ -230,9 +237,13 @@ async def test_law_8_a_run_crashed_at_any_event_resumes_and_repeats_nothing_fini
 
 @given(worlds, st.data())
 async def test_law_9_a_cancel_at_any_event_ends_the_run_cancelled(world: World, data: st.DataObject) -> None:
+    await _cancel(world, data, MemoryStore())
+
+
+async def _cancel(world: World, data: st.DataObject, store: Store) -> None:
     length = len((await play(world)).log)
     moment = data.draw(st.integers(0, length - 1), label="event at which somebody cancels")
-    store, new_id = MemoryStore(), counting()
+    new_id = counting()
     async with engine_for(world, store, new_id=new_id) as engine:
         handle = await engine.start(world.spec(new_id))
         with anyio.fail_after(PATIENCE):
@@ -247,6 +258,25 @@ async def test_law_9_a_cancel_at_any_event_ends_the_run_cancelled(world: World, 
     assert replay(await store.events(handle.id), History()) == run
     assert (await store.load(handle.id)).status == run.status
     assert not run.open_calls or run.status == "requires_action"
+
+
+@pytest.mark.slow
+@given(worlds, st.data())
+@settings(max_examples=15)
+async def test_laws_8_9_and_13_hold_on_a_server(
+    postgres: Postgres, shared_database: str, world: World, data: st.DataObject
+) -> None:
+    for law in (_crash_and_resume, _cancel):
+        postgres.empty(shared_database)
+        async with open_store(parse_location(shared_database)) as store:
+            await law(world, data, store)
+    postgres.empty(shared_database)
+    async with open_store(parse_location(shared_database)) as store:
+        played = await play(world, store)
+        assert _masked(played.log) == _masked((await play(world)).log)
+        assert (await store.load(played.run.spec.id)).response == response(played.run)
+        assert await store.history(played.run.spec.id) == list(played.run.all_entries)
+        await _late_readers_see_the_same(world, store, played)
 
 
 @given(worlds)
