@@ -13,6 +13,7 @@ import asyncpg  # type: ignore[import-untyped]
 import pytest
 from msgspec.structs import replace
 from tests.kit.link import Link, linked
+from tests.kit.pooler import pooled
 from tests.kit.postgres import Postgres
 from tests.kit.processes import run
 from tests.kit.waiting import PATIENCE
@@ -413,3 +414,36 @@ def test_the_server_ends_with_the_process_that_started_it(tmp_path: Path) -> Non
             return
         asyncio.run(asyncio.sleep(0.05))
     raise AssertionError(f"{path} is there still")
+
+
+# Behind a pooler.
+
+
+async def test_it_works_behind_a_pooler_that_lends_a_connection_for_a_transaction(
+    postgres: Postgres, emptied: Location, folder: Path
+) -> None:
+    name = urlsplit(emptied.given).path.strip("/")
+    async with pooled(postgres.socket, folder, name) as pooler:
+        url = f"postgresql://postgres@/{name}?host={folder}&pgbouncer=true"
+        async with open_store(parse_location(url)) as store:
+
+            async def drive(id: str) -> None:
+                await store.append(id, begin(id))
+                for seq in range(1, 8):
+                    await store.append(id, say(seq, id), notes=[Note(b"{}")])
+                    assert await store.put([Document("n", f"{id}{seq}", b""), Document("m", f"{id}{seq}", b"")], if_absent=True)
+                    assert len(await store.events(id)) == seq + 1
+                await store.append(id, end(8), answer(id, "hi"))
+                assert (await store.load(id)).status == "completed"
+                assert await store.remove("n", f"{id}1")
+
+            await asyncio.gather(*[drive(f"r{place}") for place in range(4)])
+            await store.delete("r0")
+            assert (await verify(store)).length == 28
+        assert pooler.lent > 50
+
+
+async def test_whoever_does_not_say_that_there_is_a_pooler_is_told(postgres: Postgres, emptied: Location, folder: Path) -> None:
+    name = urlsplit(emptied.given).path.strip("/")
+    async with pooled(postgres.socket, folder, name), refused(f"postgresql://postgres@/{name}?host={folder}") as [told]:
+        assert "pgbouncer=true" in told

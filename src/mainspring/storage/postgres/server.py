@@ -195,7 +195,11 @@ class Server:
                 return StoreError(f"{self.name}: {error}; make it with: createdb")
             case asyncpg.InsufficientPrivilegeError():
                 return StoreError(f"{self.name}: {error}; let this user make and write tables, or migrate as one who may")
-            case asyncpg.DuplicatePreparedStatementError() | asyncpg.InvalidSQLStatementNameError():
+            case (
+                asyncpg.DuplicatePreparedStatementError()
+                | asyncpg.InvalidSQLStatementNameError()
+                | asyncpg.ProtocolViolationError()  # of a startup parameter
+            ):
                 return StoreError(f"{self.name} is behind a pooler; add pgbouncer=true to the options of the URL")
             case asyncpg.TargetServerAttributeNotMatched():
                 return StoreError(f"{self.name}: none of the hosts is what target_session_attrs asks for; name the primary")
