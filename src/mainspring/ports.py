@@ -541,6 +541,11 @@ class Store(Protocol):
         """Forgets a run, its log and its answer; raises `NotFound`."""
         ...
 
+    async def prune(self, before: float) -> int:
+        """Forgets some of the runs that ended before this time, the oldest first, whether or not others continue them. Returns
+        how many, 0 once there are none. The audit and all documents stay."""
+        ...
+
     async def put(self, documents: Sequence[Document], *, if_absent: bool = False) -> bool:
         """Writes all of them, or none and says so: a parent is missing, or with `if_absent` one of them is there already."""
         ...

@@ -2,12 +2,15 @@
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.cli.command import Shell
 
 from mainspring.core.history import History
 from mainspring.core.items import Json, encode
 from mainspring.core.response import response
 from mainspring.core.run import replay
+from mainspring.ports import Snapshot
+from mainspring.storage.sqlite_runs import SqliteStore
 
 STORY: tuple[Json, ...] = (
     {"think": "Both at once.", "calls": [{"name": "add", "arguments": {"a": n, "b": 2}} for n in (1, 5)]},
@@ -156,3 +159,19 @@ def test_what_is_no_file_is_not_vacuumed(shell: Shell, database: str, text: str)
     done = shell.run("vacuum", "--database", database)
     assert done.code == 2
     assert text in done.err
+
+
+async def test_runs_that_ended_long_ago_are_pruned(shell: Shell) -> None:
+    shell.run("run", "First", "--model", shell.script(STORY[1]), *KEEP)
+    assert shell.run("prune", "--keep", "1d", "--database", "runs.db").out == "0 runs are deleted\n"
+    async with SqliteStore(shell.folder / "runs.db") as store:
+        [run] = (await store.list()).runs
+        log = await store.events(run.id)
+        await store.delete(run.id)
+        assert run.response is not None
+        old = [replace(record, at=record.at - 2 * 86_400) for record in log]
+        await store.append(run.id, old, Snapshot(run.response, ()))
+    assert shell.run("prune", "--keep", "3d", "--database", "runs.db", "--json").out == '{"deleted":0}\n'
+    assert shell.run("prune", "--keep", "1d", "--database", "runs.db", "--json").out == '{"deleted":1}\n'
+    assert await shell.stored() == ()
+    assert shell.run("prune", "--keep", "soon", "--database", "runs.db").code == 2

@@ -10,7 +10,7 @@ from mainspring.core.history import Entry
 from mainspring.core.items import assistant, user
 from mainspring.core.response import Response
 from mainspring.core.spec import Conversation, RunSpec
-from mainspring.ports import Filter, Note, Segment, Snapshot, Store, StoredRun
+from mainspring.ports import Document, Filter, Note, Segment, Snapshot, Store, StoredRun
 
 AnyStore = Store
 
@@ -334,3 +334,35 @@ async def test_segments_of_many_runs_are_appended_at_once_and_each_has_its_own_o
         await store.load("unstored")
     await store.close()
     assert [type(error) for error in await store.append_all(segments[:2])] == [StoreError, StoreError]
+
+
+async def test_runs_that_ended_before_a_time_are_pruned_and_no_others(store: Store) -> None:
+    for place in range(250):
+        id = f"r{place}"
+        await store.append(id, [*begin(id, at=float(place)), *end(1, at=place + 0.5)], answer(id, "hi"), [Note(b"{}")])
+    await store.append("open", begin("open", at=0.0))
+    await store.append("late", [*begin("late", at=1.0), *end(1, at=500.0)], answer("late", "hi"))
+    pruned = 0
+    while gone := await store.prune(240.5):
+        pruned += gone
+    assert pruned == 240
+    left = [run.id for run in (await store.list(limit=1000, newest_first=False)).runs]
+    assert left == ["open", "late", *[f"r{place}" for place in range(240, 250)]]
+    with pytest.raises(NotFound):
+        await store.events("r7")
+    assert (await store.events("r240")) == [*begin("r240", at=240.0), *end(1, at=240.5)]
+    assert len(await store.audit()) == 250
+    assert await store.items(["msg_0"]) == {"msg_0": assistant("hi", id="msg_0")}
+
+
+async def test_what_must_be_read_is_measured_before(store: Store) -> None:
+    await ended(store, "a", "hi")
+    await ended(store, "b", "hi " * 1000, parent="a")
+    await store.put([Document("n", "top", b"12"), Document("n", "in", b"12345", parent="top")])
+    assert await store.measure_documents("n", parent="top") == 5
+    assert await store.measure_documents("n") == 2
+    assert await store.measure_run("nobody") == await store.measure_history("nobody") == 0
+    if store.is_durable:
+        assert await store.measure_history("b") > await store.measure_history("a") > 0
+        assert await store.measure_run("a") > 0
+        assert await store.measure_history("b", tenant="acme") == 0

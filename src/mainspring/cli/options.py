@@ -27,7 +27,7 @@ _UNITS: Final = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 def parse_duration(text: str) -> float:
     """The seconds that a time such as `30d` is."""
     if (found := re.fullmatch(r"([1-9]\d{0,5})([mhdw])", text)) is None:
-        raise BadParameter(f"`{text}` is not a duration; write a number and m, h, d or w, as in 30d", param_hint="--expires")
+        raise BadParameter(f"`{text}` is not a duration; write a number and m, h, d or w, as in 30d", param_hint="TIME")
     return float(int(found[1]) * _UNITS[found[2]])
 
 

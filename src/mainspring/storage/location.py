@@ -58,13 +58,6 @@ def hide_password(text: str) -> str:
         return text if found is None or found["scheme"].lower() not in SCHEMES else f"{found['scheme']}://{HIDDEN}"
 
 
-def find_file(location: Location, what: str) -> Path:
-    """The path of a database that is a file. Raises `InvalidRequest` that says what cannot be kept elsewhere."""
-    if location.file is None:
-        raise InvalidRequest(f"{what} cannot be kept in {location}; name a file", param="database")
-    return location.file
-
-
 def _hide_password(url: str, scheme: str) -> str:
     """The URL as it may be shown. Raises `InvalidRequest` if it cannot be told where the password ends."""
     try:

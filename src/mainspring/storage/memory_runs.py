@@ -155,6 +155,12 @@ class MemoryStore:
         for id in collect_item_ids(kept.entries or ()):
             self._holders[kept.run.tenant, id].remove(run_id)
 
+    async def prune(self, before: float) -> int:
+        old = [run_id for run_id, kept in self._open().items() if kept.entries is not None and kept.log[-1].at < before]
+        for run_id in old:
+            await self.delete(run_id)
+        return len(old)
+
     async def put(self, documents: Sequence[Document], *, if_absent: bool = False) -> bool:
         self._open()
         tops = {(document.tenant, document.id) for document in documents if not document.parent}

@@ -130,6 +130,7 @@ HOLDING = """
     SELECT entries FROM items JOIN runs ON number = run WHERE items.id = ? AND tenant = ? ORDER BY run DESC LIMIT 1
 """
 MOST_HOLDING_BYTES = 256 * 1024 * 1024
+PRUNED_AT_ONCE = 200
 # UNION, not UNION ALL: a link that has been followed is not followed again.
 _LINKED = """
     WITH RECURSIVE links (id, parent) AS (
@@ -280,13 +281,25 @@ def list_unfinished(connection: sqlite3.Connection) -> list[str]:
 
 
 def delete(connection: sqlite3.Connection, run_id: str) -> None:
-    for number, entries in connection.execute("SELECT number, entries FROM runs WHERE id = ?", (run_id,)).fetchall():
+    if not _delete_runs(connection, "id = ?", (run_id,)):
+        raise not_found(run_id)
+
+
+def prune(connection: sqlite3.Connection, before: float) -> int:
+    """Deletes some of the runs that ended before this time, and returns how many."""
+    # Whatever ended before it began before, and of that there is an index.
+    old = f"ended_at < ? AND created_at < ? ORDER BY created_at, number LIMIT {PRUNED_AT_ONCE}"
+    return _delete_runs(connection, old, (before, before))
+
+
+def _delete_runs(connection: sqlite3.Connection, which: str, values: tuple[object, ...]) -> int:
+    found = connection.execute(f"SELECT number, entries FROM runs WHERE {which}", values).fetchall()
+    for number, entries in found:
         held = collect_item_ids(decode(entries, list[Entry])) if entries is not None else ()
         connection.executemany("DELETE FROM items WHERE id = ? AND run = ?", [(id, number) for id in held])
         connection.execute(f"DELETE FROM segments WHERE {OF_RUN}", {"run": number})
         connection.execute("DELETE FROM runs WHERE number = ?", (number,))
-        return
-    raise not_found(run_id)
+    return len(found)
 
 
 def put(connection: sqlite3.Connection, documents: Sequence[Document], if_absent: bool) -> bool:

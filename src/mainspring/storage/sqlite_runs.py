@@ -102,6 +102,13 @@ class SqliteStore:
         self._appender.forget()
         rows.delete(connection, run_id)
 
+    async def prune(self, before: float) -> int:
+        return await self._database.erase(self._prune, before=before)
+
+    def _prune(self, connection: Connection, before: float) -> int:
+        self._appender.forget()
+        return rows.prune(connection, before)
+
     async def put(self, documents: Sequence[Document], *, if_absent: bool = False) -> bool:
         return await self._database.write(rows.put, documents=tuple(documents), if_absent=if_absent)
 

@@ -1,8 +1,9 @@
-"""`mainspring run` and `resume`: an agent at work; `mainspring runs`, `show` and `vacuum`: what a database holds."""
+"""`mainspring run` and `resume`: an agent at work; `mainspring runs`, `show`, `prune` and `vacuum`: what a database holds."""
 
 import os
 import sqlite3
 import sys
+import time
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -203,6 +204,27 @@ async def vacuum(database: options.Database) -> None:
     except sqlite3.Error as error:
         raise explain(error, file, RUNS) from error
     say(f"{file}: {done.before:,} bytes before, {done.after:,} now")
+
+
+async def prune(
+    database: options.Database,
+    keep: Annotated[float, typer.Option(parser=options.parse_duration, metavar="TIME", help="Keep what ended since, as in 30d.")],
+    json: options.AsJson = False,
+) -> None:
+    """
+    Deletes the runs that ended longer ago than that, with their logs and answers.
+
+    Runs that continue them stay, and cannot be continued any more. Conversations, approvals, budgets and the audit stay, too. It
+    can be run while servers work.
+    """
+    before, count = time.time() - keep, 0
+    async with open_store(check_database(database)) as store:
+        while gone := await store.prune(before):
+            count += gone
+    if json:
+        write_lines([{"deleted": count}])
+    else:
+        print(f"{count} runs are deleted")
 
 
 async def _resume(run_id: str, given: EngineOptions, database: Location, as_json: bool) -> int:

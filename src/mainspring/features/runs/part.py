@@ -8,5 +8,6 @@ PART = Part(
         Command("runs", "mainspring.features.runs.commands:runs", "Lists the runs of a database, newest first.", "Data"),
         Command("show", "mainspring.features.runs.commands:show", "Shows a run of the database as it was shown live.", "Data"),
         Command("vacuum", "mainspring.features.runs.commands:vacuum", "Shrinks a database file after deletions.", "Data"),
+        Command("prune", "mainspring.features.runs.commands:prune", "Deletes the runs that ended long ago.", "Data"),
     ),
 )

@@ -21,7 +21,7 @@ from mainspring.storage.postgres.batch import DOCUMENT_COLUMNS, document_values,
 from mainspring.storage.postgres.run_tables import RUNS, escape, make_key, unescape
 from mainspring.storage.postgres.server import Connection, Row, Server
 from mainspring.storage.postgres.writer import Undone, Writer
-from mainspring.storage.run_rows import MOST_HOLDING_BYTES
+from mainspring.storage.run_rows import MOST_HOLDING_BYTES, PRUNED_AT_ONCE
 from mainspring.storage.segment import collect_item_ids, not_ended, not_found, pick_items
 
 _RUN = "SELECT id, status, created_at, parent, model, background, response, tenant, conversation FROM mainspring_runs"
@@ -209,20 +209,18 @@ class PostgresStore:
         return [unescape(id) for [id] in await self._fetch(query)]
 
     async def delete(self, run_id: str) -> None:
-        async def forget(connection: Connection) -> None:
-            # This waits for whoever is adding to the log; what that has added is seen by the next statement.
-            gone = "DELETE FROM mainspring_runs WHERE key = $1 RETURNING number, entries"
-            row = await connection.fetchrow(gone, make_key(run_id))
-            if row is None:
-                raise not_found(run_id)
-            held = collect_item_ids(decode(row["entries"], list[Entry])) if row["entries"] is not None else ()
-            rest = (
-                "WITH items AS (DELETE FROM mainspring_items WHERE run = $1 AND key = ANY($2::bytea[])) "
-                "DELETE FROM mainspring_segments WHERE run = $1"
-            )
-            await connection.execute(rest, row["number"], [make_key(id) for id in held])
+        if not await self._writer.transact(lambda connection: _delete_runs(connection, "key = $1", make_key(run_id))):
+            raise not_found(run_id)
 
-        await self._writer.transact(forget)
+    async def prune(self, before: float) -> int:
+        # Whatever ended before it began before, and of that there is an index.
+        old = f"""
+            number IN (
+                SELECT number FROM mainspring_runs WHERE ended_at < $1 AND created_at < $1
+                ORDER BY created_at, number LIMIT {PRUNED_AT_ONCE} FOR UPDATE SKIP LOCKED
+            )
+        """
+        return await self._writer.transact(lambda connection: _delete_runs(connection, old, before))
 
     async def put(self, documents: Sequence[Document], *, if_absent: bool = False) -> bool:
         if len(documents) == 1:
@@ -294,6 +292,20 @@ class PostgresStore:
         links = f"SELECT number, call, body, hash FROM mainspring_audit {where}"
         rows = await self._fetch(f"{links} ORDER BY number {order} LIMIT {_take(values, limit)}", *values)
         return [Link(number, Note(body, unescape(call)), hash) for number, call, body, hash in rows]
+
+
+async def _delete_runs(connection: Connection, which: str, value: object) -> int:
+    # This waits for whoever is adding to a log; what that has added is seen by the next statement.
+    rows = await connection.fetch(f"DELETE FROM mainspring_runs WHERE {which} RETURNING number, entries", value)
+    if not rows:
+        raise Undone(0)
+    held = [make_key(id) for row in rows if row["entries"] for id in collect_item_ids(decode(row["entries"], list[Entry]))]
+    rest = """
+        WITH items AS (DELETE FROM mainspring_items WHERE key = ANY($2::bytea[]) AND run = ANY($1::bigint[]))
+        DELETE FROM mainspring_segments WHERE run = ANY($1::bigint[])
+    """
+    await connection.execute(rest, [row["number"] for row in rows], held)
+    return len(rows)
 
 
 def _take(values: list[Any], value: object) -> str:
