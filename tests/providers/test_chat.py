@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.kit.waiting import PATIENCE
 from tests.providers.backend import ASKED, DONE, QUESTION, Backend, ask, begun, chunk, events_of, sse, usage_chunk
 
-from mainspring.core.errors import Refused
+from mainspring.core.errors import BadOutput, Refused
 from mainspring.core.events import (
     Annotated,
     ArgumentsDelta,
@@ -107,7 +107,8 @@ async def test_null_and_empty_fields_say_nothing(backend: Backend) -> None:
     empty = {"content": "", "reasoning": "", "refusal": "", "tool_calls": [], "reasoning_details": [], "annotations": []}
     bare: Json = {"choices": [{"index": 0, "delta": None, "finish_reason": ""}], "usage": None, "error": None}
     backend.replies(sse(chunk(nothing), chunk(empty), bare, {"choices": []}, {}, STOP), DONE)
-    assert await ask(backend) == [TurnEnded("stop")]
+    with pytest.raises(BadOutput, match="without a word"):
+        await ask(backend)
 
 
 async def test_list_content_is_thought_and_said_part_by_part(backend: Backend) -> None:

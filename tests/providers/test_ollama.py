@@ -267,7 +267,8 @@ async def test_what_ollama_does_not_take_is_refused_in_words(part: InputImage | 
 @pytest.mark.parametrize(("reason", "finish"), [("stop", "stop"), ("length", "length"), (None, "stop"), ("new", "stop")])
 async def test_the_last_line_says_why_it_is_the_last(reason: str | None, finish: str) -> None:
     last = line({"content": ""}, done=True, done_reason=reason, eval_count=2)
-    assert (ended(await read(line({"content": "It is"}), last)).finish, ended(await read(last)).usage) == (finish, Usage(0, 2))
+    end = ended(await read(line({"content": "It is"}), last))
+    assert (end.finish, end.usage) == (finish, Usage(0, 2))
 
 
 @pytest.mark.parametrize("reason", ["load", "unload"])

@@ -145,7 +145,10 @@ class HttpProvider(ABC):
             if (flaw := self._check_answer(request, reader)) is not None:
                 await reply.drain()
                 raise flaw
-            for event in reader.end():
+            last = list(reader.end())
+            if reader.says_nothing:
+                raise BadOutput(f"{self._http.url} ended its answer without a word and without a call; try again")
+            for event in last:
                 yield replace(event, adaptations=tuple(notes)) if notes and isinstance(event, TurnEnded) else event
             await reply.drain()
         except ProviderError as error:

@@ -177,6 +177,11 @@ class ReplyReader(ABC, Generic[TurnT]):
         return self._turn.has_unopened_thought
 
     @property
+    def says_nothing(self) -> bool:
+        """The answer has ended in good order, without words and without calls."""
+        return self._finish == "stop" and self._turn.is_mute
+
+    @property
     def is_complete(self) -> bool:
         """The backend has said why it stopped. At most the usage is still to come."""
         return self._finish is not None

@@ -57,6 +57,11 @@ class TurnEvents(ABC):
         """What was told as words has turned out to be reasoning, which the prompt had opened."""
         return False
 
+    @property
+    @abstractmethod
+    def is_mute(self) -> bool:
+        """No words have been said and no calls made: at most there are thoughts."""
+
     @abstractmethod
     def end(self, finish: Finish, usage: items.Usage | None) -> None:
         """Closes every item and the turn."""
@@ -101,11 +106,16 @@ class TurnBuilder(TurnEvents):
         self._thinks, self._is_begun, self._has_text = thinks, is_begun, False
         self._leaks = leaks
         self._is_json = is_json
+        self._has_spoken = False
 
     @property
     def is_silent(self) -> bool:
         """Nothing has been said so far."""
         return self._last is None
+
+    @property
+    def is_mute(self) -> bool:
+        return not self._has_spoken and not self._calls
 
     @property
     def has_calls(self) -> bool:
@@ -296,6 +306,7 @@ class TurnBuilder(TurnEvents):
         message = self._message
         if message is None:
             message = self._message = _MessageDraft(self._new_id("msg"))
+            self._has_spoken = True
             self._events.append(events.ItemStarted(items.Message(role="assistant", id=message.id, status="in_progress")))
         self._last = message
         return message

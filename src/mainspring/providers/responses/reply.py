@@ -21,6 +21,7 @@ from mainspring.core.ids import NewId
 from mainspring.core.items import Item, Json, Part
 from mainspring.providers.json_text import json_text
 from mainspring.providers.reply import NULL, ReplyReader, read_counts
+from mainspring.providers.transcript import get_text
 from mainspring.providers.turn import TurnEvents, build_unnamed_error
 
 Channel = Literal["text", "refusal", "thought", "summary", "arguments"]
@@ -63,6 +64,12 @@ class ResponsesReply(ReplyReader["ResponsesTurn"]):
         self._finish = "stop" if response.status != "incomplete" else "content_filter" if is_filtered else "length"
         self._usage, self.is_over = _usage_of(response.usage), True
 
+    def _take_done(self) -> None:
+        """Some gateways never send the whole: behind items that are whole, that it ends properly is enough."""
+        super()._take_done()
+        if self._turn.is_whole:
+            self._finish = self._finish or "stop"
+
     def _item(self, raw: msgspec.Raw) -> "_Item":
         item = self._decode(_item, bytes(raw))
         if item.type == "tool_search_call" and item.execution == "client":
@@ -91,10 +98,20 @@ class ResponsesTurn(TurnEvents):
         self._by_index: dict[int | None, _OpenItem] = {}
         self._by_call: dict[str | None, _OpenItem] = {}
         self._items: list[_OpenItem] = []
+        self._has_spoken = False
 
     @property
     def is_silent(self) -> bool:
         return not self._items
+
+    @property
+    def is_mute(self) -> bool:
+        return not self._has_spoken
+
+    @property
+    def is_whole(self) -> bool:
+        """Something was said or called, and all of it to its end."""
+        return self._has_spoken and all(item.is_done for item in self._items)
 
     def end(self, finish: Finish, usage: items.Usage | None) -> None:
         for left in [item for item in self._items if not item.is_done]:
@@ -103,7 +120,7 @@ class ResponsesTurn(TurnEvents):
 
     def add_missing(self, given: "_Item", index: int) -> None:
         """An item of the whole answer, unless it was streamed to its end."""
-        found = self._find(given, index) or self._find_alike(given)
+        found = self._find_alike(given) or self._find(given, index)
         if found is None or not found.is_done:
             self.finish(given, index)
         else:
@@ -236,6 +253,7 @@ class ResponsesTurn(TurnEvents):
                 item = self._thought(found, item, given, status)
             case _ if given.data:
                 item = self._foreign(given, found.id)
+        self._has_spoken = self._has_spoken or _says_something(item)
         self._events.append(events.ItemDone(item))
 
     def _content(self, found: "_OpenItem", given: Sequence["_ResponsesPart"]) -> tuple[Part, ...]:
@@ -311,6 +329,17 @@ class _OpenItem(Struct, eq=False):
         while other != channel and (other, index) in self.said:
             index += 1
         return index, self.said.setdefault((channel, index), [])
+
+
+def _says_something(item: Item) -> bool:
+    """Whether there is more in it than thoughts and empty words."""
+    match item:
+        case items.Message(content=content):
+            return any(map(get_text, content))
+        case items.Reasoning():
+            return False
+        case _:
+            return True
 
 
 def _list_unfinished(found: _OpenItem) -> list[tuple[Channel, int]]:
