@@ -74,6 +74,8 @@ class ModelProfile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """How Ollama is told to think: yes or no, or at one of three levels."""
     reasoning_effort: bool = True
     """Whether `reasoning_effort` is sent, or `think` to Ollama."""
+    encrypted_reasoning: bool = True
+    """Whether the Responses API is asked for encrypted reasoning, to be sent back."""
     stream_options: bool = True
     """Whether `stream_options` is sent, which asks for the usage."""
     temperature: bool = True

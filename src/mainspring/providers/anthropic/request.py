@@ -6,15 +6,17 @@ left out (`claude_models`) or said in words.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import takewhile
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct
 
 from mainspring.core import items
+from mainspring.core.drafts import words
 from mainspring.core.errors import Refused
 from mainspring.core.items import Json, Part, ToolDefinition
 from mainspring.core.model_request import ModelRequest
@@ -25,6 +27,8 @@ from mainspring.providers.media import EmbeddedFile, parse_data_url, read_attach
 from mainspring.providers.transcript import InputTurn, ModelTurn
 
 VENDOR = "anthropic"
+Recall = Callable[[items.Reasoning], Json | None]
+
 STRICT_TOOLS = 20
 LEAST_BUDGET = 1024
 
@@ -45,14 +49,14 @@ def seal_thought(thought: Thinking | Redacted, vendor: str = VENDOR) -> str:
     return transcript.seal(vendor, msgspec.json.encode(thought).decode())
 
 
-def build_body(request: ModelRequest, family: Family | None = None, vendor: str = VENDOR) -> Json:
+def build_body(request: ModelRequest, family: Family | None = None, vendor: str = VENDOR, *, recalls: bool = False) -> Json:
     """The request as JSON. Raises `Refused` for content that this wire format cannot carry. Only the thoughts of `vendor`
-    go back."""
+    go back, and if it `recalls` those that nobody signed."""
     family = family or find_family(request.model)
     turns = transcript.list_turns(request.items)
     leading = list(takewhile(lambda turn: isinstance(turn, InputTurn) and turn.role == "system", turns))
     form = _form(request, family)
-    messages = _messages(turns[len(leading) :], family, vendor)
+    messages = _messages(turns[len(leading) :], partial(_recall, vendor=vendor, is_open=recalls) if family.thinking else _forget)
     system = [request.instructions or "", *[_words(turn) for turn in leading], form.words]
     limit = family.room(request.max_output_tokens)
     body: Json = {"model": request.model, "max_tokens": limit, "messages": messages, "stream": True}
@@ -171,7 +175,7 @@ def _sampling(request: ModelRequest, family: Family, thinking: Json | None) -> J
     return {} if request.top_p is None else {"top_p": request.top_p}
 
 
-def _messages(turns: Sequence[InputTurn | ModelTurn], family: Family, vendor: str) -> list[Json]:
+def _messages(turns: Sequence[InputTurn | ModelTurn], recall: Recall) -> list[Json]:
     """The conversation. Where nobody has asked anything, or the model has spoken last, a user's words are put in: it has to be
     a user who is answered."""
     messages: list[Json] = []
@@ -185,7 +189,7 @@ def _messages(turns: Sequence[InputTurn | ModelTurn], family: Family, vendor: st
                 said = [_text(f"<system>\n{words}\n</system>")] if (words := _words(turn)).strip() else []
                 transcript.append_parts(messages, "user", "content", said)
             case ModelTurn():
-                _add_turn(messages, turn, used, vendor if family.thinking is not None else None)
+                _add_turn(messages, turn, used, recall)
     if not messages or messages[0]["role"] == "assistant":
         messages.insert(0, {"role": "user", "content": [_text("(no message)")]})
     if messages[-1]["role"] == "assistant":
@@ -193,13 +197,12 @@ def _messages(turns: Sequence[InputTurn | ModelTurn], family: Family, vendor: st
     return messages
 
 
-def _add_turn(messages: list[Json], turn: ModelTurn, used: set[str], vendor: str | None) -> None:
-    """What the model said in one turn, its calls last, and all their results in one message behind it. Its thoughts are those of
-    the vendor."""
+def _add_turn(messages: list[Json], turn: ModelTurn, used: set[str], recall: Recall) -> None:
+    """What the model said in one turn, its calls last, and all their results in one message behind it."""
     said: list[Json] = []
     for item in turn.items:
         match item:
-            case items.Reasoning() if vendor is not None and (thought := _thought(item, vendor)) is not None:
+            case items.Reasoning() if (thought := recall(item)) is not None:
                 said.append(thought)
             case items.Message():
                 said += [_text(text) for text in map(transcript.get_text, item.content) if text.strip()]
@@ -215,13 +218,19 @@ def _add_turn(messages: list[Json], turn: ModelTurn, used: set[str], vendor: str
     transcript.append_parts(messages, "user", "content", results)
 
 
-def _thought(item: items.Reasoning, vendor: str) -> Json | None:
-    """The vendor's own thought as it came. What others thought, or nobody signed, it would refuse."""
+def _recall(item: items.Reasoning, vendor: str, is_open: bool) -> Json | None:
+    """The vendor's own thought as it came. What others thought, or nobody signed, it would refuse, unless `is_open`."""
     with suppress(ValueError):
         if (secret := transcript.unseal(vendor, item)) is not None:
             block: Json = msgspec.to_builtins(_secret.decode(secret))
             return block
+    if is_open and item.encrypted_content in (None, UNSET) and (thought := "".join(words(item))):
+        return {"type": "thinking", "thinking": thought, "signature": ""}
     return None
+
+
+def _forget(item: items.Reasoning) -> None:
+    """No thought goes back."""
 
 
 def _result(output: items.FunctionCallOutput | None, id: str) -> Json:

@@ -31,10 +31,11 @@ NOTES: Final = {
 
 def build_body(request: ModelRequest, host: str, profile: ModelProfile | None = None) -> Json:
     """The request as JSON: nothing is kept upstream, so all reasoning comes and goes with us."""
+    profile = profile or find_profile(request.model, host)
     extra = dict(request.extra or {})
     wanted = ["message.output_text.logprobs"] if request.top_logprobs is not None else []
     included = [
-        "reasoning.encrypted_content",
+        *(["reasoning.encrypted_content"] if profile.encrypted_reasoning else []),
         *[value for value in extra.pop("include", None) or () if isinstance(value, str)],
         *wanted,
     ]
@@ -56,8 +57,8 @@ def build_question(request: ModelRequest, host: str, profile: ModelProfile | Non
     options = {
         "instructions": request.instructions,
         "max_output_tokens": request.max_output_tokens,
-        "temperature": request.temperature,
-        "top_p": request.top_p,
+        "temperature": request.temperature if profile.temperature else None,
+        "top_p": request.top_p if profile.top_p else None,
         "text": request.text,
         "reasoning": request.reasoning,
         "top_logprobs": request.top_logprobs or None,
