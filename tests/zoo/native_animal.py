@@ -1,0 +1,100 @@
+"""The zoo of the native formats: small servers that speak as Ollama, Gemini, Claude or the Responses API do, each with one habit.
+
+An animal is asked through our server, engine and the adapter of its format. Most tell the story of the other zoo: the user asks
+for the time, the model calls `get_time`, and answers.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import msgspec
+import openai
+import pytest
+from aiohttp import web
+from msgspec import Struct
+from openai.types.responses import Response
+from tests.zoo.animal import MODEL, NOON, Refusal
+
+from mainspring.core.items import Json
+from mainspring.ports import Provider
+
+
+class Outcome(Struct, frozen=True):
+    """What the client got, and the zones that the tools were called with."""
+
+    response: Response
+    zones: list[str]
+
+
+class NativeAnimal(ABC):
+    """A backend with one habit. `first` answers a question, `last` what follows the output of a call."""
+
+    mime: ClassVar[str] = "text/event-stream"
+    model: ClassVar[str] = MODEL
+    zones: ClassVar[list[str]] = ["UTC"]
+    request: ClassVar[dict[str, Any]] = {}
+    status: ClassVar[str] = "completed"
+
+    def __init__(self) -> None:
+        self.asked: list[Json] = []
+
+    @abstractmethod
+    def make_provider(self, url: str) -> Provider: ...
+
+    @abstractmethod
+    def find_outputs(self, body: Json) -> Sequence[Json]:
+        """The outputs of tools in a request."""
+
+    @abstractmethod
+    def call(self) -> bytes:
+        """A call as it should be."""
+
+    @abstractmethod
+    def say(self, *pieces: str) -> bytes:
+        """An answer as it should be."""
+
+    def refuse(self, body: Json) -> str | Refusal | None:
+        """What is wrong with a request, if something is."""
+        return None
+
+    def first(self, body: Json) -> bytes:
+        return self.call()
+
+    def last(self, body: Json) -> bytes:
+        return self.say(NOON)
+
+    async def ask(self, client: openai.AsyncOpenAI) -> Response:
+        told: Response = await client.responses.create(**{"model": self.model, "input": "What time is it?", **self.request})
+        return told
+
+    def check(self, outcome: Outcome) -> None:
+        assert outcome.response.status == self.status, outcome.response
+        if self.status == "completed":
+            assert outcome.response.output_text == NOON
+        assert outcome.zones == self.zones
+
+    async def handle(self, request: web.Request) -> web.Response:
+        body = msgspec.json.decode(await request.read())
+        self.asked.append(body)
+        if (refusal := self.refuse(body)) is not None:
+            told = refusal if isinstance(refusal, Refusal) else Refusal(refusal)
+            return web.json_response({"error": {"message": told.message}}, status=told.status)
+        reply = self.last(body) if self.find_outputs(body) else self.first(body)
+        return web.Response(body=reply, content_type=self.mime)
+
+
+class Silent:
+    """Says nothing where it should have, or breaks off: the client is told of a failure, with a code, and no tool runs."""
+
+    zones: ClassVar[list[str]] = []
+    code: ClassVar[str]
+
+    async def ask(self, client: openai.AsyncOpenAI) -> Response:
+        with pytest.raises(openai.APIStatusError) as caught:
+            await super().ask(client)  # type: ignore[misc]
+        assert caught.value.code == self.code, caught.value
+        return Response.model_construct(status="failed")
+
+    def check(self, outcome: Outcome) -> None:
+        assert (outcome.response.status, outcome.zones) == ("failed", [])

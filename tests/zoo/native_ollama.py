@@ -1,0 +1,189 @@
+"""Animals that speak as Ollama does. Shapes of lines are those of its `/api/chat`, written by hand."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import msgspec
+from tests.zoo.animal import NOON, Refusal
+from tests.zoo.native_animal import NativeAnimal, Silent
+
+from mainspring.core.items import Json
+from mainspring.ports import Provider
+from mainspring.providers.ollama.provider import Ollama
+
+CALL: Json = {"function": {"name": "get_time", "arguments": {"zone": "UTC"}}}
+
+
+def line(message: Json | None = None, *, done: bool = False, **fields: object) -> bytes:
+    told = {"role": "assistant", "content": "", **(message or {})}
+    return (
+        msgspec.json.encode({"model": "m", "created_at": "2026-01-01T00:00:00Z", "message": told, "done": done, **fields}) + b"\n"
+    )
+
+
+def end(reason: str | None = "stop", message: Json | None = None, **fields: object) -> bytes:
+    why = {} if reason is None else {"done_reason": reason}
+    return line(message, done=True, **{**why, "prompt_eval_count": 20, "eval_count": 5, **fields})
+
+
+class OllamaAnimal(NativeAnimal):
+    mime = "application/x-ndjson"
+
+    def make_provider(self, url: str) -> Provider:
+        return Ollama(url)
+
+    def find_outputs(self, body: Json) -> Sequence[Json]:
+        return [message for message in body["messages"] if message["role"] == "tool"]
+
+    def call(self) -> bytes:
+        return line({"tool_calls": [CALL]}) + end()
+
+    def say(self, *pieces: str) -> bytes:
+        return b"".join([line({"content": piece}) for piece in pieces]) + end()
+
+
+class CallsWithoutIds(OllamaAnimal):
+    """Parallel calls of one tool have no ids. https://github.com/deepset-ai/haystack-core-integrations/pull/1906"""
+
+    zones: ClassVar = ["UTC", "CET"]
+
+    def first(self, body: Json) -> bytes:
+        other = {"function": {"name": "get_time", "arguments": {"zone": "CET"}}}
+        return line({"tool_calls": [CALL, other]}) + end()
+
+
+class CallInTheLastLine(OllamaAnimal):
+    """The call is in the line that says `done`. https://github.com/QuantumNous/new-api/issues/7252"""
+
+    def first(self, body: Json) -> bytes:
+        return end(message={"tool_calls": [CALL]})
+
+
+class ReasonBeforeTheEnd(OllamaAnimal):
+    """`done_reason: tool_calls` on a line that is not the last. https://github.com/kooshi/llama-swappo/pull/13"""
+
+    def first(self, body: Json) -> bytes:
+        return line({"tool_calls": [CALL]}, done_reason="tool_calls") + end("tool_calls")
+
+
+class ArgumentsAsText(OllamaAnimal):
+    """Arguments are JSON text, as elsewhere. https://github.com/BerriAI/litellm/pull/37792"""
+
+    def first(self, body: Json) -> bytes:
+        return line({"tool_calls": [{"function": {"name": "get_time", "arguments": '{"zone": "UTC"}'}}]}) + end()
+
+
+class CallAsText(OllamaAnimal):
+    """The call is JSON in the content, when streamed. https://github.com/ollama/ollama-python/issues/279"""
+
+    def first(self, body: Json) -> bytes:
+        return self.say('{"name": "get_', 'time", "parameters": ', '{"zone": "UTC"}}')
+
+
+class CallWithinThinking(OllamaAnimal):
+    """The call is among the thoughts, and nothing else is said. https://github.com/ollama/ollama/issues/10976"""
+
+    def first(self, body: Json) -> bytes:
+        thought = '<tool_call>\n{"name": "get_time", "arguments": {"zone": "UTC"}}\n</tool_call>'
+        return line({"thinking": "I need the time.\n"}) + line({"thinking": thought}) + end()
+
+
+class ThinkTags(OllamaAnimal):
+    """Thoughts come as tags in the content. https://github.com/pydantic/pydantic-ai/issues/2284"""
+
+    def last(self, body: Json) -> bytes:
+        return self.say("<think>", "High sun.", "</think>\n\n", NOON)
+
+
+class NoTools(OllamaAnimal):
+    """The model cannot call tools, and says so. https://github.com/Pasta-Devs/Marinara-Engine/issues/1704"""
+
+    zones: ClassVar = []
+
+    def refuse(self, body: Json) -> str | None:
+        return "registry.ollama.ai/library/m does not support tools" if "tools" in body else None
+
+    def first(self, body: Json) -> bytes:
+        return self.last(body)
+
+
+class NoThinking(OllamaAnimal):
+    """The model cannot think, and says so. https://github.com/ollama/ollama/issues/10976"""
+
+    request: ClassVar = {"reasoning": {"effort": "low"}}
+
+    def refuse(self, body: Json) -> str | None:
+        return '"m" does not support thinking' if "think" in body else None
+
+
+class NoReason(OllamaAnimal):
+    """The last line has no `done_reason`, as old servers and imitators leave it out. https://github.com/ollama/ollama/issues/4357"""
+
+    def last(self, body: Json) -> bytes:
+        return line({"content": NOON}) + end(None)
+
+
+class ErrorWithinTheStream(Silent, OllamaAnimal):
+    """The server cannot parse what its model called, after 200. https://github.com/ollama/ollama/issues/12064"""
+
+    code = "provider_unavailable"
+
+    def first(self, body: Json) -> bytes:
+        return line({"thinking": ""}) + b'{"error":"error parsing tool call: raw=\'{\\"zone\\": U\', err=invalid character"}\n'
+
+
+class EmptyAnswer(Silent, OllamaAnimal):
+    """Asked with tools, it says nothing at all. https://github.com/ollama/ollama/issues/10899"""
+
+    code = "provider_bad_output"
+
+    def first(self, body: Json) -> bytes:
+        return line() + end()
+
+
+class NoRoom(OllamaAnimal):
+    """It stops at its length before it has said anything. https://github.com/pfrankov/obsidian-ai-providers/pull/28"""
+
+    status = "incomplete"
+    zones: ClassVar = []
+
+    def first(self, body: Json) -> bytes:
+        return end("length")
+
+
+class PromptCut(OllamaAnimal):
+    """It reads 4,096 tokens of a long prompt, and says nothing of it. https://github.com/ollama/ollama/issues/4967"""
+
+    status = "failed"
+    zones: ClassVar = []
+    request: ClassVar = {"input": "What time is it? " * 6000}
+
+    def first(self, body: Json) -> bytes:
+        return line({"content": NOON}) + end(prompt_eval_count=4095)
+
+
+class NoEnd(Silent, OllamaAnimal):
+    """The stream ends before a line says `done`. https://github.com/ollama/ollama/issues/12064"""
+
+    code = "provider_unavailable"
+
+    def first(self, body: Json) -> bytes:
+        return line()
+
+
+class OnlyLoaded(Silent, OllamaAnimal):
+    """It loads the model instead of answering. https://github.com/ollama/ollama/blob/main/docs/api.md"""
+
+    code = "provider_unavailable"
+
+    def first(self, body: Json) -> bytes:
+        return end("load")
+
+
+class BusyLoading(Silent, OllamaAnimal):
+    """Its queue is full. https://github.com/ollama/ollama/blob/main/docs/faq.md"""
+
+    code = "provider_unavailable"
+
+    def refuse(self, body: Json) -> Refusal:
+        return Refusal("server busy, please try again. maximum pending requests exceeded", 503)

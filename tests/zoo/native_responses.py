@@ -1,0 +1,216 @@
+"""Animals that speak the Responses API. Shapes of events are those of OpenAI's stream, written by hand."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from tests.providers.backend import DONE, sse
+from tests.zoo.animal import NOON, UTC
+from tests.zoo.native_animal import NativeAnimal, Silent
+
+from mainspring.core.items import Json
+from mainspring.ports import Provider
+from mainspring.providers.responses.provider import Responses
+
+USAGE = {"input_tokens": 20, "output_tokens": 5, "total_tokens": 25}
+ITEM: Json = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "get_time", "status": "completed"}
+BEGUN: Json = {**ITEM, "arguments": "", "status": "in_progress"}
+CALL: Json = {**ITEM, "arguments": UTC}
+
+
+def message(text: str = NOON, id: str = "msg_1") -> Json:
+    part = {"type": "output_text", "text": text, "annotations": []}
+    return {"type": "message", "id": id, "role": "assistant", "status": "completed", "content": [part]}
+
+
+def event(kind: str, **fields: object) -> Json:
+    return {"type": f"response.{kind}", **fields}
+
+
+def added(item: Json, index: int = 0) -> Json:
+    return event("output_item.added", output_index=index, item=item)
+
+
+def done(item: Json, index: int = 0) -> Json:
+    return event("output_item.done", output_index=index, item=item)
+
+
+def arguments(*pieces: str, index: int = 0, id: str = "fc_1") -> list[Json]:
+    return [event("function_call_arguments.delta", output_index=index, item_id=id, delta=piece) for piece in pieces]
+
+
+def completed(*output: Json, status: str = "completed", **fields: object) -> Json:
+    response = {"id": "resp_1", "object": "response", "status": status, "output": list(output), "usage": USAGE, **fields}
+    return event(status, response=response)
+
+
+CREATED = event("created", response={"id": "resp_1", "status": "in_progress", "output": []})
+
+
+class ResponsesAnimal(NativeAnimal):
+    def make_provider(self, url: str) -> Provider:
+        return Responses(url)
+
+    def find_outputs(self, body: Json) -> Sequence[Json]:
+        return [item for item in body["input"] if item["type"] == "function_call_output"]
+
+    def call(self) -> bytes:
+        told = event("function_call_arguments.done", output_index=0, item_id="fc_1", arguments=UTC)
+        return sse(CREATED, added(BEGUN), *arguments('{"zone"', ': "UTC"}'), told, done(CALL), completed(CALL))
+
+    def say(self, *pieces: str) -> bytes:
+        begun = {**message(), "content": [], "status": "in_progress"}
+        deltas = [event("output_text.delta", output_index=0, item_id="msg_1", content_index=0, delta=piece) for piece in pieces]
+        whole = message("".join(pieces))
+        return sse(CREATED, added(begun), *deltas, done(whole), completed(whole))
+
+
+class NoItemDone(ResponsesAnimal):
+    """No `output_item.done`, and the whole has an empty message instead of the call.
+    https://github.com/sgl-project/sglang/issues/12652"""
+
+    def first(self, body: Json) -> bytes:
+        told = event("function_call_arguments.done", output_index=0, item_id="fc_1", arguments=UTC)
+        return sse(CREATED, added(BEGUN), *arguments(UTC), told, completed(message("", "msg_9")))
+
+
+class NoOutputInTheWhole(ResponsesAnimal):
+    """`response.completed` has no output and no usage. https://github.com/decolua/9router/issues/705"""
+
+    def first(self, body: Json) -> bytes:
+        bare = event("completed", response={"id": "resp_1", "status": "completed", "error": None})
+        return sse(CREATED, added(BEGUN), *arguments(UTC), done(CALL), bare)
+
+
+class OtherIdsInTheWhole(ResponsesAnimal):
+    """The whole has the call under other ids. https://github.com/vllm-project/vllm/pull/47916"""
+
+    def first(self, body: Json) -> bytes:
+        other = {**CALL, "id": "fc_other", "call_id": "call_other"}
+        return sse(CREATED, added(BEGUN), *arguments(UTC), done(CALL), completed(other))
+
+
+class NoItemAdded(ResponsesAnimal):
+    """Words come without an item and without places. https://github.com/Oaklight/llm-rosetta/issues/56"""
+
+    def last(self, body: Json) -> bytes:
+        return sse(CREATED, event("output_text.delta", delta="It is "), event("output_text.delta", delta="noon."), completed())
+
+
+class ArgumentsOnlyWhenDone(ResponsesAnimal):
+    """Arguments come only when they are whole. https://github.com/lidge-jun/opencodex/pull/4652"""
+
+    def first(self, body: Json) -> bytes:
+        told = event("function_call_arguments.done", output_index=0, item_id="fc_1", arguments=UTC)
+        return sse(CREATED, added(BEGUN), told, completed())
+
+
+class OnlyInTheWhole(ResponsesAnimal):
+    """Nothing is streamed but the whole. https://github.com/orka-agents/orka/pull/602"""
+
+    def first(self, body: Json) -> bytes:
+        return sse(CREATED, completed(CALL))
+
+    def last(self, body: Json) -> bytes:
+        return sse(CREATED, completed(message()))
+
+
+class ItemIdsChange(ResponsesAnimal):
+    """The id of an item is another one in each event. https://github.com/BerriAI/litellm/pull/36700"""
+
+    def first(self, body: Json) -> bytes:
+        pieces = [*arguments('{"zone"', id="fc_2"), *arguments(': "UTC"}', id="fc_3")]
+        return sse(CREATED, added(BEGUN), *pieces, done({**CALL, "id": "fc_4"}), completed({**CALL, "id": "fc_5"}))
+
+
+class UnknownEvents(ResponsesAnimal):
+    """Events of unknown kinds and comments are between the others. https://github.com/mnfst/llm-gateway/issues/2053"""
+
+    def first(self, body: Json) -> bytes:
+        odd: Json = {"type": "keepalive", "sequence_number": 3}
+        other = event("reasoning_summary_part.weird", part=[1, 2], item={"type": 3})
+        return b": OPENROUTER PROCESSING\n\n" + sse(CREATED, odd, other, added(BEGUN), odd, done(CALL), completed(CALL))
+
+
+class EventsOutOfOrder(ResponsesAnimal):
+    """The end of the arguments comes before their pieces, and the item behind its end. https://github.com/ogx-ai/ogx/issues/5309"""
+
+    def first(self, body: Json) -> bytes:
+        return sse(CREATED, done(CALL), added(BEGUN), *arguments(UTC), completed(CALL))
+
+
+class NoCompleted(ResponsesAnimal):
+    """`[DONE]` comes instead of `response.completed`. https://github.com/Oaklight/llm-rosetta/issues/56"""
+
+    def first(self, body: Json) -> bytes:
+        return sse(CREATED, added(BEGUN), *arguments(UTC), done(CALL)) + DONE
+
+    def last(self, body: Json) -> bytes:
+        return sse(CREATED, done(message())) + DONE
+
+
+class NoEncryptedContent(ResponsesAnimal):
+    """Encrypted reasoning is refused. https://github.com/OpenHands/software-agent-sdk/pull/1208"""
+
+    def refuse(self, body: Json) -> str | None:
+        is_asked = "reasoning.encrypted_content" in body.get("include", ())
+        return "Encrypted content is not supported with this model." if is_asked else None
+
+
+class NoIds(ResponsesAnimal):
+    """Items and calls have no ids, and all are numbered 0. https://github.com/vllm-project/vllm/issues/18412"""
+
+    zones: ClassVar = ["UTC", "CET"]
+
+    def first(self, body: Json) -> bytes:
+        made: list[Json] = [{"type": "function_call", "name": "get_time", "arguments": zone} for zone in (UTC, '{"zone": "CET"}')]
+        return sse(CREATED, *[done(item) for item in made], completed(*made))
+
+
+class CutCallSaysCompleted(ResponsesAnimal):
+    """A call that was cut off says that it is complete. https://github.com/vllm-project/vllm/issues/57998"""
+
+    status = "incomplete"
+    zones: ClassVar = []
+
+    def first(self, body: Json) -> bytes:
+        cut = {**CALL, "arguments": '{"zone": "UT'}
+        reason = {"reason": "max_output_tokens"}
+        return sse(CREATED, added(BEGUN), done(cut), completed(cut, status="incomplete", incomplete_details=reason))
+
+
+class EmptyWhole(Silent, ResponsesAnimal):
+    """It completes without having said anything. https://github.com/Oaklight/llm-rosetta/issues/56"""
+
+    code = "provider_bad_output"
+
+    def first(self, body: Json) -> bytes:
+        return sse(CREATED, completed())
+
+
+class EmptyMessage(ResponsesAnimal):
+    """Its message is empty. https://github.com/sgl-project/sglang/issues/12653"""
+
+    status = "failed"
+    zones: ClassVar = []
+
+    def first(self, body: Json) -> bytes:
+        return sse(CREATED, completed(message("")))
+
+
+class FailedWithinTheStream(Silent, ResponsesAnimal):
+    """It fails after 200. https://github.com/damianvtran/local-operator/pull/223"""
+
+    code = "provider_unavailable"
+
+    def first(self, body: Json) -> bytes:
+        error = {"code": "server_error", "message": "The model crashed."}
+        return sse(CREATED, completed(status="failed", error=error))
+
+
+class NoEnd(Silent, ResponsesAnimal):
+    """The stream ends without a last event. https://github.com/open-learning-exchange/planet/pull/10281"""
+
+    code = "provider_unavailable"
+
+    def first(self, body: Json) -> bytes:
+        return sse(CREATED)
