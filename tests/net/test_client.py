@@ -599,6 +599,18 @@ async def test_a_certificate_of_the_given_authority_is_trusted(authority: tuple[
         assert await ask(client, f"https://127.0.0.1:{server.port}/") == (200, b"noon")
 
 
+async def test_the_store_that_the_environment_names_is_trusted(
+    authority: tuple[Path, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority[0]))
+    client_module.make_tls.cache_clear()
+    try:
+        async with answering(OK, tls=authority[1]) as server, opened() as client:
+            assert await ask(client, f"https://localhost:{server.port}/") == (200, b"noon")
+    finally:
+        client_module.make_tls.cache_clear()
+
+
 async def test_another_certificate_name_or_protocol_is_not_trusted(authority: tuple[Path, ssl.SSLContext]) -> None:
     ca_file, tls = authority
     async with answering(OK, tls=tls) as server, opened() as client:
