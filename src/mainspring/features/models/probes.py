@@ -123,11 +123,15 @@ async def examine(provider: Provider, model: str, *, seconds: float = 120.0) -> 
             answer = await _ask(provider, sky, seconds)
         except BadOutput:  # it may have shown how the next one is to be read
             answer = await _ask(provider, sky, seconds)
+        results = [_judge_answer(answer), _judge_streaming(answer), _judge_usage(answer)]
     except (MainspringError, TimeoutError) as error:
-        yield ProbeResult("answers", "failed", _describe(error), _advice(error))
-        return
+        results = [ProbeResult("answers", "failed", _describe(error), _advice(error))]
+        if not isinstance(error, BadOutput):
+            yield results[0]
+            return
+    # Whoever answers badly may do better with other questions, and shows why.
     verdicts: dict[str, Verdict] = {}
-    for result in (_judge_answer(answer), _judge_streaming(answer), _judge_usage(answer)):
+    for result in results:
         verdicts[result.question] = result.verdict
         yield result
     calls: tuple[Item, ...] = ()
