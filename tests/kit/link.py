@@ -5,10 +5,12 @@ when it answers: whoever asked does not learn what became of it. `refuse` has ne
 """
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+SSL_REQUEST = (80877103).to_bytes(4)
 Change = Callable[[bytes], bytes]
 
 
@@ -86,3 +88,54 @@ async def linked(server: Path, folder: Path, change: Change = _keep) -> AsyncIte
         link.cut()
         with suppress(Exception):
             await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def tls_door(server: Path, context: ssl.SSLContext | None) -> AsyncIterator[int]:
+    """The port of a door to the server of this socket that speaks TLS as PostgreSQL does; without a context, none."""
+
+    serving: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        serving.add(task)
+        writers = [writer]
+        try:
+            with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+                await pass_on(reader, writer, writers)
+        finally:
+            for each in writers:
+                each.transport.abort()
+            serving.discard(task)
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, writers: list[asyncio.StreamWriter]) -> None:
+        asked = await reader.readexactly(8)
+        if asked[4:] == SSL_REQUEST:
+            writer.write(b"N" if context is None else b"S")
+            if context is None:
+                return
+            await writer.start_tls(context)
+            asked = b""
+        inner, outer = await asyncio.open_unix_connection(server)
+        writers.append(outer)
+        outer.write(asked)
+
+        async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+            while data := await source.read(65536):
+                target.write(data)
+
+        copies = [asyncio.create_task(copy(reader, outer)), asyncio.create_task(copy(inner, writer))]
+        await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
+        for each in copies:
+            each.cancel()
+        await asyncio.gather(*copies, return_exceptions=True)
+
+    door = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield door.sockets[0].getsockname()[1]
+    finally:
+        door.close()
+        for task in list(serving):
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)

@@ -1,9 +1,11 @@
 """What is particular to PostgreSQL: its traps, its refusals, and what happens when it goes away."""
 
 import asyncio
+import ssl
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,8 +13,13 @@ from urllib.parse import urlsplit
 
 import asyncpg  # type: ignore[import-untyped]
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 from msgspec.structs import replace
-from tests.kit.link import Link, linked
+from tests.kit.link import Link, linked, tls_door
 from tests.kit.pooler import pooled
 from tests.kit.postgres import Postgres
 from tests.kit.processes import run
@@ -414,6 +421,51 @@ def test_the_server_ends_with_the_process_that_started_it(tmp_path: Path) -> Non
             return
         asyncio.run(asyncio.sleep(0.05))
     raise AssertionError(f"{path} is there still")
+
+
+# By TLS.
+
+
+def make_certificate(folder: Path) -> ssl.SSLContext:
+    """A certificate for localhost that vouches for itself, in `root.crt`, and what a server needs to use it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    today = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(today - timedelta(days=1))
+        .not_valid_after(today + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, SHA256())
+    )
+    (folder / "root.crt").write_bytes(made.public_bytes(Encoding.PEM))
+    (folder / "key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "root.crt", folder / "key")
+    return context
+
+
+async def test_the_url_says_whom_to_trust(postgres: Postgres, emptied: Location, folder: Path) -> None:
+    name = urlsplit(emptied.given).path.strip("/")
+    async with tls_door(postgres.socket, make_certificate(folder)) as port:
+        url = f"postgresql://postgres:hunter2@localhost:{port}/{name}?sslmode="
+        for trust in (f"verify-full&sslrootcert={folder}/root.crt", "require", "prefer"):
+            async with open_store(parse_location(url + trust)) as store:
+                await store.append(trust, begin(trust))
+        async with refused(f"{url}verify-full&sslrootcert={folder}/nothing.crt") as [told]:
+            assert "nothing.crt" in told or "is not right" in told
+        async with refused(f"{url.replace('localhost', '127.0.0.1')}verify-full&sslrootcert={folder}/root.crt") as [told]:
+            assert "TLS" in told
+    async with tls_door(postgres.socket, None) as port:
+        async with refused(f"postgresql://postgres:hunter2@localhost:{port}/{name}?sslmode=require") as [told]:
+            assert "SSL" in told
+        async with open_store(parse_location(f"postgresql://postgres@localhost:{port}/{name}?sslmode=disable")) as store:
+            await store.append("plain", begin("plain"))
 
 
 # Behind a pooler.

@@ -186,6 +186,8 @@ class Server:
             return error
         log.debug("%s: %s", self.name, type(error).__name__)
         match error:
+            case ssl.SSLError():
+                return StoreError(f"{self.name}: no TLS with this server ({error}); check sslmode and sslrootcert")
             case ValueError() if not isinstance(error, asyncpg.DataError | UnicodeError):
                 # Its words quote the part of the URL that is at fault, which may be the password.
                 return StoreError(f"the URL {self.name} is not right; check its host, port and options")
@@ -203,8 +205,6 @@ class Server:
                 return StoreError(f"{self.name} is behind a pooler; add pgbouncer=true to the options of the URL")
             case asyncpg.TargetServerAttributeNotMatched():
                 return StoreError(f"{self.name}: none of the hosts is what target_session_attrs asks for; name the primary")
-            case ssl.SSLError():
-                return StoreError(f"{self.name}: no TLS with this server ({error}); check sslmode and sslrootcert")
             case asyncpg.DiskFullError():
                 return StoreError(f"the disk of {self.name} is full; free space, then resume the run")
             case _ if is_lost(error):
