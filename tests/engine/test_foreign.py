@@ -224,6 +224,12 @@ async def test_a_provider_of_ours_has_as_long_for_a_turn_as_the_order_says() -> 
         [TurnEnded("weird")],  # type: ignore[arg-type]
         [ItemStarted(FunctionCall("c", "f", 5, id="fc_1"))],  # type: ignore[arg-type]
         [ItemStarted(Unknown({"type": "x", "id": "x_1", "o": object()}))],
+        [ItemStarted(Message("assistant", id=5))],  # type: ignore[arg-type]
+        [ItemStarted(Message("assistant", id="m", status="weird"))],  # type: ignore[arg-type]
+        [ItemStarted(Message("assistant", [OutputText("x")], id="m"))],  # type: ignore[arg-type]
+        [ItemStarted(Message("assistant", (OutputText(7),), id="m"))],  # type: ignore[arg-type]
+        [ItemStarted(Message("assistant", (OutputText("x", None),), id="m"))],  # type: ignore[arg-type]
+        [ItemStarted(Message("assistant", (OutputText("\ud800"),), id="m"))],
         [ItemStarted(Message("assistant", id="msg_1")), TextDelta("msg_1", 5), ItemDone(Message("assistant", id="msg_1"))],  # type: ignore[arg-type]
     ],
 )

@@ -294,6 +294,8 @@ def _show_loaded(tools: tuple[Tool, ...], loaded: Collection[Identity]) -> tuple
 def _describe_search(tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
     """The tools, our search among them told what there is to be found. Raises `InvalidRequest` if what is deferred cannot be."""
     special = [tool for tool in tools if isinstance(tool, ToolDefinition) and (tool.deferred is True or tool.form is not UNSET)]
+    if not special:
+        return tools
     deferred = [tool for tool in special if tool.deferred is True]
     searches = [tool for tool in special if tool.form in ("tool_search", "server_tool_search")]
     if not searches and (lost := [tool for tool in deferred if not tool.is_loaded]):

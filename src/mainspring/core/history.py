@@ -117,10 +117,12 @@ def pair_outputs(given: Iterable[Item], waiting: Iterable[FunctionCall] = ()) ->
         elif isinstance(item, FunctionCallOutput):
             outputs.setdefault(item.call_id, deque()).append((place, item))
             answered.add(calls.get(item.call_id, -1))
+    pending = [(-1, call) for call in waiting]
+    if not pending and not calls and not outputs:
+        return Paired(given, (), ())
     items: list[Item] = []
     unanswered: list[FunctionCall] = []
     orphans: list[FunctionCallOutput] = []
-    pending = [(-1, call) for call in waiting]
 
     def answer_pending() -> None:
         for made, call in pending:

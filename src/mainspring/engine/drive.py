@@ -40,7 +40,7 @@ from mainspring.core.events import (
     TurnStarted,
 )  # fmt: skip
 from mainspring.core.ids import random_id
-from mainspring.core.items import FunctionCall, Message, ToolDefinition, Usage, flaw
+from mainspring.core.items import FunctionCall, ItemStatus, Message, OutputText, ToolDefinition, Usage, flaw
 from mainspring.core.memory_quota import measure_items
 from mainspring.core.model_request import ModelRequest, request_for
 from mainspring.core.redact import redact_text
@@ -61,22 +61,23 @@ MOST_ITEMS = 512
 FEW_CALLS = 16
 
 _DELTAS = frozenset(get_args(Delta))
+_STATUSES = get_args(ItemStatus)
 _MODEL_EVENTS = frozenset({ItemStarted, Annotated, ItemDone, TurnEnded}) | _DELTAS
 
 
 async def drive(journal: Journal, provider: Provider, gate: Gate, toolbox: Toolbox, seal: Seal, run: Runner) -> None:
     """Performs actions until the run has ended and all of it is durable. The provider is asked by `run`. Raises only what the
     store raises."""
-    while not journal.run.has_ended:
+    while not (now := journal.run).has_ended:
         if is_cancelled():
             # A run whose model and tools never wait must still notice it, and one that has swallowed it, too.
             await sleep(0)
             raise CancelledError
-        match next_action(journal.run):
+        match next_action(now):
             case CallModel():
-                if journal.run.failure is not None:
+                if now.failure is not None:
                     # The last turn failed and is asked again: not at once, and less eagerly each time.
-                    await sleep(min(RETRY_SECONDS * 2**journal.run.errors_in_row, 10.0))
+                    await sleep(min(RETRY_SECONDS * 2**now.errors_in_row, 10.0))
                 await _turn(journal, provider, run)
             case Judge(call_ids):
                 for number, call_id in enumerate(call_ids, 1):
@@ -94,7 +95,7 @@ async def drive(journal: Journal, provider: Provider, gate: Gate, toolbox: Toolb
             case Compact(keeps):
                 await _compact(journal, provider, seal, run, keeps)
             case Finish() as finish:
-                for event in closing(journal.run, gate.check_answer(finish, journal.run)):
+                for event in closing(now, gate.check_answer(finish, now)):
                     journal.record(event)
             case unknown:
                 assert_never(unknown)
@@ -197,7 +198,7 @@ class _Listening:
                 kind = type(event)
                 # The token path: of a delta only the text is looked at, and log probabilities if it has any.
                 if kind not in _DELTAS or type(event.delta) is not str or (kind is TextDelta and event.logprobs):  # type: ignore[union-attr]
-                    why = flaw(event, kind) if kind in _MODEL_EVENTS else "that is not a model event"
+                    why = None if _is_plain(event) else _find_flaw(event, kind)
                     if why is not None:
                         raise BadOutput(f"provider `{name}` sent a wrong {kind.__name__}: {why}")
                     if special:
@@ -257,6 +258,32 @@ class _Listening:
             if not draft.is_done:
                 self._hear(ItemDone(partial(draft)))
         self._hear(TurnEnded("length", _estimate_usage(request, self._said())))
+
+
+def _is_plain(event: ModelEvent) -> bool:
+    """Whether this begins or ends a message of plain words. Most do, and need not be written down and read back to be sure."""
+    item = event.item if type(event) in (ItemStarted, ItemDone) else None  # type: ignore[union-attr]
+    return (
+        type(item) is Message
+        and item.role == "assistant"
+        and item.status in _STATUSES
+        and item.phase is UNSET
+        and _is_words(item.id)
+        and type(item.content) is tuple
+        and all(map(_is_plain_part, item.content))
+    )
+
+
+def _is_plain_part(part: object) -> bool:
+    return type(part) is OutputText and _is_words(part.text) and part.annotations == part.logprobs == ()
+
+
+def _is_words(text: object) -> bool:
+    return type(text) is str and text.isascii()
+
+
+def _find_flaw(event: ModelEvent, kind: type) -> str | None:
+    return flaw(event, kind) if kind in _MODEL_EVENTS else "that is not a model event"
 
 
 def _tell(failure: ProviderError) -> ErrorInfo:

@@ -56,7 +56,7 @@ from mainspring.core.lru_cache import LRUCache
 from mainspring.core.memory_quota import Hold, MemoryQuota, find_holder, measure_items
 from mainspring.core.model_request import ModelRequest, request_for
 from mainspring.core.operator_limits import OperatorLimits
-from mainspring.core.response import Response, response
+from mainspring.core.response import Response
 from mainspring.core.run import Run, history_after, open_run
 from mainspring.core.spec import PRESETS, PresetName, RunSpec, check, spec_for
 from mainspring.engine.approvals import check as check_answers
@@ -143,7 +143,7 @@ class Handle:
 
     @property
     def response(self) -> Response:
-        return response(self._journal.run)
+        return self._journal.response
 
     @property
     def is_live(self) -> bool:

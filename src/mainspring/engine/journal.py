@@ -43,7 +43,7 @@ from mainspring.core.history import History
 from mainspring.core.items import FunctionCall
 from mainspring.core.log import Log
 from mainspring.core.memory_quota import Hold
-from mainspring.core.response import response
+from mainspring.core.response import Response, response
 from mainspring.core.run import Run, fold, fold_deltas, open_run, replay
 from mainspring.engine.approvals import list_questions
 from mainspring.engine.audit import Auditor
@@ -97,6 +97,7 @@ class Journal:
         self._flushes: list[Future[None]] = []
         self._readers: list[Future[None]] = []
         self._followers = 0
+        self._told: tuple[Run, Response] | None = None
         self._watchers: list[tuple[Watcher, DeltaWatcher | None]] = []
         # The last event if it is a delta, and what those say that are not folded yet; they all go on with each other.
         self._delta: Delta | None = None
@@ -127,6 +128,14 @@ class Journal:
     def earlier_calls(self) -> tuple[FunctionCall, ...]:
         """The calls that the run may have taken over: those that waited, and those that its input brings."""
         return (*self.history.waiting, *[item for item in self._run.spec.input if isinstance(item, FunctionCall)])
+
+    @property
+    def response(self) -> Response:
+        """The Response that the run is now, made once for each state that somebody asks about."""
+        run = self.run
+        if self._told is None or self._told[0] is not run:
+            self._told = run, response(run)
+        return self._told[1]
 
     def record(self, event: Event) -> None:
         """The event happens. Raises `Malformed` if it cannot follow, and the store's error once the store has failed."""
@@ -257,7 +266,7 @@ class Journal:
         self._handed = len(self.log)
         snapshot = None
         if self._run.has_ended:
-            snapshot = Snapshot(response(self.run), self.run.all_entries, _list_documents(self.run))
+            snapshot = Snapshot(self.response, self.run.all_entries, _list_documents(self.run))
             if self._is_bare:
                 snapshot = Snapshot(replace(snapshot.response, output=()), ())
         return Segment(run_id, segment, snapshot, self._notes(segment))

@@ -4,6 +4,7 @@
 closes its connection; one that was read to its end leaves the connection to the next request.
 """
 
+import asyncio
 import re
 from base64 import b64encode
 from collections.abc import Awaitable, Mapping
@@ -237,9 +238,10 @@ class HttpReply:
 
     async def drain(self) -> None:
         """Waits briefly for the end of the body, so that the connection can be reused."""
-        with anyio.move_on_after(DRAIN_SECONDS), suppress(Unavailable):
-            while await self.read():
-                pass
+        with suppress(Unavailable, TimeoutError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                while await self.read():
+                    pass
 
     def close(self) -> None:
         self._received.close()

@@ -54,6 +54,8 @@ class LeakReader:
         return self.settle(self.drop())
 
     def settle(self, held: str) -> Settled:
+        if not held:
+            return Settled("", [])
         for start, _ in zip(self._list_places(held), range(_MOST_PLACES), strict=False):
             if calls := parse_calls(held[start:], self._tools):
                 return Settled(held[:start], calls)

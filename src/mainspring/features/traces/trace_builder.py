@@ -85,6 +85,7 @@ def outline_trace(records: Sequence[Recorded]) -> TraceRecord | None:
     """
     steps: list[TraceStep] = []
     began = first = None
+    records = list(records)
     for record in records:
         event, kind = record.event, type(record.event)
         if kind in _DELTAS:
