@@ -327,6 +327,7 @@ class Engine:
     async def __aenter__(self) -> Self:
         self._tellers = await create_task_group().__aenter__()
         self._drivers = set()
+        self._writer.open()
         return self
 
     @property

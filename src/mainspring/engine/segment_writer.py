@@ -45,6 +45,11 @@ class SegmentWriter:
         self._is_writing = False
         self._idle: list[Future[None]] = []
 
+    def open(self) -> None:
+        """Writes in the event loop that runs now; what an earlier one has left undone is gone with it."""
+        self._loop = get_running_loop()
+        self._waiting, self._timer, self._next, self._last, self._is_writing = [], None, inf, -inf, False
+
     def request(self, journal: Journaled, seconds: float) -> None:
         """Has the journal written within so many seconds; 0 is as soon as the store is free."""
         loop = self._loop or self._begin()
