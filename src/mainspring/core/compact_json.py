@@ -1,42 +1,46 @@
-"""Structs as they are stored: without the fields that have their usual value, since decoding fills those in.
+"""Structs as they are stored: without most of the fields that have their usual value, since decoding fills those in.
 
 So a usual value, once released, is not changed: what was stored without it would read otherwise. A test holds them.
 """
 
 from collections.abc import Callable
 from functools import cache
-from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
-from msgspec import NODEFAULT, Struct, structs
+from msgspec import Struct, structs
 
 
-class _Fields(NamedTuple):
-    tag: dict[str, object]
-    names: tuple[str, ...]
-    usual: tuple[object, ...]
-    read: Callable[[Any], tuple[object, ...]]
+class _Form(NamedTuple):
+    make: Callable[..., Struct]
+    is_by_name: bool
+    inner: dict[int, object]
 
 
-def omit_usual(value: Struct, inner: frozenset[type] = frozenset()) -> dict[str, object]:
-    """The struct as JSON, tag first. Structs of the types `inner` that it holds are treated alike."""
-    fields = _describe(type(value))
-    told = fields.tag.copy()
-    for name, usual, held in zip(fields.names, fields.usual, fields.read(value), strict=True):
-        if held is not usual and held != usual:
-            told[name] = omit_usual(held, inner) if isinstance(held, Struct) and type(held) in inner else held
-    return told
+def omit_usual(value: Struct, inner: frozenset[type] = frozenset()) -> Struct:
+    """A struct that encodes as this one does, but for what is usual. Structs of the types `inner` in it are treated alike."""
+    form = _find_form(type(value), inner)
+    if form.is_by_name:
+        return form.make(**structs.asdict(value))
+    held = list(structs.astuple(value))
+    for place, usual in form.inner.items():
+        if held[place] is not usual and type(held[place]) in inner:
+            held[place] = omit_usual(held[place], inner)
+    return form.make(*held)
 
 
 @cache
-def _describe(kind: type[Struct]) -> _Fields:
+def _find_form(kind: type[Struct], inner: frozenset[type]) -> _Form:
+    config = kind.__struct_config__
+    kept = msgspec.defstruct(
+        kind.__name__, [], bases=(kind,), omit_defaults=True, frozen=True, tag=config.tag, tag_field=config.tag_field
+    )
     fields = structs.fields(kind)
-    info = msgspec.inspect.type_info(kind)
-    assert isinstance(info, msgspec.inspect.StructType)
-    assert len(fields) > 1  # or else `read` returns no tuple
-    tag: dict[str, object] = {} if info.tag_field is None else {info.tag_field: info.tag}
-    # What has no usual value is never equal to this.
-    usual = [each.default if each.default_factory is NODEFAULT else each.default_factory() for each in fields]
-    names = tuple([each.encode_name for each in fields])
-    return _Fields(tag, names, tuple(usual), attrgetter(*[each.name for each in fields]))
+    places = {place: each.default for place, each in enumerate(fields) if _holds(each.type, inner)}
+    return _Form(kept, len(kind.__match_args__) < len(fields), places)
+
+
+def _holds(kind: object, inner: frozenset[type]) -> bool:
+    found = msgspec.inspect.type_info(kind)
+    options = found.types if isinstance(found, msgspec.inspect.UnionType) else (found,)
+    return any(isinstance(each, msgspec.inspect.StructType) and each.cls in inner for each in options)

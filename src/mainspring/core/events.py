@@ -271,15 +271,21 @@ def encode_log(records: Sequence[Recorded], after: Recorded | None = None, enter
     places = {id(item): place for place, item in enumerate(entered)}
     while start < len(records):
         first = records[start]
-        stop = _find_texts(first, records, start + 1)
-        event: object = first.event
-        if places and type(event) is ItemDone and (place := places.get(id(event.item))) is not None:
-            event = _EnteredItem(place)
-        elif type(event) in _COMPACT:
-            event = omit_usual(first.event, _COMPACT)
-        texts = (_list_texts(first.at, records[start + 1 : stop]),) if stop > start + 1 else ()
-        stored.append([first.seq, first.at, event, *texts])
-        start = stop
+        event, kind = first.event, type(first.event)
+        start += 1
+        if kind is TextDelta or kind in _OTHER_DELTAS:
+            stop = _find_texts(first, records, start)
+            if stop > start:
+                stored.append((first.seq, first.at, event, _list_texts(first.at, records[start:stop])))
+                start = stop
+                continue
+        elif isinstance(event, ItemDone) and (place := places.get(id(event.item))) is not None:
+            stored.append((first.seq, first.at, _EnteredItem(place)))
+            continue
+        elif kind in _COMPACT:
+            stored.append((first.seq, first.at, omit_usual(event, _COMPACT)))
+            continue
+        stored.append(first)
     if stored:
         lines.append(_encoder.encode(stored))
     return b"\n".join(lines)

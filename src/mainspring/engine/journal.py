@@ -14,9 +14,10 @@ takes its place.
 
 from asyncio import AbstractEventLoop, Future, get_running_loop
 from collections.abc import AsyncIterator, Callable
+from functools import cache
 from logging import getLogger
 from math import inf
-from typing import get_args
+from typing import cast, get_args
 
 from msgspec.structs import replace
 
@@ -169,7 +170,7 @@ class Journal:
     def watch(self, watcher: Watcher) -> None:
         """From now on the watcher is told every event in the moment it is recorded; what came before it is told at once."""
         self.retell(watcher)
-        self._watchers.append((watcher, watcher if isinstance(watcher, DeltaWatcher) else None))
+        self._watchers.append((watcher, cast(DeltaWatcher, watcher) if _needs_no_run(type(watcher)) else None))
 
     def unwatch(self, watcher: Watcher) -> None:
         """The watcher is told no more."""
@@ -193,7 +194,7 @@ class Journal:
         if self._is_early and kind is not RunEnded:
             self._show(len(self.log))
         if kind not in _DELTAS:
-            self._writer.request(self, 0.0 if kind in _URGENT else DELAY)
+            self._writer.request(self, 0.0 if kind in _URGENT else DELAY if self._followers else UNREAD_DELAY)
         elif self.due == inf:
             if self._followers and not self._is_early:
                 self._writer.request_tick(self)
@@ -387,6 +388,11 @@ class Journal:
         async for upto in self.follow_published(after):
             yield self.log[position:upto]
             position = upto
+
+
+@cache
+def _needs_no_run(kind: type) -> bool:
+    return issubclass(kind, DeltaWatcher)
 
 
 def _list_documents(run: Run) -> tuple[Document, ...]:

@@ -3,7 +3,8 @@
 Theory of operation. A journal asks to be written within some time, 0 if somebody waits for it. When the first of those times has
 come, all that are due, or nearly so, give their segments, and the store gets them in one `append_all`: one hand-over, one
 transaction, one wake-up. There is one batch under way at a time, and whatever comes meanwhile waits for the next: the slower the
-store, the larger the batches. That is the back-pressure. `TICK` is the time between batches that nobody waits for.
+store, the larger the batches. That is the back-pressure. `TICK` is the time between batches that are only read, `BUSY_TICK` that
+between batches of several runs.
 """
 
 from asyncio import AbstractEventLoop, Future, Handle, get_running_loop
@@ -14,6 +15,7 @@ from mainspring.core.errors import MainspringError, StoreError
 from mainspring.ports import Segment, Store
 
 TICK: Final = 0.01
+BUSY_TICK: Final = 0.005
 # What is due so soon goes along.
 _SLACK: Final = 0.001
 
@@ -51,9 +53,12 @@ class SegmentWriter:
         self._waiting, self._timer, self._next, self._last, self._is_writing = [], None, inf, -inf, False
 
     def request(self, journal: Journaled, seconds: float) -> None:
-        """Has the journal written within so many seconds; 0 is as soon as the store is free."""
-        loop = self._loop or self._begin()
-        self._wait_until(journal, loop.time() + seconds)
+        """Has the journal written within so many seconds. With 0 somebody waits: it is written at once, or if there are others
+        too and there has just been a batch, with the next."""
+        due = (self._loop or self._begin()).time() + seconds
+        if not seconds and len(self._waiting) > (journal.due != inf):
+            due = max(due, self._last + BUSY_TICK)
+        self._wait_until(journal, due)
 
     def request_tick(self, journal: Journaled) -> None:
         """Has the journal written with the next tick: at once, unless there has just been one."""

@@ -1,4 +1,4 @@
-"""Appends to logs in a SQLite file, for many runs in as few statements as there are kinds of rows.
+"""Appends to logs in a SQLite file, for many runs by one statement for each kind of rows.
 
 Theory of operation. A log has one writer. What this connection has written last of each run is known here, and stays true until
 another connection commits: SQLite tells that by its `data_version`, which is asked once for all segments of a transaction, under
@@ -10,6 +10,8 @@ little more than its text; the number of the row says which run and event it beg
 
 import sqlite3
 from collections.abc import Sequence
+from functools import cache
+from itertools import chain
 from typing import Final
 
 from msgspec import Struct
@@ -30,6 +32,7 @@ from mainspring.storage.segment import (
 ROW_BYTES: Final = 1_960  # two fit a page
 SEQ_BITS: Final = 24
 MOST_KNOWN: Final = 50_000
+MOST_ROWS: Final = 64
 
 Row = tuple[object, ...]
 
@@ -163,9 +166,10 @@ class RunAppender:
         log = self._logs.get(segment.run_id)
         if log is None:
             number, has_ended, length = connection.execute(_LENGTH, (segment.run_id,)).fetchone() or (0, 0, 0)
-            log = self._logs[segment.run_id] = _Log(number, -1 if has_ended else length)
+            log = _Log(number, -1 if has_ended else length)
         if not log.length or log.length != segment.records[0].seq:
             raise self._explain(connection, segment)
+        self._logs[segment.run_id] = log
         return log
 
     def _explain(self, connection: sqlite3.Connection, segment: Segment) -> Superseded:
@@ -210,11 +214,12 @@ def _add_ending(snapshot: Snapshot, number: int, rows: _Rows) -> None:
 
 
 def _insert(connection: sqlite3.Connection, head: str, width: int, rows: Sequence[Row], tail: str = "") -> None:
-    """Inserts the rows by as few statements as can be prepared once: of 1, 2, 4, ... rows."""
-    start = 0
-    while start < len(rows):
-        count = min(1 << (len(rows) - start).bit_length() - 1, 64)
-        values = ", ".join([f"({', '.join('?' * width)})"] * count)
-        flat = [value for row in rows[start : start + count] for value in row]
-        connection.execute(f"{head}{values}{tail}", flat)
-        start += count
+    """Inserts the rows by few statements: each is a moment in which another thread of Python may run."""
+    for start in range(0, len(rows), MOST_ROWS):
+        some = rows[start : start + MOST_ROWS]
+        connection.execute(_write_statement(head, width, len(some), tail), list(chain.from_iterable(some)))
+
+
+@cache
+def _write_statement(head: str, width: int, count: int, tail: str) -> str:
+    return head + ", ".join([f"({', '.join('?' * width)})"] * count) + tail

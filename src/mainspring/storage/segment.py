@@ -31,8 +31,8 @@ def find_opening(segment: Segment) -> StoredRun | None:
     """The run that begins with this segment; None if it goes on with one."""
     match segment.records[0]:
         case Recorded(0, at, RunStarted(spec)):
-            begun = StoredRun(segment.run_id, "in_progress", at, spec.parent, spec.model, spec.background)
-            return replace(begun, tenant=spec.tenant, conversation=spec.conversation)
+            order = (spec.parent, spec.model, spec.background)
+            return StoredRun(segment.run_id, "in_progress", at, *order, tenant=spec.tenant, conversation=spec.conversation)
     return None
 
 
@@ -46,11 +46,10 @@ def find_ending(segment: Segment) -> Ending | None:
 
 def encode_response(snapshot: Snapshot) -> bytes:
     """The Response as it is kept: without what is usual, and without its output if the entries have that."""
-    told = omit_usual(snapshot.response)
-    if snapshot.response.output != _list_output(snapshot.entries):
-        return encode(told)
-    told.pop("output", None)
-    return _WITHOUT_OUTPUT + encode(told)
+    told = snapshot.response
+    if told.output != _list_output(snapshot.entries):
+        return encode(omit_usual(told))
+    return _WITHOUT_OUTPUT + encode(omit_usual(replace(told, output=())))
 
 
 def decode_response(body: bytes, entries: bytes | None) -> Response:

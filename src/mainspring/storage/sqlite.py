@@ -44,6 +44,8 @@ T = TypeVar("T")
 W = TypeVar("W")
 
 LOCK_SECONDS: Final = 10.0
+# Statements that are kept prepared: there is one for each number of rows that were written at once.
+STATEMENTS: Final = 400
 _ERASE_MS: Final = 250
 # Seconds between attempts to empty the log while somebody reads the file.
 _FIRST_PAUSE: Final = 0.1
@@ -540,7 +542,7 @@ def _make_private(path: Path) -> None:
 
 
 def _open(path: Path | None, schema: Schema, lock_seconds: float) -> sqlite3.Connection:
-    connection = sqlite3.connect(path or ":memory:", timeout=lock_seconds, isolation_level=None)
+    connection = sqlite3.connect(path or ":memory:", lock_seconds, isolation_level=None, cached_statements=STATEMENTS)
     try:
         _prepare(connection, path, schema)
     except BaseException:
