@@ -16,6 +16,7 @@ from mainspring.core.events import (
     TextDelta,
     ToolProgress,
     TurnStarted,
+    continues,
 )  # fmt: skip
 from mainspring.core.log import PACK, Log
 
@@ -48,6 +49,10 @@ def test_a_log_reads_as_the_list_of_its_records(said: list[list[Event]], packs: 
     assert log[start:stop] == records[start:stop]
     assert log[::2] == records[::2]
     assert [log[place] for place in range(-len(records), len(records))] == records * 2
+    seen = {record.seq for record in log.skim()}
+    assert list(log.skim()) == [record for record in records if record.seq in seen]
+    for record in records:
+        assert record.seq in seen or continues(records[record.seq - 1].event, record.event)
     with pytest.raises(IndexError):
         log[len(records)]
     log.truncate(max(start, 0))

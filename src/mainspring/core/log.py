@@ -92,6 +92,12 @@ class Log(Sequence[Recorded]):
         yield from self._unpack(0, self._packed)
         yield from self._fresh
 
+    def skim(self) -> Iterator[Recorded]:
+        """The records, but of deltas that were packed together the first alone: for whoever does not ask what was said."""
+        for part in self._stretches:
+            yield part if isinstance(part, Recorded) else part.first
+        yield from self._fresh
+
     @overload
     def __getitem__(self, index: int) -> Recorded: ...
     @overload

@@ -77,19 +77,22 @@ class Dispatcher:
         if scope["type"] != "http":
             await self._router(scope, receive, send)
             return
-        request = ApiRequest(scope, receive, send)
-        try:
-            response = await self._answer(request)
-        except (Fault, MainspringError) as error:
-            response = fault_response(error)
-        except HTTPException as error:
-            response = fault_response(Fault(error.status_code, "not_found", f"there is nothing at {request.url.path}"))
-        except Exception:
-            log.exception("%s %s failed", request.method, request.url.path)
-            response = fault_response(Fault(500, "server_error", "the server failed; its log says why"))
+        # A stream may last for hours, so the request is not kept for it.
+        response = await self._answer(ApiRequest(scope, receive, send))
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> HttpResponse:
+        try:
+            return await self._find_answer(request)
+        except (Fault, MainspringError) as error:
+            return fault_response(error)
+        except HTTPException as error:
+            return fault_response(Fault(error.status_code, "not_found", f"there is nothing at {request.url.path}"))
+        except Exception:
+            log.exception("%s %s failed", request.method, request.url.path)
+            return fault_response(Fault(500, "server_error", "the server failed; its log says why"))
+
+    async def _find_answer(self, request: Request) -> HttpResponse:
         found = self._table.find(request.method, find_path(request.scope))
         if found.endpoint is not None:
             request.scope["path_params"] = found.params

@@ -172,11 +172,7 @@ class ResponseRoutes:
         self, handle: Handle, request: Request, after: int, *, is_owner: bool, headers: dict[str, str] | None = None
     ) -> HttpResponse:
         wire = self._wires.find(handle, self._dialect_of(request))
-
-        def on_disconnect() -> None:
-            if is_owner and not outlives(request):
-                handle.request_cancel()
-
+        on_disconnect = handle.request_cancel if is_owner and not outlives(request) else _go_on
         return EventStream(read_frames(handle, wire, after), headers or {}, on_disconnect)
 
     def _answer(self, request: Request, handle: Handle, headers: dict[str, str] | None = None) -> HttpResponse:
@@ -184,6 +180,10 @@ class ResponseRoutes:
 
     def _dialect_of(self, request: Request) -> Dialect:
         return choose_dialect(request, self._dialect)
+
+
+def _go_on() -> None:
+    """The client has left, and its run goes on."""
 
 
 def _read_filter(request: Request, dialect: Dialect) -> Filter:

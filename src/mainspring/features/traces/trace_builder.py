@@ -33,6 +33,7 @@ from mainspring.core.events import (
     TurnStarted,
 )
 from mainspring.core.items import FunctionCall, Json, Message, Usage, text_of
+from mainspring.core.log import Log
 from mainspring.core.spec import RunSpec
 from mainspring.engine.engine import Engine
 from mainspring.features.traces.collector import TraceCollector
@@ -85,7 +86,6 @@ def outline_trace(records: Sequence[Recorded]) -> TraceRecord | None:
     """
     steps: list[TraceStep] = []
     began = first = None
-    records = list(records)
     for record in records:
         event, kind = record.event, type(record.event)
         if kind in _DELTAS:
@@ -343,8 +343,9 @@ class TraceObserver(RunObserver):
         self._metrics, self._exporter = metrics, exporter
 
     def run_ended(self, ended: EndedRun) -> None:
-        trace = outline_trace(ended.log) if self._exporter is None and not ended.waiting else None
-        trace = trace or build_trace(ended.log, ended.waiting)
+        records = list(ended.log.skim() if isinstance(ended.log, Log) else ended.log)
+        trace = outline_trace(records) if self._exporter is None and not ended.waiting else None
+        trace = trace or build_trace(records, ended.waiting)
         self._metrics.add(trace)
         if self._exporter is not None:
             self._exporter.add(trace)
