@@ -97,9 +97,11 @@ def _place() -> str:
 
 
 def _born(pid: int) -> str:
-    """When the process began, as the kernel counts it; empty where it does not say."""
+    """When the process began, as the kernel counts it; empty where it does not say, and for one that has ended and only waits to
+    be looked at by whoever started it."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if state in "ZX" else rest[18]
     except (OSError, IndexError):
         return ""
 
