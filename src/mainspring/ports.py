@@ -493,6 +493,11 @@ class Store(Protocol):
         """The log behind event number `after`; raises `NotFound`."""
         ...
 
+    def follow(self, run_id: str, after: int = -1) -> AsyncGenerator[list[Recorded], None]:
+        """The log behind event number `after` as it grows, whichever process writes it: what is there, then each time there is
+        more, until the run has ended. Raises `NotFound`."""
+        ...
+
     async def load(self, run_id: str) -> StoredRun:
         """Raises `NotFound`."""
         ...

@@ -28,7 +28,8 @@ asyncio.run(main())
 
 async def test_a_driver_that_was_killed_is_gone_though_nobody_has_reaped_it(tmp_path: Path) -> None:
     database = tmp_path / "runs.db"
-    with subprocess.Popen([sys.executable, "-c", DRIVER, str(database)], stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-c", DRIVER, str(database)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: ASYNC220
         assert process.stdout is not None
         driver = process.stdout.readline().strip()
         async with SqliteStore(database) as store:

@@ -298,7 +298,7 @@ async def test_a_run_in_another_process_is_waited_for_by_those_who_follow_it(tmp
         seen = await IdempotentRuns(two.core).start(order("resp_2", background=True), "one", b"{}", is_followed=False)
         assert seen.id == "resp_1"
         followed = await IdempotentRuns(two.core).start(order("resp_3"), "one", b"{}")
-        assert followed.run == await handle.wait()
+        assert await followed.wait() == await handle.wait()
 
 
 async def test_everybody_who_follows_a_run_in_another_process_waits_for_its_end(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ async def test_everybody_who_follows_a_run_in_another_process_waits_for_its_end(
         elsewhere, statuses = IdempotentRuns(two.core), []
 
         async def follow(id: str) -> None:
-            statuses.append((await elsewhere.start(order(id), "one", b"{}")).run.status)
+            statuses.append((await (await elsewhere.start(order(id), "one", b"{}")).wait()).status)
 
         async with anyio.create_task_group() as group:
             for number in range(2, 5):

@@ -166,3 +166,27 @@ async def test_whoever_waits_for_a_run_that_a_stop_cuts_off_is_told_so(tmp_path:
     assert answer.status == 503
     assert answer.headers["x-should-retry"] == "false"
     assert "resumed" in told["error"]["message"]
+
+
+@pytest.mark.slow
+async def test_a_run_that_another_server_drives_is_streamed_live_and_byte_for_byte(
+    tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    script: Script = [{"when": "count", "say": "one two three four five six seven eight nine ten", "pause": 0.1}]
+    with serving(tmp_path, script) as driver, serving(tmp_path, script) as other:
+        async with await begun(http, driver, background=True) as answer:
+            run_id = (await answer.json())["id"]
+        streams = [http.get(f"{other.url}/responses/{run_id}?stream=true") for _ in range(2)]
+        async with streams[0] as live, streams[1] as second:
+            whole = b""
+            with anyio.fail_after(PATIENCE):
+                while whole.count(b"\n\n") < 6:
+                    whole += await live.content.readany()
+                async with http.get(f"{driver.url}/responses/{run_id}") as under_way:
+                    assert (await under_way.json())["status"] == "in_progress", "its events came while it was driven"
+                whole += await live.content.read()
+                assert await second.read() == whole
+        assert whole == await rest_of(http, driver, run_id)
+        assert whole == await rest_of(http, other, run_id)
+        assert whole.endswith(b"data: [DONE]\n\n")
+        assert linted(events_of(whole))["status"] == "completed"

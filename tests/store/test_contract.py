@@ -1,7 +1,10 @@
 """What every store promises: one test body, each store."""
 
+import asyncio
+
 import pytest
 from msgspec.structs import replace
+from tests.kit.waiting import PATIENCE
 from tests.store.logs import answer, begin, end, say, spec
 
 from mainspring.core.errors import Malformed, NotFound, StoreError, Superseded
@@ -366,3 +369,27 @@ async def test_what_must_be_read_is_measured_before(store: Store) -> None:
         assert await store.measure_history("b") > await store.measure_history("a") > 0
         assert await store.measure_run("a") > 0
         assert await store.measure_history("b", tenant="acme") == 0
+
+
+async def test_a_log_is_followed_as_it_grows_until_it_ends(store: Store) -> None:
+    await store.append("a", begin("a"))
+    seen: list[Recorded] = []
+    has_begun = asyncio.Event()
+
+    async def follow() -> None:
+        async for records in store.follow("a"):
+            seen.extend(records)
+            has_begun.set()
+
+    following = asyncio.create_task(follow())
+    await has_begun.wait()
+    for seq in range(1, 5):
+        await store.append("a", say(seq, f"word {seq}"))
+    await store.append("a", end(5), answer("a", "hi"))
+    async with asyncio.timeout(PATIENCE):
+        await following
+    assert seen == await store.events("a")
+    assert [record.seq async for batch in store.follow("a", 3) for record in batch] == [4, 5]
+    assert [batch async for batch in store.follow("a", 5)] == []
+    with pytest.raises(NotFound):
+        await anext(store.follow("nobody"))

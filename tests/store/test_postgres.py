@@ -28,9 +28,11 @@ from tests.store.logs import answer, begin, end, say
 
 from mainspring.core.errors import InvalidRequest, StoreError, Superseded
 from mainspring.ports import Document, Filter, Note, Segment, Store
+from mainspring.storage import follow
 from mainspring.storage.audit_chain import verify
 from mainspring.storage.choose_store import choose_store, open_store
 from mainspring.storage.location import Location, parse_location
+from mainspring.storage.postgres import postgres_runs
 from mainspring.storage.postgres import server as server_module
 from mainspring.storage.postgres.run_tables import RUNS, escape, unescape
 
@@ -233,6 +235,28 @@ async def test_appends_that_wait_are_one_statement_and_one_commit(emptied: Locat
         assert await other.fetchval("SELECT max(batch) FROM mainspring_writers") - before <= 4
         assert await other.fetchval("SELECT count(DISTINCT xmin::text) FROM mainspring_segments") <= 4
         await other.close()
+
+
+async def test_whoever_follows_a_run_of_another_process_is_told_when_there_is_more(
+    emptied: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_runs, "SEEN_WITHIN", 10 * PATIENCE)  # so that nobody looks by itself
+    monkeypatch.setattr(follow, "FIRST_PAUSE", 10 * PATIENCE)
+    async with open_store(emptied) as driver, open_store(emptied) as reader:
+        await driver.append("a", begin("a"))
+        await driver.append("b", begin("b"))
+        logs = {id: reader.follow(id) for id in ("a", "b")}
+        for id, log in logs.items():
+            assert await anext(log) == begin(id)
+        for seq in range(1, 20):
+            nexts = {id: asyncio.ensure_future(anext(log)) for id, log in logs.items()}
+            await asyncio.sleep(0.05 if seq == 1 else 0)  # it is said in the first wait that they are followed
+            for id in logs:
+                await driver.append(id, say(seq, id))
+                async with asyncio.timeout(PATIENCE):
+                    assert await nexts[id] == say(seq, id)
+        for log in logs.values():
+            await log.aclose()
 
 
 # When it goes away.

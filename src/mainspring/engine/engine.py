@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from inspect import iscoroutinefunction
 from logging import DEBUG, ERROR, getLogger
 from types import TracebackType
@@ -34,6 +34,7 @@ from mainspring.core.errors import (
     MemoryLimit,
     NotFound,
     OrderStepTimeout,
+    OurError,
     PreviousNotFound,
     StoreError,
     Superseded,
@@ -321,6 +322,8 @@ class Engine:
         self._shared: WeakValueDictionary[tuple[str, str], History] = WeakValueDictionary()
         self._reading = Lock()
         self._drivers: set[asyncio.Task[None]] | None = None
+        self._followed: dict[str, Handle] = {}
+        self._feeders: set[asyncio.Task[None]] = set()
         self._tellers: TaskGroup | None = None
         self.presence = Presence(store)
 
@@ -368,6 +371,8 @@ class Engine:
         """Leaves every run as it is, to be resumed: whoever waits for one is told so."""
         for handle in self._live.values():
             handle._interrupt()
+        for feeder in self._feeders:
+            feeder.cancel()
 
     async def watch_over(self, resume_all: Callable[[], Awaitable[object]] | None = None) -> None:
         """Shows that this engine lives, and resumes runs of engines that do not, until it is cancelled."""
@@ -383,9 +388,9 @@ class Engine:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.interrupt()
         try:
-            if self._drivers:
+            if working := [*(self._drivers or ()), *self._feeders]:
                 with CancelScope(shield=True):
-                    await asyncio.wait(self._drivers)
+                    await asyncio.wait(working)
             if self._tellers is not None:
                 # Drivers stop within moments; a sink gets this long to hear the rest.
                 self._tellers.cancel_scope.deadline = current_time() + SINK_SECONDS
@@ -624,6 +629,38 @@ class Engine:
         if (live := self._live.get(run_id) or self._unsaved.get(run_id)) is not None:
             return live
         return await self._read_run(run_id, "show")
+
+    async def follow(self, run_id: str) -> Handle:
+        """A run to read to its end: live if it is driven here, and as the store gets it if another engine that lives drives it.
+        If nobody does, as far as the store has it. Raises `NotFound`."""
+        handle = await self.attach(run_id)
+        if handle.is_live or handle.run.has_ended or not await self.is_driven(run_id):
+            return handle
+        if run_id not in self._followed:
+            handle._journal.reopen()
+            self._followed[run_id] = Handle(handle._journal)
+            feeder = asyncio.get_running_loop().create_task(self._feed(self._followed[run_id]))
+            self._feeders.add(feeder)
+            feeder.add_done_callback(self._feeders.discard)
+        return self._followed[run_id]
+
+    async def _feed(self, handle: Handle) -> None:
+        """Shows the readers of a run what another engine records of it, until it has ended."""
+        journal = handle._journal
+        failure: OurError | None = Interrupted(f"the engine stopped before run `{handle.id}` ended, which goes on elsewhere")
+        try:
+            async with aclosing(self.store.follow(handle.id, len(journal.log) - 1)) as stored:
+                async for records in stored:
+                    journal.adopt(records)
+            failure = None
+        except NotFound as error:
+            failure = Interrupted(error.message)
+        except OurError as error:
+            failure = error
+        finally:
+            del self._followed[handle.id]
+            journal.close(failure)
+            handle._end()
 
     async def _read_run(self, run_id: str, purpose: Literal["resume", "show", "end"]) -> Handle:
         """A run out of the store. Only to resume it is its history needed: where there is no memory for that, the run is shown

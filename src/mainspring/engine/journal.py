@@ -13,7 +13,7 @@ takes its place.
 """
 
 from asyncio import AbstractEventLoop, Future, get_running_loop
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import cache
 from logging import getLogger
 from math import inf
@@ -166,6 +166,17 @@ class Journal:
         for watcher, quick in self._watchers:
             if quick is None or not quick.add_delta(record):
                 watcher.add(record, self.run)
+
+    def adopt(self, records: Sequence[Recorded]) -> None:
+        """Takes events that another process has recorded and stored."""
+        for record in records:
+            self._run = run = fold(self.run, record)
+            self._delta, self._at = None, record.at
+            self.log.append(record)
+            for watcher, _ in self._watchers:
+                watcher.add(record, run)
+        self._handed = self._durable = len(self.log)
+        self._show(len(self.log))
 
     def watch(self, watcher: Watcher) -> None:
         """From now on the watcher is told every event in the moment it is recorded; what came before it is told at once."""

@@ -160,7 +160,7 @@ class IdempotentRuns:
 
     async def start(self, spec: RunSpec, key: str | None, body: bytes, *, is_followed: bool = True) -> Handle:
         """The run for this request: a new one, or the one that its key stands for. `is_followed` says that the caller reads it
-        to its end, so a run in another process is waited for.
+        to its end, so a run in another process is followed.
 
         Raises `Fault` 409 if the key was used for another body, and what `Engine.start` raises.
         """
@@ -217,8 +217,8 @@ class IdempotentRuns:
             return None
 
     async def _follow(self, handle: Handle) -> Handle:
-        """A handle that can be read to the end. A run of another process cannot be, before it has ended."""
-        if handle.is_live or handle.run.has_ended:
+        """A handle that can be read to the end. A run that is about to be driven elsewhere cannot be, before it has ended."""
+        if handle.is_live or handle.run.has_ended or (handle := await self._engine.follow(handle.id)).is_live:
             return handle
         with move_on_after(PATIENCE):
             while True:

@@ -1,7 +1,7 @@
 """Runs kept for as long as the process lives. What the SQLite store promises holds here too, but for surviving."""
 
 from asyncio import Future, gather, get_running_loop
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import NamedTuple, Self, TypeVar
 
 from msgspec import Struct
@@ -14,6 +14,7 @@ from mainspring.core.history import Entry
 from mainspring.core.items import Item, decode
 from mainspring.ports import EVERY_RUN, Document, Filter, Link, Note, Page, Segment, Snapshot, StoredRun
 from mainspring.storage.audit_chain import chain_notes
+from mainspring.storage.follow import follow_log
 from mainspring.storage.segment import (
     collect_item_ids,
     explain_mismatch,
@@ -87,6 +88,9 @@ class MemoryStore:
 
     async def events(self, run_id: str, after: int = -1) -> list[Recorded]:
         return self._find_kept(run_id).log[max(after + 1, 0) :]
+
+    def follow(self, run_id: str, after: int = -1) -> AsyncGenerator[list[Recorded], None]:
+        return follow_log(self, run_id, after)
 
     async def load(self, run_id: str) -> StoredRun:
         return self._find_kept(run_id).run

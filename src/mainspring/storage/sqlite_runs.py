@@ -5,7 +5,7 @@ writer, whichever process it comes from.
 """
 
 from asyncio import Future, get_running_loop
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from os import PathLike
 from pathlib import Path
 from sqlite3 import Connection
@@ -17,6 +17,7 @@ from mainspring.core.history import Entry
 from mainspring.core.items import Item
 from mainspring.ports import EVERY_RUN, Document, Filter, Link, Note, Page, Segment, Snapshot, StoredRun
 from mainspring.storage import run_rows as rows
+from mainspring.storage.follow import follow_log
 from mainspring.storage.run_appender import RunAppender
 from mainspring.storage.sqlite import Database
 
@@ -68,6 +69,9 @@ class SqliteStore:
 
     async def events(self, run_id: str, after: int = -1) -> list[Recorded]:
         return await self._database.read(rows.load_events, run_id=run_id, after=after)
+
+    def follow(self, run_id: str, after: int = -1) -> AsyncGenerator[list[Recorded], None]:
+        return follow_log(self, run_id, after)
 
     async def load(self, run_id: str) -> StoredRun:
         return await self._database.read(rows.load, run_id=run_id)

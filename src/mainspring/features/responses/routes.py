@@ -98,6 +98,8 @@ class ResponseRoutes:
         handle = await self._find(request)
         if read_choice(request, "stream", FLAGS):
             after = read_number(request, "starting_after")
+            if not handle.is_live and not handle.run.has_ended:
+                handle = await self._engine.follow(handle.id)
             return self._stream(handle, request, -1 if after is None else after, is_owner=False)
         return self._answer(request, handle)
 

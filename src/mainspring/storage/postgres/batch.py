@@ -261,7 +261,11 @@ _CHAINED = """noted AS MATERIALIZED (
 _TOLD = """told AS (
     UPDATE mainspring_writers SET batch = $3, refused = ARRAY({refused}), seen_at = now()
     FROM fence WHERE id = $1 RETURNING refused
-) SELECT refused FROM told"""
+) SELECT refused{called} FROM told"""
+_CALLED = """called AS (
+    SELECT pg_notify('mainspring_' || encode(stored.key, 'hex'), '')
+    FROM stored JOIN mainspring_followed followed ON followed.key = stored.key WHERE followed.until > now()
+)"""
 
 
 @cache
@@ -283,6 +287,7 @@ def _compose(parts: tuple[str, ...]) -> str:
             made.append(_OPENED.format(columns=columns, values=values))
             found.append("SELECT number, key FROM opened")
         made += [_GOING, _ADDED.format(found=" UNION ALL ".join(found))]
+        made.append(_CALLED)
         refused.append("SELECT place FROM segments WHERE key NOT IN (SELECT key FROM stored)")
     made += [_ENDED] if "endings" in parts else []
     made += [_HELD] if "items" in parts else []
@@ -290,7 +295,11 @@ def _compose(parts: tuple[str, ...]) -> str:
     if "notes" in parts:
         only = "WHERE note.run_key IS NULL"
         made.append(_CHAINED.format(only=f"{only} OR note.run_key IN (SELECT key FROM stored)" if "segments" in parts else only))
-    return f"WITH RECURSIVE {', '.join(made)}, {_TOLD.format(refused=' UNION ALL '.join(refused) or 'SELECT 0 WHERE FALSE')}"
+    told = _TOLD.format(
+        refused=" UNION ALL ".join(refused) or "SELECT 0 WHERE FALSE",
+        called=", (SELECT count(*) FROM called)" if "segments" in parts else "",
+    )
+    return f"WITH RECURSIVE {', '.join(made)}, {told}"
 
 
 def _compose_documents(parts: tuple[str, ...], refused: list[str]) -> list[str]:

@@ -5,7 +5,8 @@ log has one writer, whichever process that is.
 """
 
 from asyncio import Future, gather, get_running_loop
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Any, Self
 
 from mainspring.core.conversation_items import ITEM, build_history
@@ -16,8 +17,10 @@ from mainspring.core.items import Item, decode
 from mainspring.core.response import Response
 from mainspring.core.spec import Conversation
 from mainspring.ports import EVERY_RUN, Document, Filter, Link, Note, Page, Segment, Snapshot, StoredRun
+from mainspring.storage.follow import follow_log
 from mainspring.storage.location import Location
 from mainspring.storage.postgres.batch import DOCUMENT_COLUMNS, document_values, family_of, key_of
+from mainspring.storage.postgres.listener import Listener
 from mainspring.storage.postgres.run_tables import RUNS, escape, make_key, unescape
 from mainspring.storage.postgres.server import Connection, Row, Server
 from mainspring.storage.postgres.writer import Undone, Writer
@@ -58,6 +61,8 @@ _RUN_BYTES = """
     WHERE run = (SELECT number FROM mainspring_runs WHERE key = $1)
 """
 _DOCUMENT_BYTES = "SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM mainspring_documents WHERE folder = $1"
+# How long it may take to see an event of another process that nothing was told of.
+SEEN_WITHIN = 1.0
 _DOCUMENT = "SELECT kind, id, body, tenant, parent, number FROM mainspring_documents"
 _LOCK_PARENTS = """
     SELECT family FROM mainspring_documents WHERE family = ANY($1::bytea[]) AND parent = '' ORDER BY number FOR NO KEY UPDATE
@@ -78,6 +83,7 @@ class PostgresStore:
     def __init__(self, location: Location) -> None:
         self._server = Server(location)
         self._writer = Writer(self._server)
+        self._listener = Listener(self._server)
 
     async def open(self) -> None:
         """Connects, and makes the tables if they are missing. Does nothing if it is open.
@@ -97,6 +103,7 @@ class PostgresStore:
     async def close(self) -> None:
         """Finishes what has begun, then lets the connections go."""
         if self._server.is_open:
+            self._listener.close()
             await self._writer.close()
             self._server.close()
 
@@ -131,6 +138,14 @@ class PostgresStore:
         if not rows and not await self._fetch("SELECT 1 FROM mainspring_runs WHERE key = $1", key):
             raise not_found(run_id)
         return [record for [body] in rows for record in decode_log(body) if record.seq > after]
+
+    async def follow(self, run_id: str, after: int = -1) -> AsyncGenerator[list[Recorded], None]:
+        async with (
+            self._listener.hear(make_key(run_id)) as wait,
+            aclosing(follow_log(self, run_id, after, wait, SEEN_WITHIN)) as log,
+        ):
+            async for records in log:
+                yield records
 
     async def load(self, run_id: str) -> StoredRun:
         for row in await self._fetch(f"{_RUN} WHERE key = $1", make_key(run_id)):

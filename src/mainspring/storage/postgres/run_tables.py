@@ -91,6 +91,8 @@ _MIGRATIONS: Final = (
         seen_at TIMESTAMPTZ NOT NULL
     ) WITH (fillfactor = 50);
     """,
+    # Which runs somebody follows, and until when.
+    "CREATE TABLE mainspring_followed (key BYTEA PRIMARY KEY, until TIMESTAMPTZ NOT NULL)",
 )
 RUNS: Final = Schema(
     name="runs",
@@ -103,6 +105,7 @@ RUNS: Final = Schema(
         "mainspring_audit",
         "mainspring_audit_head",
         "mainspring_writers",
+        "mainspring_followed",
     ),
 )
 _NUL, _MARK = "\0", "\x1a"

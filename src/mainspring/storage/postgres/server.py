@@ -81,7 +81,7 @@ class Server:
         self.name = location.name
         parts = urlsplit(location.given)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        self._has_pooler = options.pop("pgbouncer", "false").lower() in ("true", "1", "yes")
+        self.has_pooler = options.pop("pgbouncer", "false").lower() in ("true", "1", "yes")
         self._connect_seconds = float(options.pop("connect_timeout", "") or CONNECT_SECONDS)
         self._dsn = urlunsplit(parts._replace(scheme="postgresql", query=urlencode(options)))
         self._idle: list[Connection] = []
@@ -117,10 +117,10 @@ class Server:
             self._dsn,
             timeout=self._connect_seconds,
             command_timeout=QUERY_SECONDS,
-            statement_cache_size=0 if self._has_pooler else 200,
+            statement_cache_size=0 if self.has_pooler else 200,
             max_cached_statement_lifetime=0,
             max_cacheable_statement_size=0,
-            server_settings=None if self._has_pooler else {"application_name": "mainspring", **_PLANNING},
+            server_settings=None if self.has_pooler else {"application_name": "mainspring", **_PLANNING},
         )
 
     async def fetch(self, statement: str, *values: object) -> Sequence[Row]:

@@ -1,0 +1,94 @@
+"""Being told that a log has grown: a channel for each run that somebody follows, and one connection that listens.
+
+Whoever follows a run says so in a table, for a while; whoever adds to its log looks there, and tells the channel. So nothing is
+told of runs that nobody follows. What is told is only that there is more: it is then read like anything else. If the connection
+is cut, or a pooler stands between, nothing is told, and followers look for themselves.
+"""
+
+from asyncio import Event, Lock, timeout
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from logging import getLogger
+from time import monotonic
+from typing import Final
+
+from mainspring.storage.postgres.server import Connection, Server
+
+log = getLogger(__name__)
+
+PREFIX: Final = "mainspring_"
+RENEW_SECONDS: Final = 20.0
+RETRY_SECONDS: Final = 2.0
+FOLLOW: Final = f"""
+    WITH old AS (DELETE FROM mainspring_followed WHERE until < now() - interval '1 minute')
+    INSERT INTO mainspring_followed (key, until) VALUES ($1, now() + interval '{3 * RENEW_SECONDS:g} seconds')
+    ON CONFLICT (key) DO UPDATE SET until = excluded.until
+"""
+
+
+class Listener:
+    """Wakes those who follow. It connects when the first of them comes."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._events: dict[str, set[Event]] = {}
+        self._connection: Connection | None = None
+        self._turn = Lock()
+        self._tried_at = -RETRY_SECONDS
+
+    @asynccontextmanager
+    async def hear(self, key: bytes) -> AsyncIterator[Callable[[float], Awaitable[None]]]:
+        """What waits for the log of this run to grow, so many seconds at most."""
+        channel, event, renewed_at = PREFIX + key.hex(), Event(), 0.0
+        self._events.setdefault(channel, set()).add(event)
+
+        async def wait(seconds: float) -> None:
+            nonlocal renewed_at
+            if monotonic() - renewed_at > RENEW_SECONDS:
+                renewed_at = monotonic()
+                await self._subscribe(channel, key)
+                return
+            if self._connection is None and monotonic() - self._tried_at > RETRY_SECONDS:
+                await self._subscribe(channel, key)
+            with suppress(TimeoutError):
+                async with timeout(seconds):
+                    await event.wait()
+            event.clear()
+
+        try:
+            yield wait
+        finally:
+            self._events[channel].discard(event)
+            if not self._events[channel]:
+                del self._events[channel]
+                with suppress(Exception):  # the connection may be gone, and the channel with it
+                    async with self._turn:
+                        if self._connection is not None:
+                            await self._connection.remove_listener(channel, self._tell)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None
+
+    async def _subscribe(self, channel: str, key: bytes) -> None:
+        """Listens, and says that the run is followed. Without that it is only looked for more seldom."""
+        if self._server.has_pooler:
+            return
+        self._tried_at = monotonic()
+        try:
+            async with self._turn:
+                if self._connection is None or self._connection.is_closed():
+                    self._connection = await self._server.connect()
+                    for known in self._events:
+                        await self._connection.add_listener(known, self._tell)
+                else:
+                    await self._connection.add_listener(channel, self._tell)
+                await self._connection.execute(FOLLOW, key)
+        except Exception as error:  # asyncpg's are many, and none of them matters here
+            log.debug("%s: not told of new events: %s", self._server.name, error)
+            self.close()
+
+    def _tell(self, connection: Connection, pid: int, channel: str, payload: str) -> None:
+        for event in self._events.get(channel, ()):
+            event.set()
