@@ -190,3 +190,42 @@ async def test_a_run_that_another_server_drives_is_streamed_live_and_byte_for_by
         assert whole == await rest_of(http, other, run_id)
         assert whole.endswith(b"data: [DONE]\n\n")
         assert linted(events_of(whole))["status"] == "completed"
+
+
+PATIENT = '''
+import asyncio
+from pathlib import Path
+
+from mainspring import tool
+
+
+@tool
+async def stamp(seconds: float = 0.5) -> str:
+    """Leaves a mark, and later another."""
+    with Path("marks").open("a") as file:
+        file.write("begun\\n")
+    await asyncio.sleep(seconds)
+    with Path("marks").open("a") as file:
+        file.write("done\\n")
+    return "stamped"
+'''
+
+
+@pytest.mark.slow
+async def test_a_run_that_another_server_drives_is_cancelled_there_before_it_is_said_to_be(
+    tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    (tmp_path / "tools.py").write_text(PATIENT)
+    with serving(tmp_path, STAMP, "--tool", "tools") as driver, serving(tmp_path, STAMP, "--tool", "tools") as other:
+        for _ in range(3):
+            (tmp_path / "marks").unlink(missing_ok=True)
+            async with await begun(http, driver, input="stamp", background=True) as answer:
+                run_id = (await answer.json())["id"]
+            await marked(tmp_path)
+            with anyio.fail_after(PATIENCE):
+                async with http.post(f"{other.url}/responses/{run_id}/cancel") as answer:
+                    assert (await answer.json())["status"] == "cancelled"
+                async with http.get(f"{driver.url}/responses/{run_id}") as answer:
+                    assert (await answer.json())["status"] == "cancelled"
+            await anyio.sleep(1.2)  # longer than the tool takes
+            assert await anyio.Path(tmp_path / "marks").read_text() == "begun\n", "it had its effect after it was cancelled"

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 from weakref import WeakValueDictionary
 
-from anyio import CancelScope, Lock, create_task_group, current_time, sleep
+from anyio import CancelScope, Lock, create_task_group, current_time, move_on_after, sleep
 from anyio.abc import TaskGroup
 from msgspec import Struct
 from msgspec.structs import replace
@@ -75,6 +75,7 @@ from mainspring.ports import (
     AnswerCheck,
     CallPolicy,
     ContinuedRun,
+    Document,
     EndedRun,
     OrderContext,
     OrderStep,
@@ -93,6 +94,10 @@ REMEMBERED = 256
 # What remembered histories have in all. One that is longer is shared by those who read it at the same time.
 REMEMBERED_BYTES = 64 * 1024 * 1024
 SINK_SECONDS = 5.0
+# What asks a driver in another process to cancel a run, how often drivers look for it, and how long they may take to stop.
+CANCEL = "cancel"
+HEED_SECONDS = 0.1
+DRIVER_SECONDS = 10.0
 # How often the store may refuse a run, while it takes others, until less of it is to be stored.
 MOST_REFUSALS = 2
 # How long the steps of an order may take in all. MCP servers that have to be started first need most of it.
@@ -324,6 +329,7 @@ class Engine:
         self._drivers: set[asyncio.Task[None]] | None = None
         self._followed: dict[str, Handle] = {}
         self._feeders: set[asyncio.Task[None]] = set()
+        self._is_heeding = False
         self._tellers: TaskGroup | None = None
         self.presence = Presence(store)
 
@@ -620,8 +626,7 @@ class Engine:
         assert isinstance(log[0].event, RunStarted)
         if (OWNED in log[0].event.spec.tenant) is not self._owns:
             return True
-        drivers = [record.event.driver for record in log if isinstance(record.event, RunStarted | RunResumed)]
-        return await self.presence.is_driven(drivers[-1])
+        return await self.presence.is_driven(_find_driver(log))
 
     async def attach(self, run_id: str) -> Handle:
         """A run to read: live if it is driven here, else as far as the store has it. Raises `NotFound`."""
@@ -634,15 +639,19 @@ class Engine:
         """A run to read to its end: live if it is driven here, and as the store gets it if another engine that lives drives it.
         If nobody does, as far as the store has it. Raises `NotFound`."""
         handle = await self.attach(run_id)
-        if handle.is_live or handle.run.has_ended or not await self.is_driven(run_id):
+        if handle.is_live or handle.run.has_ended or not await self.presence.is_driven(_find_driver(handle.log)):
             return handle
         if run_id not in self._followed:
             handle._journal.reopen()
             self._followed[run_id] = Handle(handle._journal)
-            feeder = asyncio.get_running_loop().create_task(self._feed(self._followed[run_id]))
-            self._feeders.add(feeder)
-            feeder.add_done_callback(self._feeders.discard)
+            self._start_feeder(self._feed(self._followed[run_id]))
         return self._followed[run_id]
+
+    def _start_feeder(self, work: Coroutine[Any, Any, None]) -> None:
+        """Has this done until it has ended or the engine stops."""
+        feeder = asyncio.get_running_loop().create_task(work)
+        self._feeders.add(feeder)
+        feeder.add_done_callback(self._feeders.discard)
 
     async def _feed(self, handle: Handle) -> None:
         """Shows the readers of a run what another engine records of it, until it has ended."""
@@ -696,7 +705,37 @@ class Engine:
         self._running()
         if (handle := self._live.get(run_id)) is not None:
             return await handle.cancel()
+        if (handle := await self.follow(run_id)).is_live and (run := await self._ask_driver(handle)) is not None:
+            return run
         return await self._end_stored(run_id, Finish("cancelled", Reason.CANCELLED))
+
+    async def _ask_driver(self, handle: Handle) -> Run | None:
+        """Has the engine that drives the run cancel it, and waits until it has: before that, a tool may still have its effect.
+        Returns None if that engine is gone, and raises `Interrupted` if it takes too long."""
+        await self.store.put([Document(CANCEL, handle.id, b"{}")])
+        try:
+            with move_on_after(DRIVER_SECONDS):
+                return await handle.wait()
+            if (live := self._live.get(handle.id)) is not None:  # it was taken up here meanwhile
+                return await live.cancel()
+            if await self.presence.is_driven(_find_driver(handle.log)):
+                raise Interrupted(f"run `{handle.id}` is driven by another process, which has not stopped yet; ask again")
+            return None
+        finally:
+            with CancelScope(shield=True), suppress(StoreError):
+                await self.store.remove(CANCEL, handle.id)
+
+    async def _heed_cancels(self) -> None:
+        """Stops the runs driven here that somebody has cancelled in another process, as long as there are runs."""
+        try:
+            while self._live:
+                await sleep(HEED_SECONDS)
+                with suppress(StoreError):  # whoever cannot be heard asks again
+                    for document in await self.store.documents(CANCEL) if self._live else ():
+                        if (handle := self._live.get(document.id)) is not None:
+                            handle.request_cancel()
+        finally:
+            self._is_heeding = False
 
     async def _end_stored(self, run_id: str, finish: Finish) -> Run:
         """Ends a run that nobody drives, unless it has ended."""
@@ -740,7 +779,11 @@ class Engine:
     def _drive(self, journal: Journal, found: Run | None = None) -> Handle:
         drivers = self._running()
         handle = Handle(journal)
+        is_first = not self._live
         self._live[handle.id] = handle
+        if is_first and self.store.is_durable and not self._is_heeding:
+            self._is_heeding = True
+            self._start_feeder(self._heed_cancels())
         journal.on_failure = handle._stop
         if self._tellers is not None:
             for sink in self._sinks:
@@ -837,6 +880,11 @@ class Engine:
 
     def _remember(self, tenant: str, run_id: str, history: History) -> None:
         self._histories[tenant, run_id] = self._shared[tenant, run_id] = history
+
+
+def _find_driver(log: Sequence[Recorded]) -> str:
+    """Who drives the run, or did last."""
+    return [record.event.driver for record in log if isinstance(record.event, RunStarted | RunResumed)][-1]
 
 
 def _measure(history: History) -> int:
