@@ -25,7 +25,7 @@ from mainspring.core.events import (
     decode_log,
     encode_log,
 )  # fmt: skip
-from mainspring.core.items import Item, Usage, assistant, from_wire, to_wire
+from mainspring.core.items import Item, ToolDefinition, Usage, assistant, from_wire, to_wire
 from mainspring.core.response import Response
 from mainspring.core.spec import Caller, Completion, Limits, RunSpec, Sampling, ToolChoice, Window
 from mainspring.ports import Segment
@@ -155,6 +155,10 @@ USUAL: dict[type[Struct], str] = {
         'op_logprobs":null,"presence_penalty":null,"frequency_penalty":null}'
     ),
     Window: ('{"max_messages":null,"max_chars":null,"compact_threshold":null,"context_tokens":null,"truncation":"disabled"}'),
+    ToolDefinition: (
+        '{"description":"","parameters":null,"strict":null,"kind":"function","repeatable":false,"effects":[],'
+        '"timeout":null,"asks":false,"operations":{},"purposes":{},"polls":false}'
+    ),
     ToolChoice: '{"mode":"auto","name":null,"allowed":null}',
     Caller: '{"subject":"","scopes":null}',
     Usage: (

@@ -24,7 +24,9 @@ def omit_usual(value: Struct, inner: frozenset[type] = frozenset()) -> Struct:
         return form.make(**structs.asdict(value))
     held = list(structs.astuple(value))
     for place, usual in form.inner.items():
-        if held[place] is not usual and type(held[place]) in inner:
+        if held[place] == usual:
+            held[place] = usual
+        elif type(held[place]) in inner:
             held[place] = omit_usual(held[place], inner)
     return form.make(*held)
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from mainspring.core.compact_json import omit_usual
 from mainspring.core.errors import MainspringError
-from mainspring.core.items import Adaptation, Item, Json, Part, Usage, from_wire, to_wire
+from mainspring.core.items import Adaptation, Item, Json, Part, ToolDefinition, Usage, from_wire, to_wire
 from mainspring.core.spec import Caller, Completion, Limits, RunSpec, Sampling, ToolChoice, Window
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled", "requires_action"]
@@ -235,7 +235,8 @@ class Recorded(Struct, frozen=True, array_like=True):
 # A log is kept as lines of JSON, so that one can be continued in place. A line is a list of records. Deltas that go on with the
 # one before them stand beside it: their texts, each with the time since the one before if there was any. A line that begins with
 # a text goes on with the last delta of the line above. Logs of older versions are one line with every delta by itself.
-# An item that is among the entries of the run is kept there, and the log has its place.
+# An item that is among the entries of the run is kept there, and the log has its place. The time of a record that follows another
+# in its line is the time since that one, if it is a whole number.
 
 PARTS_OF_SECOND: Final = 1024
 """What the time between deltas is counted in."""
@@ -251,7 +252,7 @@ class _EnteredItem(Struct, frozen=True, tag_field="type", tag="entered_item"):
 
 class _Stored(Struct, frozen=True, array_like=True):
     seq: int
-    at: float
+    at: int | float
     event: Event | _EnteredItem
     texts: Texts = ()
 
@@ -269,26 +270,41 @@ def encode_log(records: Sequence[Recorded], after: Recorded | None = None, enter
             return b"\n".join(lines)
     stored: list[object] = []
     places = {id(item): place for place, item in enumerate(entered)}
+    last: float | None = None
     while start < len(records):
         first = records[start]
-        event, kind = first.event, type(first.event)
+        event: object = first.event
+        kind, at = type(event), first.at if last is None else _tell_time(last, first.at)
         start += 1
+        last = first.at
         if kind is TextDelta or kind in _OTHER_DELTAS:
             stop = _find_texts(first, records, start)
             if stop > start:
-                stored.append((first.seq, first.at, event, _list_texts(first.at, records[start:stop])))
-                start = stop
+                stored.append((first.seq, at, event, _list_texts(first.at, records[start:stop])))
+                start, last = stop, records[stop - 1].at
                 continue
-        elif isinstance(event, ItemDone) and (place := places.get(id(event.item))) is not None:
-            stored.append((first.seq, first.at, _EnteredItem(place)))
-            continue
+        elif isinstance(event, ItemDone):
+            place = places.get(id(event.item))
+            event = event if place is None else _EnteredItem(place)
         elif kind in _COMPACT:
-            stored.append((first.seq, first.at, omit_usual(event, _COMPACT)))
-            continue
-        stored.append(first)
+            event = _make_compact(first.event)
+        stored.append((first.seq, at, event))
     if stored:
         lines.append(_encoder.encode(stored))
     return b"\n".join(lines)
+
+
+def _make_compact(event: Event) -> Struct:
+    if isinstance(event, RunStarted) and event.spec.tools:
+        tools = tuple([omit_usual(tool) if isinstance(tool, ToolDefinition) else tool for tool in event.spec.tools])
+        event = replace(event, spec=replace(event.spec, tools=tools))
+    return omit_usual(event, _COMPACT)
+
+
+def _tell_time(before: float, now: float) -> int | float:
+    """The time between, in parts of which every moment that a clock tells from 2004 to 2038 is a whole number; or the moment."""
+    time = int((now - before) * _FINE)
+    return time if before + time / _FINE == now else now
 
 
 def continues(event: Event, delta: Event) -> bool:
@@ -348,7 +364,8 @@ def decode_log(data: bytes, entered: Sequence[Item] = ()) -> list[Recorded]:
             continue
         for stored in _decoder.decode(line):
             event = ItemDone(entered[stored.event.place]) if isinstance(stored.event, _EnteredItem) else stored.event
-            records.append(Recorded(stored.seq, stored.at, event))
+            at = records[-1].at + stored.at / _FINE if isinstance(stored.at, int) else stored.at
+            records.append(Recorded(stored.seq, at, event))
             if stored.texts:
                 _add_texts(records, stored.texts)
     return records
@@ -370,6 +387,7 @@ def _add_texts(records: list[Recorded], texts: Texts) -> None:
 _COMPACT: Final = frozenset(
     {RunStarted, TurnEnded, RunEnded, RunSpec, Limits, Completion, Sampling, Window, ToolChoice, Caller, Usage}
 )
+_FINE: Final = 4_194_304
 _PART: Final = 1 / PARTS_OF_SECOND
 _OTHER_DELTAS: Final = frozenset({RefusalDelta, ReasoningDelta, ArgumentsDelta})
 _encoder = msgspec.json.Encoder(enc_hook=to_wire)

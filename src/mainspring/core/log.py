@@ -50,21 +50,22 @@ class _Stretch:
 class Log(Sequence[Recorded]):
     """Records, numbered from 0."""
 
-    __slots__ = ("_fresh", "_packed", "_starts", "_stretches")
+    __slots__ = ("_fresh", "_starts", "_stretches", "packed")
 
     def __init__(self, records: Sequence[Recorded] = ()) -> None:
         self._stretches: list[_Stretch | Recorded] = []
         self._starts: list[int] = []
-        self._packed = 0
+        self.packed = 0
         self._fresh = list(records)
 
     def append(self, record: Recorded) -> None:
         self._fresh.append(record)
 
     def pack(self, upto: int) -> None:
-        """Puts away the records before number `upto`, once there are some."""
-        count = upto - self._packed
-        if count < PACK:
+        """Puts away the records before number `upto`. Worth it for `PACK` of them."""
+        upto = min(upto, len(self))
+        count = upto - self.packed
+        if count <= 0:
             return
         for record in self._fresh[:count]:
             event = record.event
@@ -78,18 +79,18 @@ class Log(Sequence[Recorded]):
                 self._stretches.append(record)
             self._starts.append(record.seq)
         del self._fresh[:count]
-        self._packed = upto
+        self.packed = upto
 
     def truncate(self, length: int) -> None:
         """Drops the records from number `length` on."""
         kept = self[:length]
-        self._stretches, self._starts, self._packed, self._fresh = [], [], 0, kept
+        self._stretches, self._starts, self.packed, self._fresh = [], [], 0, kept
 
     def __len__(self) -> int:
-        return self._packed + len(self._fresh)
+        return self.packed + len(self._fresh)
 
     def __iter__(self) -> Iterator[Recorded]:
-        yield from self._unpack(0, self._packed)
+        yield from self._unpack(0, self.packed)
         yield from self._fresh
 
     def skim(self) -> Iterator[Recorded]:
@@ -105,7 +106,7 @@ class Log(Sequence[Recorded]):
     def __getitem__(self, index: int | slice) -> Recorded | list[Recorded]:
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
-            packed = self._packed
+            packed = self.packed
             found = self._fresh[max(start - packed, 0) : max(stop - packed, 0)]
             if start < packed:
                 found = [*self._unpack(start, min(stop, packed)), *found]
@@ -113,7 +114,7 @@ class Log(Sequence[Recorded]):
         place = index if index >= 0 else len(self) + index
         if not 0 <= place < len(self):
             raise IndexError(index)
-        return self._fresh[place - self._packed] if place >= self._packed else next(self._unpack(place, place + 1))
+        return self._fresh[place - self.packed] if place >= self.packed else next(self._unpack(place, place + 1))
 
     def _unpack(self, start: int, stop: int) -> Iterator[Recorded]:
         place = bisect_right(self._starts, start) - 1

@@ -42,7 +42,7 @@ from mainspring.core.events import (
 )  # fmt: skip
 from mainspring.core.history import History
 from mainspring.core.items import FunctionCall
-from mainspring.core.log import Log
+from mainspring.core.log import PACK, Log
 from mainspring.core.memory_quota import Hold
 from mainspring.core.response import Response, response
 from mainspring.core.run import Run, fold, fold_deltas, open_run, replay
@@ -94,7 +94,7 @@ class Journal:
         self._loop: AbstractEventLoop = get_running_loop()
         self._handed = self._durable = self._public = len(log)
         self._failure: MainspringError | None = None
-        self._is_closed = self._is_bare = False
+        self._is_closed = self._is_bare = self._is_packing = False
         self._flushes: list[Future[None]] = []
         self._readers: list[Future[None]] = []
         self._followers = 0
@@ -363,8 +363,6 @@ class Journal:
         self._failure = None
 
     def _show(self, upto: int) -> None:
-        # Most readers have read what they were shown before this.
-        self.log.pack(self._public)
         if upto > self._public:
             self._public = upto
         if self._readers:
@@ -372,6 +370,14 @@ class Journal:
             for reader in readers:
                 if not reader.done():
                     reader.set_result(None)
+        if self._public - self.log.packed >= PACK and not self._is_packing:
+            # Behind those readers, which read what they are shown now.
+            self._is_packing = True
+            self._loop.call_soon(self._pack)
+
+    def _pack(self) -> None:
+        self._is_packing = False
+        self.log.pack(self._public)
 
     async def follow_published(self, after: int = -1) -> AsyncIterator[int]:
         """How many events may be seen by now, each time that grows beyond number `after`. Ends with the run."""
