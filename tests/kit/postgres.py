@@ -18,9 +18,10 @@ from tests.kit.waiting import PATIENCE
 
 # Nothing need outlive the machine, but a commit does outlive the server.
 _OPTIONS = (
-    *("-c", "fsync=off", "-c", "full_page_writes=off", "-c", "autovacuum=off"),
+    *("-c", "autovacuum=off"),
     *("-c", "shared_buffers=32MB", "-c", "max_connections=80", "-c", "max_wal_size=2GB", "-c", "checkpoint_timeout=1h"),
 )
+_QUICK = ("-c", "fsync=off", "-c", "full_page_writes=off")
 _SCRIPT = '"$@" & child=$!; read -r how; kill -${how:-QUIT} $child; wait $child'
 _EMPTY = """
     SET session_replication_role = replica;
@@ -40,8 +41,8 @@ _EMPTY = """
 class Postgres:
     """A server in a folder of its own, reached by a socket there. It can be stopped and started, and killed."""
 
-    def __init__(self, folder: Path, programs: Path, user: str | None) -> None:
-        self._folder, self._programs, self._user = folder, programs, user
+    def __init__(self, folder: Path, programs: Path, user: str | None, options: tuple[str, ...] = _QUICK) -> None:
+        self._folder, self._programs, self._user, self._options = folder, programs, user, (*_OPTIONS, *options)
         self._numbers = count(1)
         self._shell: subprocess.Popen[bytes] | None = None
 
@@ -73,7 +74,11 @@ class Postgres:
         command = [str(self._programs / "postgres"), "-D", str(self._folder / "data"), "-h", "", "-k", str(self._folder)]
         with (self._folder / "log").open("ab") as log:
             self._shell = subprocess.Popen(
-                ["sh", "-c", _SCRIPT, "sh", *command, *_OPTIONS], stdin=subprocess.PIPE, stdout=log, stderr=log, user=self._user
+                ["sh", "-c", _SCRIPT, "sh", *command, *self._options],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                user=self._user,
             )
         ready = [str(self._programs / "pg_isready"), "-q", "-h", str(self._folder)]
         for _ in range(int(PATIENCE * 50)):
@@ -93,7 +98,8 @@ class Postgres:
 
 
 @contextmanager
-def running(version: int = 18) -> Iterator[Postgres]:
+def running(version: int = 18, *, is_durable: bool = False) -> Iterator[Postgres]:
+    """A server. With `is_durable`, a commit waits for the disk as in production."""
     with warnings.catch_warnings():
         # It looks for a folder of the session, which not every machine has.
         warnings.simplefilter("ignore")
@@ -106,7 +112,7 @@ def running(version: int = 18) -> Iterator[Postgres]:
         prepared.ensure_pgdata_inited()
         if prepared.system_user is not None:
             shutil.chown(folder, prepared.system_user)
-        server = Postgres(folder, POSTGRES_VERSIONS[version], prepared.system_user)
+        server = Postgres(folder, POSTGRES_VERSIONS[version], prepared.system_user, () if is_durable else _QUICK)
         server.start()
         try:
             yield server
