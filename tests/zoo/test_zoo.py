@@ -157,12 +157,29 @@ CLEAN = {
 }
 
 
+PLAIN_REQUEST = (
+    b'{"model":"nobody-knows-me","messages":[{"role":"user","content":"What time is it?"}],"stream":true,'
+    b'"stream_options":{"include_usage":true},'
+    b'"tools":[{"type":"function","function":{"name":"get_time","description":"Tells the time in a zone.","parameters"'
+    b':{"type":"object","properties":{"zone":{"type":"string"}},"required":["zone"],"additionalProperties":false}}},{"'
+    b'type":"function","function":{"name":"now","description":"Tells the time here.","parameters":{"type":"object","pr'
+    b'operties":{},"required":[],"additionalProperties":false}}}]}'
+)
+"""Byte for byte what is sent to a backend of which nothing is known."""
+
+
 @pytest.mark.parametrize("name", CLEAN)
 async def test_a_clean_backend_is_asked_once_a_turn_and_heard_at_once(name: str) -> None:
     asked: list[Json] = []
     heard: list[str] = []
 
+    raw: list[bytes] = []
+
     class Clean(Animal):
+        async def handle(self, request: web.Request) -> web.Response:
+            raw.append(await request.read())
+            return await super().handle(request)
+
         def refuse(self, body: Json) -> None:
             asked.append(body)
 
@@ -181,6 +198,7 @@ async def test_a_clean_backend_is_asked_once_a_turn_and_heard_at_once(name: str)
     assert [set(body) for body in asked] == [{"model", "messages", "stream", "stream_options", "tools"}] * len(asked)
     assert asked[0]["messages"] == [{"role": "user", "content": "What time is it?"}]
     assert len(asked) == (2 if outcome.zones else 1)
+    assert raw[0] == PLAIN_REQUEST
     if name in ("words", "signs"):
         sent = [json.loads(line[6:]) for line in CLEAN[name].decode().splitlines() if line.startswith("data: {")]
         pieces = [choice["delta"].get("content") for each in sent for choice in each["choices"] if choice.get("delta")]
