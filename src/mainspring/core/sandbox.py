@@ -36,6 +36,8 @@ class SandboxSpec(Struct, frozen=True, kw_only=True):
     limits: SandboxLimits = SandboxLimits()
     network: bool = False
     """Grants the network of the host, its loopback included."""
+    name: str = ""
+    """For what the lease is. Where leases are seen by others, as pods are, their names are derived from it."""
 
 
 DEFAULT_SPEC = SandboxSpec()

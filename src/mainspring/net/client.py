@@ -2,7 +2,7 @@
 
 Redirects are not followed, and there are no cookies. `proxy` is the URL of a proxy, `""` for none; without it the environment
 decides (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`). What is on this machine or its link is asked directly. TLS trusts
-what the system trusts (or `SSL_CERT_FILE`), and the certificates in `ca_file`.
+what the system trusts (or `SSL_CERT_FILE`), and the certificates in `ca_file`; or else as `tls` says.
 """
 
 import asyncio
@@ -75,11 +75,17 @@ class HttpClient:
     """
 
     def __init__(
-        self, *, seconds: float, resolve: Resolve | None = None, proxy: str | None = None, ca_file: str | None = None
+        self,
+        *,
+        seconds: float,
+        resolve: Resolve | None = None,
+        proxy: str | None = None,
+        ca_file: str | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._seconds = seconds
         self._resolve = resolve or _resolve
-        self._proxy, self._ca_file = proxy, ca_file
+        self._proxy, self._ca_file, self._tls = proxy, ca_file, tls
         self._addresses: dict[Origin, tuple[float, Sequence[str]]] = {}
         self._routes: dict[Origin, _Proxy | None] = {}
         self._loop = asyncio.get_running_loop()
@@ -199,7 +205,7 @@ class HttpClient:
 
     async def _dial(self, to: Origin, origin: Origin) -> Connection:
         """A connection to `to`, which carries requests for the origin."""
-        tls, name = (make_tls(self._ca_file), to.host) if to.is_tls else (None, None)
+        tls, name = (self._tls or make_tls(self._ca_file), to.host) if to.is_tls else (None, None)
         until, addresses = self._addresses.pop(to, (0.0, ()))
         if until <= self._loop.time():
             addresses, until = await self._resolve(to.host, to.port), self._loop.time() + NAME_SECONDS
@@ -227,7 +233,8 @@ class HttpClient:
             await answer.receive_head()
             if answer.status // 100 != 2:
                 raise Unreachable(f"the proxy {proxy.origin.host} answered HTTP {answer.status} {answer.reason}".rstrip())
-            inner = await self._loop.start_tls(outer.transport, connection, make_tls(self._ca_file), server_hostname=host)
+            tls = self._tls or make_tls(self._ca_file)
+            inner = await self._loop.start_tls(outer.transport, connection, tls, server_hostname=host)
             if inner is None:
                 raise ConnectionResetError("the proxy closed the connection")
             connection.connection_made(inner)

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mainspring.core.errors import NotFound, SandboxError, SandboxFull
 from mainspring.core.ids import derive_id
@@ -146,7 +147,7 @@ class Containers:
         """
         async with self._wait_turn((tenant, id)) as place:
             try:
-                yield place.container or await self._make(place)
+                yield place.container or await self._make(place, f"{tenant}/{id}")
             except SandboxError:
                 await place.close()
                 raise
@@ -258,11 +259,11 @@ class Containers:
         key = choose_evicted(self._places.keys(), unused, tenant, **limits, what="containers", advice="delete one")
         return None if key is None else self._places.pop(key)
 
-    async def _make(self, place: "_Place") -> Container:
+    async def _make(self, place: "_Place", name: str) -> Container:
         if self._is_closed:
             raise SandboxError("the engine is shutting down, so no container is made; try again when it is back")
         async with AsyncExitStack() as stack:
-            lease = await stack.enter_async_context(self._sandbox.acquire(self.spec))
+            lease = await stack.enter_async_context(self._sandbox.acquire(replace(self.spec, name=name)))
             session = await stack.enter_async_context(lease.session())
             place.stack = stack.pop_all()
         place.container = Container(lease, session)

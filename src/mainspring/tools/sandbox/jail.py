@@ -99,9 +99,7 @@ class Jail:
 
         Stopping is left to the caller, who calls `end`: a cell that ended by itself must not end its interpreter.
         """
-        # The worker's Python may be another version than ours, hence an old format that all of them read.
-        data = marshal.dumps(msgspec.to_builtins(order), 2)
-        self._unsent = {self._control.fileno(): memoryview(struct.pack(">I", len(data)) + data), self._stdin: memoryview(stdin)}
+        self._unsent = {self._control.fileno(): memoryview(encode_order(order)), self._stdin: memoryview(stdin)}
         self._asked += 1
         self._is_running = True
         try:
@@ -130,7 +128,7 @@ class Jail:
                 yield WorkerExit(ProgramExit(None, reason="output_limit"))
                 return
             if is_over:
-                yield _read_exit(answer, self.process)
+                yield read_exit(answer, self.process.ended.result() if answer is None else None)
                 return
             reason = spoiled() or ("timeout" if self._loop.time() >= deadline else None)
             if reason is not None:
@@ -191,7 +189,7 @@ class Jail:
             return None
         message = bytes(self._heard[4 : 4 + length])
         del self._heard[: 4 + length]
-        return _parse_answer(message, self._asked)
+        return parse_answer(message, self._asked)
 
     def _drain(self, most: int) -> list[OutputChunk]:
         """What is in the pipes, up to so many bytes."""
@@ -240,7 +238,13 @@ class Jail:
         self._stdin = -1
 
 
-def _parse_answer(message: bytes, asked: int) -> WorkerAnswer:
+def encode_order(order: WorkerOrder) -> bytes:
+    # The worker's Python may be another version than ours, hence an old format that all of them read.
+    data = marshal.dumps(msgspec.to_builtins(order), 2)
+    return struct.pack(">I", len(data)) + data
+
+
+def parse_answer(message: bytes, asked: int) -> WorkerAnswer:
     """An answer to another request is malformed, too: the code has forged it."""
     if len(message) < NUMBERS.size:
         return WorkerAnswer()
@@ -250,13 +254,13 @@ def _parse_answer(message: bytes, asked: int) -> WorkerAnswer:
     return WorkerAnswer(code, signal or None, message[NUMBERS.size :].decode(errors="replace") or None)
 
 
-def _read_exit(answer: WorkerAnswer | None, process: SupervisedProcess) -> WorkerExit:
+def read_exit(answer: WorkerAnswer | None, status: int | None) -> WorkerExit:
+    """How a run ended; `status` is the worker's own, None if nobody knows, and counts without an answer only."""
     if answer is not None and answer.code is None:
         return WorkerExit(ProgramExit(None, reason="lost"))
     if answer is not None:
         reason: ExitReason = "exited" if answer.signal is None else "signal"
         return WorkerExit(ProgramExit(answer.code, answer.signal, reason), answer.value)
-    status = process.ended.result()
     if status is None:
         return WorkerExit(ProgramExit(None, reason="lost"))
     return WorkerExit(ProgramExit(status, status - 128, "signal") if status > 128 else ProgramExit(status))

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from mainspring.core.sandbox import (
     WorkspaceFile,
     WorkspaceListing,
 )
+from mainspring.ports import SandboxLease
 from mainspring.tools.sandbox import workspace_files
 from mainspring.tools.sandbox.backend import build_process_limits, find_languages
 from mainspring.tools.sandbox.jail import Jail, WorkerExit, WorkerOrder
@@ -47,7 +48,8 @@ class LocalLease:
         timeout: float | None = None,  # noqa: ASYNC109 - it ends the program, not the awaiting task
         stdin: bytes = b"",
     ) -> AsyncGenerator[OutputChunk | ProgramExit, None]:
-        order = _build_order(self._slot, program, language)
+        known = find_languages(self._slot.backend.python)
+        order = build_order(_build_limits(self._slot, language), known, program, language)
         await asyncio.to_thread(_check_room, self._slot)
         with self._slot.keep_awake():
             jail = await self._slot.get_jail()
@@ -66,11 +68,7 @@ class LocalLease:
         timeout: float | None = None,  # noqa: ASYNC109 - likewise
         stdin: bytes = b"",
     ) -> ProgramResult:
-        """`run`, waited for to its end."""
-        before = await self.list()
-        output = self.run(program, language=language, timeout=timeout, stdin=stdin)
-        gathered = await gather_output(output)
-        return replace(gathered, files=list_changes(before, await self.list()))
+        return await execute_program(self, program, language=language, timeout=timeout, stdin=stdin)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator["LocalSession"]:
@@ -181,6 +179,20 @@ async def run_order(
         looking.cancel()
 
 
+async def execute_program(
+    lease: SandboxLease,
+    program: str | Sequence[str],
+    *,
+    language: Language = "python",
+    timeout: float | None = None,  # noqa: ASYNC109 - likewise
+    stdin: bytes = b"",
+) -> ProgramResult:
+    """`run`, waited for to its end, with the files that it has changed."""
+    before = await lease.list()
+    gathered = await gather_output(lease.run(program, language=language, timeout=timeout, stdin=stdin))
+    return replace(gathered, files=list_changes(before, await lease.list()))
+
+
 async def gather_output(
     output: AsyncGenerator[OutputChunk | WorkerExit, None] | AsyncGenerator[OutputChunk | ProgramExit, None],
 ) -> ProgramResult:
@@ -248,11 +260,12 @@ def list_changes(before: WorkspaceListing, after: WorkspaceListing) -> tuple[Wor
     return tuple(entry for entry in after.entries if entry not in known)
 
 
-def _build_order(slot: Slot, program: str | Sequence[str], language: Language) -> WorkerOrder:
-    limits = _build_limits(slot, language)
+def build_order(
+    limits: dict[str, int], known: Mapping[Language, str], program: str | Sequence[str], language: Language
+) -> WorkerOrder:
+    """What the worker is told to run. Raises `InvalidRequest` for a language that is not among the known."""
     if not isinstance(program, str):
         return WorkerOrder(limits=limits, argv=tuple(program))
-    known = find_languages(slot.backend.python)
     if language not in known:
         raise InvalidRequest(f"`{language}` is not installed for the sandbox; there is: {', '.join(known)}")
     if language == "python":
