@@ -5,11 +5,14 @@ from collections.abc import AsyncIterator, Iterator
 from itertools import count
 
 import pytest
+from tests.sandbox.kube.cluster import PodsUnderTest, open_cluster
 
 from mainspring.core.errors import SandboxError
 from mainspring.tools.sandbox.cgroup import Groups
 from mainspring.tools.sandbox.local import LocalSandbox
 from mainspring.tools.sandbox.probe import Mode, open_sandbox
+
+AnySandbox = LocalSandbox | PodsUnderTest
 
 _users = count(30_000 + os.getpid() % 500 * 60)
 
@@ -54,8 +57,12 @@ async def unsafe() -> AsyncIterator[LocalSandbox]:
         yield entered
 
 
-@pytest.fixture(scope="module", params=["bwrap", "landlock", "unsafe"])
-async def runner(request: pytest.FixtureRequest) -> AsyncIterator[LocalSandbox]:
+@pytest.fixture(scope="module", params=["bwrap", "landlock", "unsafe", "pods", "claims"])
+async def runner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AnySandbox]:
     """One that runs programs, whether or not it holds."""
+    if request.param in ("pods", "claims"):
+        async with open_cluster(tmp_path_factory.mktemp("cluster")) as world, world.open(request.param) as pods:
+            yield pods
+        return
     async for entered in opened(request.param, warm=1):
         yield entered

@@ -5,9 +5,30 @@ from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
+from tests.sandbox.kube.cluster import PodsUnderTest
 
+from mainspring.tools.sandbox.kubernetes.pod_lease import PodLease
 from mainspring.tools.sandbox.lease import LocalLease
 from mainspring.tools.sandbox.local import LocalSandbox
+
+
+class PodTraces(Struct, frozen=True):
+    """The same for a lease in a cluster: its objects, and its pod if something runs there."""
+
+    names: tuple[str, ...]
+
+    def left(self, sandbox: "LocalSandbox | PodsUnderTest") -> list[str]:
+        assert isinstance(sandbox, PodsUnderTest)
+        return [name for _, name in sandbox.cluster.objects if name in self.names] + [
+            name for name in sandbox.cluster.list_running() if name in self.names
+        ]
+
+
+def find_traces(sandbox: "LocalSandbox | PodsUnderTest", lease: "LocalLease | PodLease") -> "Traces | PodTraces":
+    if isinstance(lease, PodLease):
+        return PodTraces((lease._held.name, lease._held.pod))
+    assert isinstance(sandbox, LocalSandbox)
+    return Traces.of(sandbox, lease)
 
 
 class Traces(Struct, frozen=True):
@@ -23,8 +44,9 @@ class Traces(Struct, frozen=True):
         paths = (slot._folder, *(slot.group.folders if slot.group else ()))
         return cls(processes_of(sandbox), paths, mounts(sandbox))
 
-    def left(self, sandbox: LocalSandbox) -> list[str]:
+    def left(self, sandbox: "LocalSandbox | PodsUnderTest") -> list[str]:
         """What is still there or has appeared."""
+        assert isinstance(sandbox, LocalSandbox)
         found = [f"process {pid}: {command(pid)}" for pid in processes_of(sandbox) if pid not in self.processes]
         found += [f"path {path}" for path in self.paths if path.exists()]
         return found + (["a mount"] if mounts(sandbox) != self.mounts else [])

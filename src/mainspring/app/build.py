@@ -111,6 +111,7 @@ def _open_builtins(settings: Settings, guard: AddressGuard, policies: PolicySlot
     return BuiltinTools(
         settings.builtins,
         sandbox=settings.sandbox,
+        kubernetes=settings.kubernetes,
         working_dir=None if settings.working_dir is None else Path(settings.working_dir),
         guard=guard,
         wraps=wraps,

@@ -58,9 +58,9 @@ def serve(
     settings = load({**given, **secrets, **lists}, file=config)
     if not check:
         become_server(settings, config)
-    from mainspring.features.models.doctor import check_models  # a server has no use for it
+    from mainspring.features.models.doctor import SandboxChoice, check_models  # a server has no use for it
 
-    return check_models(settings)
+    return check_models(settings, SandboxChoice(settings.sandbox, settings.kubernetes))
 
 
 def become_server(settings: Settings, file: Path | None = None) -> NoReturn:

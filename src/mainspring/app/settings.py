@@ -27,6 +27,7 @@ from mainspring.features.models.settings import ModelSettings
 from mainspring.features.traces.settings import OtelSettings
 from mainspring.http.settings import HttpSettings
 from mainspring.parts import Part, PartContents, blame_part
+from mainspring.tools.sandbox.kubernetes.settings import KubernetesSettings
 
 FILE = "mainspring.toml"
 
@@ -62,8 +63,11 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     """Keep a record of every verdict and every call in the database, hash-chained; see `mainspring audit`."""
     builtins: tuple[str, ...] = ()
     """Built-in tools to offer to all requests: `shell`, `code_interpreter`, `browser`, in a sandbox, `file_ops`, `web_fetch`."""
-    sandbox: Literal["auto", "bwrap", "landlock", "unsafe"] = "auto"
-    """`auto` takes the strongest that holds; `bwrap` or `landlock` insist on one; `unsafe` isolates nothing."""
+    sandbox: Literal["auto", "bwrap", "landlock", "unsafe", "kubernetes"] = "auto"
+    """`auto` takes the strongest that holds; `bwrap` or `landlock` insist on one; `unsafe` isolates nothing; `kubernetes` runs
+    code in pods."""
+    kubernetes: KubernetesSettings = KubernetesSettings()
+    """Where the pods of `sandbox = "kubernetes"` run, and what they are: a table `[kubernetes]`."""
     working_dir: str | None = None
     """The folder that `file_ops` works in, for all tenants the same one."""
     skills: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from mainspring.cli.context import load_settings
 from mainspring.cli.database import DatabaseSettings
 from mainspring.cli.options import ApiKey, AsJson, BaseUrl, Config, DatabaseOfSettings, Model
 from mainspring.cli.output import say, write_lines
-from mainspring.core.errors import MainspringError
+from mainspring.core.errors import MainspringError, SandboxError
 from mainspring.features.models import commands, model_choice
 from mainspring.features.models.probes import ProbeResult, Verdict, examine
 from mainspring.features.models.quirks import Quirk, find_quirks
@@ -25,7 +25,8 @@ from mainspring.providers.wrapper import explain_profiles, keep_profiles, write_
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import Location, parse_location
 from mainspring.storage.memory_runs import MemoryStore
-from mainspring.tools.builtin.builtins import BuiltinTools
+from mainspring.tools.builtin.builtins import BuiltinTools, Mode
+from mainspring.tools.sandbox.kubernetes.settings import KubernetesSettings
 
 MARKS: dict[Verdict, tuple[str, str]] = {"ok": ("✓", "green"), "weak": ("·", "yellow"), "failed": ("✗", "red")}
 
@@ -149,13 +150,20 @@ async def doctor(
     async with _open_profiles(where, learns=learn) as store:
         examination = Examination(store, seconds, as_json=json and not export, exports=export)
         if model is None or not settings.providers:
-            return await check_models(settings, examination)
+            return await check_models(settings, load_settings(SandboxChoice, config), examination)
         heard = Listener()
         chosen = model_choice.choose_configured(settings, progress=say, tape=heard)
         return await examination.examine(model, model, chosen.provider, heard)
 
 
-async def check_models(settings: ModelSettings, examination: Examination | None = None) -> int:
+class SandboxChoice(Struct, frozen=True):
+    """The settings of the sandbox."""
+
+    sandbox: Mode
+    kubernetes: KubernetesSettings
+
+
+async def check_models(settings: ModelSettings, sandbox: SandboxChoice, examination: Examination | None = None) -> int:
     """Examines whatever the settings name, or else what is found; 0 if nothing fails."""
     heard, model = Listener(), settings.model
     examination = examination or Examination(MemoryStore())
@@ -173,7 +181,7 @@ async def check_models(settings: ModelSettings, examination: Examination | None 
             continue
         own = entry.backend.model or ""
         code |= await examination.examine(own if own == name else f"{name}/{own or '(no model)'}", own, provider, heard)
-    examination.tell("sandbox", await _examine_sandbox(), with_title=True)
+    examination.tell("sandbox", await examine_sandbox(sandbox), with_title=True)
     return code
 
 
@@ -191,10 +199,18 @@ async def _open_profiles(database: Location, *, learns: bool) -> AsyncIterator[S
     yield copy
 
 
-async def _examine_sandbox() -> ProbeResult:
+async def examine_sandbox(choice: SandboxChoice) -> ProbeResult:
     """Which sandbox holds here, found out by trying to get out of it."""
-    async with BuiltinTools(wraps=True) as builtins:
-        health = await builtins.health()
+    async with BuiltinTools(("shell",), sandbox=choice.sandbox, kubernetes=choice.kubernetes) as builtins:
+        health, trouble = await builtins.health(), ""
+        if health is not None and health.is_ok and builtins.containers is not None:
+            try:
+                # A pod looks at itself once it is there.
+                await builtins.containers.create("", "doctor")
+            except SandboxError as error:
+                trouble = error.message
+    if trouble:
+        return ProbeResult("holds code", "weak", trouble, "`shell` and `code_interpreter` are refused; the rest works without.")
     if health is None or not health.is_ok:
         why = "; ".join(health.refused) if health is not None else ""
         return ProbeResult("holds code", "weak", why, "`shell` and `code_interpreter` are refused; the rest works without.")

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self, cast
 
 from msgspec.structs import replace
 
@@ -28,9 +28,12 @@ if TYPE_CHECKING:
     from mainspring.tools.browser.browser import Browser
     from mainspring.tools.builtin.containers import Containers
     from mainspring.tools.sandbox.grants import Program
+    from mainspring.tools.sandbox.kubernetes.sandbox import KubernetesSandbox
+    from mainspring.tools.sandbox.kubernetes.settings import KubernetesSettings
     from mainspring.tools.sandbox.local import LocalSandbox
+    from mainspring.tools.sandbox.probe import Mode as LocalMode
 
-Mode = Literal["auto", "bwrap", "landlock", "unsafe"]
+Mode = Literal["auto", "bwrap", "landlock", "unsafe", "kubernetes"]
 NAMES = ("shell", "code_interpreter", "file_ops", "web_fetch", "browser")
 JAILED = ("shell", "code_interpreter")
 # What they work in is kept for the conversation.
@@ -47,6 +50,7 @@ class BuiltinTools:
         names: Sequence[str] = (),
         *,
         sandbox: Mode = "auto",
+        kubernetes: "KubernetesSettings | None" = None,
         working_dir: Path | None = None,
         guard: AddressGuard | None = None,
         wraps: bool = False,
@@ -56,9 +60,12 @@ class BuiltinTools:
         for name in names:
             if name not in NAMES:
                 raise InvalidRequest(f"there is no built-in tool `{name}`; known: {', '.join(NAMES)}", param="builtins")
-        self._mode = sandbox
+        self._mode, self._kubernetes = sandbox, kubernetes
+        # Programs of this machine are held on this machine, wherever code runs.
+        self._wraps = wraps or "browser" in names
         self._needs_sandbox = wraps or any(name in LASTING for name in names)
         self._sandbox = DeferredSandbox()
+        self._local = DeferredSandbox()
         self._stack = AsyncExitStack()
         self._path_flaw, self.url_flaw = path_flaw, url_flaw
         self.guard = guard or AddressGuard()
@@ -94,22 +101,39 @@ class BuiltinTools:
         from mainspring.tools.browser.browser import Browser
         from mainspring.tools.builtin.browser_tool import BrowserTool
 
-        self._browser = Browser(self.wrap, self.health, self.guard, self.url_flaw)
+        self._browser = Browser(self.wrap, self._local.health, self.guard, self.url_flaw)
         return BrowserTool(self._browser)
 
     async def __aenter__(self) -> Self:
         if self._needs_sandbox:
-            from mainspring.tools.sandbox.probe import open_sandbox
-
-            try:
-                self._sandbox.target = await self._stack.enter_async_context(open_sandbox(self._mode))
-            except SandboxError as error:
-                self._sandbox.target = error
+            if self._mode == "kubernetes":
+                self._sandbox.target = await self._open_pods()
+            if self._mode != "kubernetes" or self._wraps:
+                self._local.target = await self._open_local("auto" if self._mode == "kubernetes" else self._mode)
+            if self._mode != "kubernetes":
+                self._sandbox.target = self._local.target
             if self.containers is not None:
                 await self._stack.enter_async_context(self.containers)
             if self._browser is not None:
                 await self._stack.enter_async_context(self._browser)
         return self
+
+    async def _open_local(self, mode: "LocalMode") -> "LocalSandbox | SandboxError":
+        from mainspring.tools.sandbox.probe import open_sandbox
+
+        try:
+            return await self._stack.enter_async_context(open_sandbox(mode))
+        except SandboxError as error:
+            return error
+
+    async def _open_pods(self) -> "KubernetesSandbox | SandboxError":
+        from mainspring.tools.sandbox.kubernetes.sandbox import KubernetesSandbox
+        from mainspring.tools.sandbox.kubernetes.settings import KubernetesSettings
+
+        try:
+            return await self._stack.enter_async_context(KubernetesSandbox(self._kubernetes or KubernetesSettings()))
+        except SandboxError as error:
+            return error
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self._stack.__aexit__(kind, error, trace)
@@ -118,7 +142,8 @@ class BuiltinTools:
         """The command line that runs this program in the sandbox; see `wrap_program`. Raises `SandboxError` if there is none."""
         from mainspring.tools.sandbox.wrap import wrap_program
 
-        return wrap_program(self._sandbox.open(), program)
+        local = cast("LocalSandbox", self._local.open())
+        return wrap_program(local, program)
 
     async def health(self) -> SandboxHealth | None:
         """The health of the sandbox, None if no tool needs one."""
@@ -128,7 +153,7 @@ class BuiltinTools:
 class DeferredSandbox:
     """A sandbox that is opened later. While it is not open, or cannot be opened, `target` is the error that every use raises."""
 
-    def __init__(self, target: "LocalSandbox | SandboxError | None" = None) -> None:
+    def __init__(self, target: "LocalSandbox | KubernetesSandbox | SandboxError | None" = None) -> None:
         self.target = target or SandboxError("the sandbox is not open; use the engine as `async with`")
 
     def acquire(self, spec: SandboxSpec = DEFAULT_SPEC) -> AbstractAsyncContextManager[SandboxLease]:
@@ -148,7 +173,7 @@ class DeferredSandbox:
             refused=(self.target.message,),
         )
 
-    def open(self) -> "LocalSandbox":
+    def open(self) -> "LocalSandbox | KubernetesSandbox":
         """Raises `SandboxError` if there is none."""
         if isinstance(self.target, SandboxError):
             raise SandboxError(self.target.message)
