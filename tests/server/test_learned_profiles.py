@@ -11,6 +11,7 @@ import openai
 import pytest
 from tests.cli.command import Result, Shell
 from tests.server.process import Served, serving
+from tests.server.test_connections import create_key
 from tests.test_backends import listening
 from tests.zoo.animal import MODEL, NOON
 from tests.zoo.requests import NoStreamOptions
@@ -117,6 +118,18 @@ async def test_a_profile_is_told_with_its_reasons_and_forgotten(tmp_path: Path) 
         async with served(tmp_path, "--base-url", url, "--model", MODEL) as process:
             await ask(process)
     assert (animal.asked, animal.refused) == (6, 3)
+
+
+async def test_a_tenant_cannot_forget_what_all_tenants_use(tmp_path: Path) -> None:
+    keys = {tenant: create_key(tmp_path, tenant).decode() for tenant in ("", "acme")}
+    async with keeping(Picky()) as url, served(tmp_path, "--base-url", url, "--model", MODEL) as process:
+        async with openai.AsyncOpenAI(base_url=process.url, api_key=keys["acme"], max_retries=0) as client:
+            await client.responses.create(model=MODEL, input="What time is it?")
+            with pytest.raises(openai.PermissionDeniedError):
+                await client.delete(f"/models/{MODEL}/profile", cast_to=dict[str, object])
+        async with openai.AsyncOpenAI(base_url=process.url, api_key=keys[""], max_retries=0) as client:
+            gone = await client.delete(f"/models/{MODEL}/profile", cast_to=dict[str, object])
+    assert gone["forgotten"] == 1
 
 
 async def run(shell: Shell, *arguments: str) -> Result:

@@ -9,8 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
 from mainspring.core.errors import ModelNotFound, ProviderError
+from mainspring.http.auth import get_tenant
 from mainspring.http.endpoints import MODEL_ERRORS, Endpoint
-from mainspring.http.faults import json_response
+from mainspring.http.faults import Fault, json_response
 from mainspring.ports import ModelInfo, ProfileFact, ProfileValue, Provider
 from mainspring.providers.wrapper import explain_profiles, forget_profiles
 
@@ -86,6 +87,9 @@ class ModelRoutes:
 
     async def forget(self, request: Request) -> HttpResponse:
         """Forgets what was learned of a model, so that it is tried anew."""
+        if get_tenant(request):
+            message = "what was learned of a model is there for all tenants; a key of the default tenant is needed here"
+            raise Fault(403, "insufficient_scope", message)
         name = str(request.path_params["model"])
         return json_response(ForgottenProfile(name, await forget_profiles(self._provider, name)))
 
