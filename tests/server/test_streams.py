@@ -1,18 +1,23 @@
 """Streams under our own protocol, which writes without waiting, and under a server that knows only ASGI."""
 
 from asyncio import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Literal
 
 import aiohttp
 import anyio
 import pytest
+from anyio.abc import SocketStream
+from starlette.types import Receive, Scope, Send
 from tests.kit.waiting import PATIENCE, until
 from tests.server.hosting import hosted
 
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
 from mainspring.http import streams
-from mainspring.http.connections import ConnectionTable
+from mainspring.http.client_connection import CONNECTION
+from mainspring.http.connections import BoundedProtocol, ConnectionTable
 from mainspring.http.settings import HttpSettings
 from mainspring.providers.scripted import Scripted, say, stall
 
@@ -90,3 +95,60 @@ async def test_requests_sent_at_once_on_one_connection_are_answered_in_order(htt
         assert seen.count(b"data: [DONE]") == 2
         assert seen.index(b'"text":"One."') < seen.index(b'"text":"Two."') < seen.index(b'"text":"Three."')
         await client.aclose()
+
+
+@asynccontextmanager
+async def ended_run(text: str, before: Callable[[BoundedProtocol], Awaitable[None]]) -> AsyncIterator[SocketStream]:
+    """A client that has asked for the stream of a run that has ended. `before` has its connection before the answer begins."""
+    app = server(Engine(Scripted(say(text), chunk=0)))
+    failures: list[Exception] = []
+
+    async def delayed(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("query_string") == b"stream=true":
+            await before(scope[CONNECTION])
+        try:
+            await app(scope, receive, send)
+        except Exception as failure:
+            failures.append(failure)
+            raise
+
+    async with hosted(delayed, OURS) as url, aiohttp.ClientSession() as session:
+        made = await (await session.post(f"{url}/responses", json={"input": "go"})).json()
+        address, port = url.removeprefix("http://").removesuffix("/v1").split(":")
+        async with await anyio.connect_tcp(address, int(port)) as client:
+            await client.send(b"GET /v1/responses/%b?stream=true HTTP/1.1\r\nhost: localhost\r\n\r\n" % made["id"].encode())
+            yield client
+    assert not failures
+
+
+def test_a_client_that_left_before_its_stream_began_is_no_failure() -> None:
+    """With the event loop that servers have, which takes nothing for a connection that is closed."""
+
+    async def leave() -> None:
+        begun = anyio.Event()
+
+        async def wait_until_it_left(connection: BoundedProtocol) -> None:
+            await until(connection.transport.is_closing)
+            begun.set()
+
+        async with ended_run("Hello.", wait_until_it_left) as client:
+            await client.aclose()
+            with anyio.fail_after(PATIENCE):
+                await begun.wait()
+
+    anyio.run(leave, backend_options={"use_uvloop": True})
+
+
+async def test_little_is_kept_for_a_client_that_does_not_read_its_stream() -> None:
+    connections: list[BoundedProtocol] = []
+
+    async def note(connection: BoundedProtocol) -> None:
+        connections.append(connection)
+
+    async with ended_run("x" * 20_000_000, note) as client:
+        await until(lambda: bool(connections) and connections[0].is_full)
+        assert connections[0].transport.get_write_buffer_size() <= 2 * streams.PIECE_BYTES
+        seen = b""
+        with anyio.fail_after(PATIENCE):
+            while b"data: [DONE]" not in seen[-100:]:
+                seen = seen[-100:] + await client.receive()

@@ -199,8 +199,10 @@ class BoundedProtocol(_WatchedReader, HttpToolsProtocol):
         return self.flow.write_paused
 
     def write_chunk(self, data: bytes) -> None:
-        """A piece of the body that the response to the request that runs has without a length."""
-        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        """A piece of the body that the response to the request that runs has without a length. A client that has left, which
+        will be told, gets none."""
+        if not self.transport.is_closing():
+            self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     async def drain(self) -> None:
         await self.flow.drain()

@@ -19,6 +19,8 @@ log = getLogger(__name__)
 
 PING = b": ping\n\n"
 PING_SECONDS = 15.0
+PIECE_BYTES = 262_144
+"""How much is written for a client before it has read what was written."""
 
 
 class Wires:
@@ -103,14 +105,33 @@ class EventStream(HttpResponse):
         with _pings.setdefault(get_running_loop(), Pings()).send_to(writer):
             try:
                 async for batch in self._source:
-                    writer.write_chunk(b"".join(batch))
-                    if writer.is_full:
-                        await writer.drain()
+                    for piece in cut_pieces(batch):
+                        writer.write_chunk(piece)
+                        if writer.is_full:
+                            await writer.drain()
             except MainspringError as error:
                 # The server stops, or another has taken the run over: the client may read on there, from its last event.
                 log.info("a stream was broken off: %s", error)
                 return b""
             return self._end
+
+
+def cut_pieces(batch: list[bytes]) -> Iterator[bytes]:
+    """The batch in pieces of `PIECE_BYTES` at most. A run that has ended is one batch; no reader gets a copy of it all."""
+    if sum(map(len, batch)) <= PIECE_BYTES:
+        yield b"".join(batch)
+        return
+    waiting: list[bytes] = []
+    size = 0
+    for frame in batch:
+        for start in range(0, len(frame), PIECE_BYTES):
+            part = frame[start : start + PIECE_BYTES]
+            if size + len(part) > PIECE_BYTES:
+                yield b"".join(waiting)
+                waiting, size = [], 0
+            waiting.append(part)
+            size += len(part)
+    yield b"".join(waiting)
 
 
 class Pings:
