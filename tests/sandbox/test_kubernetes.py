@@ -97,6 +97,18 @@ async def test_a_name_that_another_server_holds_is_left_alone(world: World) -> N
         assert await first.get("mine") == b"1"
 
 
+async def test_a_lease_that_was_never_made_takes_no_other_of_its_name_along(world: World) -> None:
+    async with world.open() as one, one.acquire(NAMED) as first:
+        await first.put("mine", b"1")
+        async with world.open() as other:
+            await other.check()
+            world.cluster.silent_about = {("create", "pods")}
+            with pytest.raises(SandboxError):
+                async with other.acquire(NAMED):
+                    pass
+        assert await first.get("mine") == b"1"
+
+
 @pytest.mark.parametrize("kind", ["pods", "claims"])
 async def test_the_end_is_renewed_and_only_our_orphans_are_swept(world: World, kind: Any) -> None:
     plural = "pods" if kind == "pods" else "sandboxclaims"

@@ -176,7 +176,10 @@ class StandIn:
                 return self.refuse(422, "Invalid", flaw)
             return self.answer(await self.store(plural, merged))
         if verb == "delete":
-            assert set(await request.json()) <= {"propagationPolicy", "gracePeriodSeconds"}
+            given = await request.json()
+            assert set(given) <= {"propagationPolicy", "gracePeriodSeconds", "preconditions"}
+            if not given["preconditions"].items() <= found["metadata"].items():
+                return self.refuse(409, "Conflict", "the precondition does not hold")
             self._spawn(self.remove(plural, name))
         return self.answer(found)
 

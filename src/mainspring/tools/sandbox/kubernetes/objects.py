@@ -117,6 +117,11 @@ def build_renewal(is_claim: bool, until: float) -> Json:
     return patch | ({"spec": {"lifecycle": {"shutdownTime": format_time(until)}}} if is_claim else {})
 
 
+def build_deletion(meta: Json, *only: str) -> Json:
+    """Deletes an object, with what belongs to it, if these fields of it are still the same."""
+    return {"propagationPolicy": "Foreground", "preconditions": {name: meta[name] for name in only}}
+
+
 def is_expired(found: Json, now: float) -> bool:
     """Whether nobody has renewed it. What has no time that can be read is not ours to judge."""
     told = found["metadata"].get("annotations", {}).get(EXPIRES)

@@ -57,6 +57,8 @@ class Held(Struct):
 
     name: str
     is_claim: bool
+    holder: str
+    """Written on it, so that nobody takes another's of the same name for its own."""
     pod: str = ""
     container: str = ""
     languages: dict[Language, str] = {}
@@ -207,10 +209,13 @@ class PodLease:
         return WorkspaceListing(entries, is_complete=bool(done["whole"]))
 
     async def release(self) -> None:
-        for connection in self._free:
-            await connection.close()
-        self._free.clear()
+        await self.close()
         await self._remove(self._held)
+
+    async def close(self) -> None:
+        """Closes what is open and not in use."""
+        while self._free:
+            await self._free.pop().close()
 
     async def greet(self, *, network: bool) -> Json:
         """What the agent finds out about its pod."""

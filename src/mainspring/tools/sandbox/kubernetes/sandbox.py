@@ -75,6 +75,7 @@ class KubernetesSandbox:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._renewing.cancel()
+        await asyncio.wait([self._renewing])
         for held in list(self._leases):
             self._begin_removal(held)
         if self._tasks:
@@ -84,7 +85,7 @@ class KubernetesSandbox:
     @asynccontextmanager
     async def acquire(self, spec: SandboxSpec = DEFAULT_SPEC) -> AsyncIterator[PodLease]:
         await self.check()
-        held = Held("", is_claim=self._claims and not spec.network)
+        held = Held("", self._claims and not spec.network, token_hex(8))
         self._leases.append(held)
         lease = PodLease(held, spec.limits, self._connect, self._remove)
         try:
@@ -93,6 +94,7 @@ class KubernetesSandbox:
             yield lease
         finally:
             self._begin_removal(held)
+            self._own(lease.close())
 
     async def check(self) -> None:
         """Raises `SandboxError` with what is missing in the cluster. Once nothing is, it is not asked again."""
@@ -198,7 +200,7 @@ class KubernetesSandbox:
 
     async def _create(self, held: Held, spec: SandboxSpec) -> Json:
         """Creates the claim or pod. One of the same name that is another's is left alone, and a second name taken."""
-        holder = token_hex(8)
+        holder = held.holder
         name = objects.derive_name(self._settings.deployment, spec.name or holder)
         for held.name in (name, f"{name}-{holder}"):
             until = self._api.read_clock() + self._settings.shutdown_seconds
@@ -259,7 +261,10 @@ class KubernetesSandbox:
         resource = CLAIMS if held.is_claim else PODS
         try:
             async with asyncio.timeout(self._settings.start_seconds):
-                await self._api.call("delete", resource, held.name, {"propagationPolicy": "Foreground"})
+                found = await self._api.call("get", resource, held.name)
+                if found["metadata"].get("annotations", {}).get(objects.HOLDER) != held.holder:
+                    return
+                await self._api.call("delete", resource, held.name, objects.build_deletion(found["metadata"], "uid"))
                 while True:
                     async for _ in self._api.watch(resource, await self._api.call("get", resource, held.name)):
                         pass
@@ -305,5 +310,7 @@ class KubernetesSandbox:
                 # The pod of a claim has labels of ours, but goes with its claim.
                 if objects.is_expired(each, self._api.read_clock()):
                     log.info("`%s` was left behind and is removed", each["metadata"]["name"])
+                    # Not if it was renewed meanwhile.
+                    deletion = objects.build_deletion(each["metadata"], "uid", "resourceVersion")
                     with suppress(Refused):
-                        await self._api.call("delete", resource, each["metadata"]["name"], {"propagationPolicy": "Foreground"})
+                        await self._api.call("delete", resource, each["metadata"]["name"], deletion)
