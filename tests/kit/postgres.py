@@ -16,7 +16,7 @@ from time import sleep
 
 from tests.kit.waiting import PATIENCE
 
-# Nothing need outlive the machine, but a commit does outlive the server.
+# Vacuuming and checkpoints would only disturb. By default nothing need outlive the machine, but a commit outlives the server.
 _OPTIONS = (
     *("-c", "autovacuum=off"),
     *("-c", "shared_buffers=32MB", "-c", "max_connections=80", "-c", "max_wal_size=2GB", "-c", "checkpoint_timeout=1h"),
