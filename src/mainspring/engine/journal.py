@@ -120,10 +120,13 @@ class Journal:
     def run(self) -> Run:
         """The run as it stands now. Deltas are folded when somebody looks, all at once."""
         if self._unfolded:
-            assert self._delta is not None
+            self._fold()
+        return self._run
+
+    def _fold(self) -> None:
+        if self._delta is not None:
             said, self._unfolded = self._unfolded, []
             self._run = fold_deltas(self._run, replace(self._delta, delta="".join(said)), len(said), self._at)
-        return self._run
 
     @property
     def earlier_calls(self) -> tuple[FunctionCall, ...]:
@@ -145,14 +148,14 @@ class Journal:
         now, kind = self._clock(), type(event)
         if kind in _DELTAS:
             now = now // _PART * _PART  # a log is smaller if their times are less exact
-        if now > self._at:
-            self._at = now
-        record = Recorded(len(self.log), self._at, event)
+        at = now if now > self._at else self._at
+        record = Recorded(len(self.log), at, event)
         if self._delta is not None and continues(self._delta, event):
+            self._at = at
             self._record_delta(record, event)  # type: ignore[arg-type]
         else:
             self._run = run = fold(self.run, record)
-            self._delta = event if kind in _SPOKEN else None  # type: ignore[assignment]
+            self._at, self._delta = at, event if kind in _SPOKEN else None  # type: ignore[assignment]
             self.log.append(record)
             for watcher, _ in self._watchers:
                 watcher.add(record, run)
@@ -378,6 +381,8 @@ class Journal:
     def _pack(self) -> None:
         self._is_packing = False
         self.log.pack(self._public)
+        if self._unfolded:
+            self._fold()
 
     async def follow_published(self, after: int = -1) -> AsyncIterator[int]:
         """How many events may be seen by now, each time that grows beyond number `after`. Ends with the run."""

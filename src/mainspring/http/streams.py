@@ -53,6 +53,7 @@ async def read_frames(handle: Handle, wire: Wire, after: int = -1) -> AsyncItera
                 position = end
                 wire.enter(reader, position)
                 yield batch
+                del batch  # nobody needs it while this waits for the next
     finally:
         wire.leave(reader)
         if wire.is_over:
@@ -109,6 +110,7 @@ class EventStream(HttpResponse):
                         writer.write_chunk(piece)
                         if writer.is_full:
                             await writer.drain()
+                    del batch, piece  # as above
             except MainspringError as error:
                 # The server stops, or another has taken the run over: the client may read on there, from its last event.
                 log.info("a stream was broken off: %s", error)
