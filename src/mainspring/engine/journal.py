@@ -72,6 +72,12 @@ class Journal:
     takes, and what the run adds to it, as long as the journal lives.
     """
 
+    __slots__ = (
+        "_at", "_auditor", "_clock", "_delta", "_durable", "_failure", "_flushes", "_followers", "_handed", "_is_audited",
+        "_is_bare", "_is_closed", "_is_early", "_is_kept", "_is_packing", "_loop", "_owed", "_public", "_readers", "_run",
+        "_shared", "_told", "_unfolded", "_watchers", "_writer", "due", "history", "hold", "log", "on_failure",
+    )  # fmt: skip
+
     def __init__(
         self, log: list[Recorded], history: History, writer: SegmentWriter, clock: Clock, hold: Hold, *, audit: bool = False
     ) -> None:
