@@ -22,7 +22,7 @@ _OPTIONS = (
     *("-c", "shared_buffers=32MB", "-c", "max_connections=80", "-c", "max_wal_size=2GB", "-c", "checkpoint_timeout=1h"),
 )
 _QUICK = ("-c", "fsync=off", "-c", "full_page_writes=off")
-_SCRIPT = '"$@" & child=$!; read -r how; kill -${how:-QUIT} $child; wait $child'
+_SCRIPT = '"$@" & child=$!; read -r how; kill -${how:-QUIT} $child; wait $child; [ "$how" ] || rm -rf "$0"'
 _EMPTY = """
     SET session_replication_role = replica;
     DO $$ DECLARE listed text; BEGIN
@@ -74,7 +74,7 @@ class Postgres:
         command = [str(self._programs / "postgres"), "-D", str(self._folder / "data"), "-h", "", "-k", str(self._folder)]
         with (self._folder / "log").open("ab") as log:
             self._shell = subprocess.Popen(
-                ["sh", "-c", _SCRIPT, "sh", *command, *self._options],
+                ["sh", "-c", _SCRIPT, str(self._folder), *command, *self._options],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

@@ -441,10 +441,10 @@ def test_the_server_ends_with_the_process_that_started_it(tmp_path: Path) -> Non
     ended = run([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
     path = Path(ended.stdout.strip())
     for _ in range(int(PATIENCE * 20)):
-        if not path.exists():
+        if not path.parent.exists():
             return
         asyncio.run(asyncio.sleep(0.05))
-    raise AssertionError(f"{path} is there still")
+    raise AssertionError(f"{path.parent} is there still")
 
 
 # By TLS.
