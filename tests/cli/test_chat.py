@@ -85,7 +85,7 @@ def test_a_reply_is_shown_once_it_is_known_to_be_fit(shell: Shell) -> None:
 def test_a_list_that_cannot_be_used_is_told_of_before_anything_is_said(shell: Shell) -> None:
     (shell.folder / "words.txt").write_text("not a database, but long enough to look like one" * 100)
     for tasks, why in (
-        ("mysql://host/tasks", "tasks cannot be kept in `mysql://`"),
+        ("mysql://host/tasks", "`mysql:` is no database that Mainspring knows"),
         ("words.txt", "words.txt is not a database; choose another file"),
         ("postgresql://127.0.0.1:1/tasks", "127.0.0.1"),
     ):

@@ -552,13 +552,13 @@ def _open(path: Path | None, schema: Schema, lock_seconds: float) -> sqlite3.Con
 
 
 def _prepare(connection: sqlite3.Connection, path: Path | None, schema: Schema) -> None:
-    # In this order: the mark is written with the first page, so a file that another process creates meanwhile is not refused.
-    is_empty = _pragma(connection, "page_count") == 0
-    if is_empty:
+    if _pragma(connection, "page_count") == 0:
         connection.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")
+    # In this order: whoever creates the file meanwhile marks it before it has tables, and so is not taken for another program.
+    has_tables = _has_tables(connection)
     mark = _pragma(connection, "application_id")
     if mark not in (schema.application_id, *schema.joins):
-        if is_empty:
+        if mark == 0 and not has_tables and _pragma(connection, "user_version") == 0:
             connection.execute(f"PRAGMA application_id = {schema.application_id}")
         elif not _is_unmarked(connection, schema):
             raise StoreError(f"{path} is a database of another program; {schema.remedy}")
@@ -571,6 +571,10 @@ def _prepare(connection: sqlite3.Connection, path: Path | None, schema: Schema) 
     # Deletes nothing, but fails if a table is missing or if SQLite has opened the file for reading only, which it does silently.
     for table in schema.tables:
         connection.execute(f"DELETE FROM {table} WHERE FALSE")
+
+
+def _has_tables(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
 
 
 def _is_unmarked(connection: sqlite3.Connection, schema: Schema) -> bool:
