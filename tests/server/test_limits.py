@@ -242,6 +242,14 @@ def test_an_agent_that_asks_for_more_than_its_server_allows_is_told_of_at_the_st
         live.wait_for("constraints.tool_seconds of agent `ox` is 90, and this server allows at most 30", live.err)
 
 
+def test_settings_may_be_larger_than_what_a_pipe_holds(tmp_path: Path) -> None:
+    many = [f'[providers.p{each}]\nkind = "chat"\nbase_url = "http://127.0.0.1:9/{"x" * 500}"\n' for each in range(300)]
+    (tmp_path / "mainspring.toml").write_text("".join(many))
+    script = Shell(tmp_path).script({"say": "Hi."})
+    with Shell(tmp_path).started("serve", "--port", "0", "--model", script) as live:
+        live.wait_for("listens at")
+
+
 def test_a_request_cannot_have_more_time_than_the_agents_definition_or_calls_at_once_that_it_forbids(tmp_path: Path) -> None:
     written(tmp_path / "agents", "bee", constraints={"timeout_seconds": 10, "parallel_allowed": False})
     with door(tmp_path, "", *WORLD) as it:

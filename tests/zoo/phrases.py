@@ -77,6 +77,57 @@ PHRASES = {
         "Unknown name \"minLength\" at 'tools[0].function_declarations[0].parameters': Cannot find field.", says_length, LENGTH
     ),
     "a grammar that fails": Phrase("failed to parse grammar", says_length, LENGTH, status=500),
+    # As Groq, Mistral, Bedrock, pydantic, OpenRouter and https://github.com/QwenLM/Qwen/issues/1298 say that there are no tools.
+    **{
+        words: Phrase(words, lambda body: "tools" in body, status=status)
+        for words, status in (
+            ("`tool calling` is not supported with this model", 400),
+            ("Function calling is not enabled for this model", 400),
+            ("This model doesn't support tool use.", 400),
+            ("body.tools: Extra inputs are not permitted", 422),
+            ("No endpoints found that support tool use.", 404),
+            ("Unsupported param: tools", 500),
+        )
+    },
+    # As Kimi and gateways to Claude refuse a temperature.
+    **{
+        words: Phrase(words, lambda body: "temperature" in body, {"temperature": 0.2})
+        for words in (
+            "invalid temperature: only 1 is allowed for this model",
+            "`temperature` is deprecated for this model.",
+            "`temperature` may only be set to 1 when thinking is enabled.",
+        )
+    },
+    "one of two": Phrase("`temperature` and `top_p` cannot both be specified for this model. Please use only one.",
+        lambda body: "temperature" in body and "top_p" in body, {"temperature": 0.2, "top_p": 0.9}),
+    "efforts of Groq": Phrase("`reasoning_effort` must be one of `none` or `default`", lambda body: "reasoning_effort" in body,
+        {"reasoning": {"effort": "low"}}),
+    "Ollama on effort": Phrase('think value "low" is not supported for this model', lambda body: "reasoning_effort" in body,
+        {"reasoning": {"effort": "low"}}),
+    "two roles": Phrase("Only user and assistant roles are supported!", speaks_twice, SYSTEM),
+    "no such role": Phrase("messages[0].role: invalid role: 'system'. Must be one of 'user', 'assistant'", speaks_twice, SYSTEM),
+    "Go on null": Phrase("json: cannot unmarshal null into Go struct field Message.messages.content of type string",
+        lacks_content, {"input": HISTORY}),
+    "Python on null": Phrase('can only concatenate str (not "NoneType") to str', lacks_content, {"input": HISTORY}, 500),
+    "Moonshot on nothing": Phrase("the message at position 1 with role 'assistant' must not be empty", lacks_content,
+        {"input": HISTORY}),
+    # Templates of Qwen3-Coder in llama.cpp and LM Studio, which take arguments for an object.
+    "a template on arguments": Phrase("Can only get item pairs from a mapping.", lambda body: bool(outputs(body)),
+        {"input": HISTORY}, 500),
+    "another template on arguments": Phrase('Error rendering prompt with jinja template: "Unknown StringValue filter: items".',
+        lambda body: bool(outputs(body)), {"input": HISTORY}),
+    "words or calls": Phrase("Assistant message must have either content or tool_calls, but not both.",
+        lambda body: bool(outputs(body)), {"input": HISTORY}),
+    "DeepSeek on choices": Phrase("Thinking mode does not support this tool_choice", lambda body: "tool_choice" in body,
+        {"tool_choice": "required"}),
+    "LM Studio on choices": Phrase("Invalid tool_choice type: 'object'. Supported string values: none, auto, required",
+        lambda body: "tool_choice" in body, {"tool_choice": {"type": "function", "name": "get_time"}}),
+    "Azure on schemas": Phrase("Invalid value: 'json_schema'. Supported values are: 'json_object' and 'text'.",
+        lambda body: "response_format" in body, {"text": FORMAT}, answer=JSON),
+    "Together on schemas": Phrase("json_schema decoding is not enabled for this model", lambda body: "response_format" in body,
+        {"text": FORMAT}, answer=JSON),
+    "Gemini on schemas": Phrase("Function calling with a response mime type: 'application/json' is unsupported",
+        lambda body: "response_format" in body and "tools" in body, {"text": FORMAT}, answer=JSON),
     "an unknown limit": Phrase("Unrecognized request argument supplied: max_tokens", lambda body: "max_tokens" in body,
         {"max_output_tokens": 500}),
 }  # fmt: skip
@@ -87,5 +138,6 @@ FAULTS = (
     "Invalid schema for response_format 'time': schema must be a JSON Schema of 'type: \"object\"'",
     "Invalid schema for response_format 'time': In context=('properties', 'x'), 'allOf' is not permitted.",
     "The content of this request violates our policy; please consider alternatives",
+    "max_tokens is too large: 500. This model supports at most 100 completion tokens",
     "tools[0].function.name: String should match pattern '^[a-z]+$'",
 )

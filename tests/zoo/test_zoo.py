@@ -243,6 +243,56 @@ async def test_a_refusal_of_what_the_caller_says_is_told_to_the_caller(words: st
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize(
+    ("word", "status"),
+    [("MAX_TOKENS", "incomplete"), ("sensitive", "incomplete"), ("SAFETY", "incomplete"), ("network_error", "failed")],
+)
+async def test_an_answer_that_was_broken_off_does_not_pass_for_whole(word: str, status: str) -> None:
+    class Breaking(Talker):
+        def last(self, body: Json) -> bytes:
+            return say("It is", finish=word)
+
+    assert (await tell(Breaking)).response.status == status
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"id": "", "choices": None, "base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}},
+        {"code": 1113, "msg": "insufficient balance", "success": False},
+        {"success": False, "errors": [{"code": 5006, "message": "insufficient balance"}]},
+    ],
+)
+async def test_an_error_of_another_shape_is_told(told: Json) -> None:
+    class Broke(Talker):
+        def last(self, body: Json) -> Json:
+            return told
+
+    with pytest.raises(openai.APIStatusError, match="insufficient balance"):
+        await tell(Broke)
+
+
+async def test_thoughts_may_be_parts_of_the_content() -> None:
+    class Parts(Talker):
+        def last(self, body: Json) -> bytes:
+            thought = chunk({"content": [{"type": "reasoning", "text": "High sun."}]})
+            return sse(thought, chunk({"content": [{"type": "text", "text": NOON}]}), chunk(finish="stop")) + DONE
+
+    outcome = await tell(Parts)
+    assert (outcome.response.output_text, outcome.response.output[0].type) == (NOON, "reasoning")
+
+
+async def test_a_call_that_the_backend_could_not_read_is_no_fault_of_the_caller() -> None:
+    class Stumbling(Talker):
+        async def handle(self, request: web.Request) -> web.Response:
+            error = {"message": "Failed to call a function. Please adjust your prompt.", "code": "tool_use_failed"}  # as at Groq
+            return web.json_response({"error": error}, status=400)
+
+    with pytest.raises(openai.APIStatusError, match="Failed to call a function") as caught:
+        await tell(Stumbling)
+    assert caught.value.status_code == 502
+
+
 async def test_a_request_is_changed_three_times_at_most() -> None:
     fields = ["stream_options", "temperature", "top_p", "reasoning_effort"]
     asked: list[Json] = []

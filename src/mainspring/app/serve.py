@@ -154,15 +154,15 @@ async def _try_out(store: Store) -> None:
     await store.close()
 
 
-def _serve_from_pipe() -> int:
-    with os.fdopen(int(sys.argv[1]), "rb") as pipe:
-        settings = msgspec.json.decode(pipe.read(), type=find_settings_type())
+def _serve_from_file() -> int:
+    with os.fdopen(int(sys.argv[1]), "rb") as file:
+        settings = msgspec.json.decode(file.read(), type=find_settings_type())
     return serve(settings, Path(sys.argv[2]) if len(sys.argv) > 2 else None)
 
 
 if __name__ == "__main__":
     accept_any_text()
     try:
-        leave(run_reporting_errors(_serve_from_pipe))
+        leave(run_reporting_errors(_serve_from_file))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

@@ -1,13 +1,14 @@
 """`mainspring serve`: reads the settings, then replaces this process by one that only serves.
 
-The libraries of the command line would take up memory for as long as the server runs. The settings go through a pipe whose number
-is the argument: they may hold keys, which nobody else shall see.
+The libraries of the command line would take up memory for as long as the server runs. The settings go through a file without a
+name whose number is the argument: they may hold keys, which nobody else shall see.
 """
 
 import os
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated, NoReturn
 
 import msgspec
@@ -65,12 +66,18 @@ def serve(
 
 def become_server(settings: Settings, file: Path | None = None) -> NoReturn:
     """Replaces this process by one that only serves. `file` is where the settings are from, for messages about them."""
-    ours, theirs = os.pipe()
-    with os.fdopen(theirs, "wb") as pipe:
-        # Settings are far smaller than what a pipe holds unread.
-        pipe.write(msgspec.json.encode(settings))
-    os.set_inheritable(ours, True)
+    # Not a pipe, which holds no more than 64 KiB that nobody reads.
+    kept = os.memfd_create("settings") if sys.platform == "linux" else _make_nameless_file()
+    with os.fdopen(kept, "wb", closefd=False) as written:
+        written.write(msgspec.json.encode(settings))
+    os.lseek(kept, 0, os.SEEK_SET)
+    os.set_inheritable(kept, True)
     sys.stdout.flush()
     sys.stderr.flush()
     where = [] if file is None else [str(file)]
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "mainspring.app.serve", str(ours), *where])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "mainspring.app.serve", str(kept), *where])
+
+
+def _make_nameless_file() -> int:
+    with TemporaryFile() as file:
+        return os.dup(file.fileno())

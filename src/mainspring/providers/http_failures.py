@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from mainspring.core.errors import (
+    BadOutput,
     ContextOverflow,
     Misconfigured,
     ModelNotFound,
@@ -53,6 +54,10 @@ def parse_complaint(data: bytes, redact: Callable[[str], str] = redact_text) -> 
             codes = [code]
         case {"error": str(message)} | {"detail": str(message)}:
             codes = []
+        case {"errors": [dict(error), *_]}:
+            message, codes = _words(error), [error.get("code")]
+        case {"base_resp": {"status_msg": str(message), "status_code": int(code)}}:
+            codes = [code]
         case {"detail": [*details]}:
             message, codes = "; ".join(filter(None, map(_detail, details))), []
         case dict():
@@ -76,6 +81,10 @@ def build_error(status: int, said: Complaint, what: str, retry_after: float | No
             return ContextOverflow(f"{what}; shorten the conversation or choose a model with a larger context")
         case _ if status in (400, 404) and _NO_MODEL.search(" ".join((said.message, *said.codes))):
             return ModelNotFound(f"{what}; check the model name")
+        case 400 if "tool_use_failed" in said.codes:
+            return BadOutput(f"{what}; try again")
+        case 404 if _NO_ROUTE.search(said.message):
+            return Refused(what)
         case _ if 300 <= status < 400 or status in (404, 405, 410) or _TLS_WANTED.search(said.message):
             return Misconfigured(f"{what}; check the backend's base URL")
         case 408 | 424 | 425:
@@ -162,6 +171,7 @@ _NO_MODEL = re.compile(
     r"|\b(models?|deployment)\b.{0,200}(does not exist|not found|not exist)",
     re.IGNORECASE,
 )
+_NO_ROUTE = re.compile("no endpoints found that support", re.IGNORECASE)
 _TLS_WANTED = re.compile(r"HTTP request (was )?(sent )?to (an )?HTTPS", re.IGNORECASE)
 _BAD_KEY = re.compile("api key (not valid|not found|expired|invalid)", re.IGNORECASE)
 _SECONDS = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s")

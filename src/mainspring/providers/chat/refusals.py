@@ -28,16 +28,29 @@ _RARE: Final = f"({'|'.join(map(re.escape, RARE_WORDS))})"
 _NOT_KNOWN: Final = "(unknown|unsupported|unexpected|unrecognized|not supported|not permitted|not allowed|cannot find)"
 _SCHEMA: Final = r"\b(schema|parameters|function_declarations|grammar)\b"
 _FORMAT: Final = "(response.format|json_schema|structured output)"
-_NOT_THERE: Final = "(not support|unsupported|unavailable|unknown|unrecognized|not permitted)"
+_NOT_THERE: Final = "(not support|unsupported|unavailable|unknown|unrecognized|not permitted|not enabled|invalid value)"
 REFUSALS: Final = (
     RefusalRule("stream_options", False, re.compile(r"stream_options")),
     RefusalRule("parallel_tool_calls", False, re.compile(r"parallel_tool_calls")),
     RefusalRule(
         "tools",
         False,
-        re.compile(r"not support (tools|tool use|tool calling|function)|enable-auto-tool-choice|tool use is not", re.I),
+        re.compile(
+            r"(not|n't|that) support (tools|tool use|tool calling|function)|enable-auto-tool-choice"
+            r"|(?<!parallel )\b(tools|tool use|(tool|function) calling)\W+is not|unsupported param\w*: tools\b"
+            r"|\btools: extra input",
+            re.I,
+        ),
     ),
-    RefusalRule("reasoning_effort", False, _unknown("reasoning_effort")),
+    RefusalRule(
+        "reasoning_effort",
+        False,
+        re.compile(
+            rf"{_unknown('reasoning_effort').pattern}|reasoning_effort.*one of .?none\W+(or )?\W*default"
+            r"|think value .*not support",
+            re.I,
+        ),
+    ),
     RefusalRule("presence_penalty", False, _unknown("presence_penalty")),
     RefusalRule("frequency_penalty", False, _unknown("frequency_penalty")),
     RefusalRule(
@@ -53,10 +66,14 @@ REFUSALS: Final = (
         "blank",
         "empty",
         re.compile(
-            r"\bcontent\b.*(must be (a )?strings?|valid string|null|none|nil|must have a 'type'|is required|missing)", re.I
+            r"\bcontent\b.*(must be (a )?strings?|valid string|null|none|nil|must have a 'type'|is required|missing)"
+            r"|\b(null|nil)\b.*\bcontent\b|NoneType|role .assistant. must not be empty",
+            re.I,
         ),
     ),
-    RefusalRule("blank", "omitted", re.compile(r"\bcontent\b.*(empty|blank|whitespace)", re.I)),
+    RefusalRule(
+        "blank", "omitted", re.compile(r"\bcontent\b.*(empty|blank|whitespace)|role .assistant. must not be empty", re.I)
+    ),
     RefusalRule(
         "ids",
         "nine",
@@ -67,12 +84,21 @@ REFUSALS: Final = (
     RefusalRule(
         "system",
         "user",
-        re.compile(r"system.? role.*not (supported|allowed)|(roles|messages) (must|should) alternate|\balternat(e|ing)\b", re.I),
+        re.compile(
+            r"system.? role.*not (supported|allowed)|(roles|messages) (must|should) alternate|\balternat(e|ing)\b"
+            r"|only user and assistant roles|invalid role\W+system",
+            re.I,
+        ),
     ),
     RefusalRule(
         "output_role",
         "user",
-        re.compile(rf"{_NOT_KNOWN}.*\brole\b.*\btool\b|\brole\b.*\btool\b.*{_NOT_KNOWN}|variant .tool\b", re.I),
+        # Some templates cannot read arguments as they are written, or no words beside calls.
+        re.compile(
+            rf"{_NOT_KNOWN}.*\brole\b.*\btool\b|\brole\b.*\btool\b.*{_NOT_KNOWN}|variant .tool\b|only user and assistant roles"
+            r"|item pairs from a mapping|filter\W+items\b|either content or tool_calls",
+            re.I,
+        ),
     ),
     RefusalRule(
         "recall",
@@ -80,7 +106,9 @@ REFUSALS: Final = (
         re.compile(r"reasoning(_content)?\b.*(passed back|sent back|missing|required|must be)", re.I),
     ),
     RefusalRule(
-        "calls_without_tools", False, re.compile(r"(tools|toolConfig)\b.*must be (defined|specified|provided)|tools param", re.I)
+        "calls_without_tools",
+        False,
+        re.compile(r"(tools|toolConfig)\b.*must be (defined|specified|provided)|tools=?.? param", re.I),
     ),
     RefusalRule("schemas", "common", re.compile(rf"{_NOT_KNOWN}[^.]*{_RARE}|{_RARE}[^.]*{_NOT_KNOWN}", re.I)),
     RefusalRule("strict", False, re.compile(rf"\bstrict\b.*({_NOT_KNOWN}|same value|mixed)|{_NOT_KNOWN}.*\bstrict\b", re.I)),
@@ -94,10 +122,16 @@ REFUSALS: Final = (
     RefusalRule(
         "tool_choice",
         "auto",
-        re.compile(r"tool.choice.*(incompatible|not support|unsupported|not allowed|only|must be|invalid)", re.I),
+        re.compile(
+            r"tool.choice.*(incompatible|not support|unsupported|not allowed|not available|only|must be|invalid)"
+            r"|(invalid|not support|unsupported)\b.*\btool.choice",
+            re.I,
+        ),
     ),
     RefusalRule(
-        "response_format", "without_tools", re.compile(r"(json mode|response.format|structured output).*\b(tool|function)", re.I)
+        "response_format",
+        "without_tools",
+        re.compile(r"(json mode|response.format|structured output).*\b(tool|function)|function calling.*response mime", re.I),
     ),
     RefusalRule("json_object", False, re.compile(r"response.format.*json_schema", re.I)),
     # A schema that is wrong is the caller's to mend.
@@ -110,7 +144,14 @@ REFUSALS: Final = (
     RefusalRule(
         "temperature",
         False,
-        re.compile(r"temperature.*(not support|unsupported|only the default)|unsupported.*temperature", re.I),
+        re.compile(
+            r"temperature.*(not support|unsupported|only the default|only 1\b|only be set|deprecated)|unsupported.*temperature",
+            re.I,
+        ),
     ),
-    RefusalRule("top_p", False, re.compile(r"top_p.*(not support|unsupported|only the default)|unsupported.*top_p", re.I)),
+    RefusalRule(
+        "top_p",
+        False,
+        re.compile(r"top_p.*(not support|unsupported|only the default|deprecated|\bboth\b)|unsupported.*top_p", re.I),
+    ),
 )

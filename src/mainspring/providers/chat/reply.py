@@ -51,7 +51,7 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
 
     def _take(self, data: bytes) -> None:
         chunk = self._decode(_chunk, data)
-        if chunk.error or (chunk.choices is None and chunk.object == "error"):
+        if chunk.error or (chunk.choices is None and (chunk.object == "error" or _is_complaint(data))):
             raise self._failure(data)
         usage = _usage_of(chunk.usage) or (None if chunk.x_groq is None else _usage_of(chunk.x_groq.usage))
         if usage is not None:
@@ -73,9 +73,20 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
         if delta is not None:
             _say(self._turn, delta, self._http.host, _logprobs(choice.logprobs) if choice.logprobs is not None else ())
         if reason := choice.finish_reason:
-            if reason in _GAVE_UP:
+            if reason.lower() in _GAVE_UP:
                 raise Unavailable(f"{self._http.url} gave up on the answer (`{reason}`); try again, or look at the server's log")
-            self._finish = _FINISH.get(reason, "stop")
+            self._finish = _FINISH.get(reason.lower(), "stop")
+
+
+def _is_complaint(data: bytes) -> bool:
+    """Whether what has no choices is one of the ways to say that something went wrong without an `error`."""
+    match msgspec.json.decode(data):
+        case {"base_resp": {"status_code": int(code)}}:
+            return code != 0
+        case {"errors": [dict(), *_]} | {"code": _, "msg": str()}:
+            return True
+        case _:
+            return False
 
 
 def _say(turn: TurnBuilder, delta: "_ChatDelta", host: str, logprobs: Sequence[Json] = ()) -> None:
@@ -118,8 +129,9 @@ def _say_parts(turn: TurnBuilder, content: "list[_ContentPart | str]") -> None:
     for part in content:
         if isinstance(part, str):
             turn.text(part)
-        elif part.type == "thinking":
-            thinking = [part.thinking] if isinstance(part.thinking, str) else part.thinking or []
+        elif part.type in ("thinking", "reasoning"):
+            told = part.thinking or part.text
+            thinking = [told] if isinstance(told, str) else told or []
             for thought in thinking:
                 turn.reasoning(thought if isinstance(thought, str) else thought.text or "")
         elif part.type == "refusal":
@@ -233,10 +245,12 @@ def _usage_of(data: msgspec.Raw) -> Usage | None:
 
 
 _FINISH: dict[str, Finish] = {
-    "length": "length", "max_tokens": "length", "model_length": "length",
-    "content_filter": "content_filter", "content-filter": "content_filter",
+    "length": "length", "max_tokens": "length", "model_length": "length", "max_output_tokens": "length",
+    "repetition_truncation": "length", "content_filter": "content_filter", "content-filter": "content_filter",
+    "sensitive": "content_filter", "safety": "content_filter", "recitation": "content_filter", "blocklist": "content_filter",
+    "prohibited_content": "content_filter",
 }  # fmt: skip
-_GAVE_UP = frozenset({"error", "abort", "insufficient_system_resource"})
+_GAVE_UP = frozenset({"error", "abort", "insufficient_system_resource", "network_error", "timeout"})
 _IMPOSSIBLE = -9999.0
 _NO_FUNCTION = _ChatFunction()
 _chunk = msgspec.json.Decoder(_ChatChunk)
