@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection
@@ -288,6 +289,26 @@ def test_requests_without_end_on_one_connection_are_cut_off(served: Served) -> N
             pass
     assert sent < 64 * MB
     assert resident_bytes(served) - before < 32 * MB
+
+
+@pytest.mark.parametrize("start", [b"POST /v1/responses HTTP/1.1\r\ncontent-length: 0", b"DELETE /v1/responses HTTP/1.1"])
+def test_a_socket_that_does_not_begin_with_get_is_refused(served: Served, start: bytes) -> None:
+    """A stranger would hold its connection for ever."""
+    with closing(connect(served)) as line:
+        line.sendall(start + b"\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
+        told = read_all(line)
+    assert told.startswith(b"HTTP/1.1 400 ")
+    assert b"invalid_http" in told
+
+
+def test_no_socket_begins_while_an_answer_is_due(served: Served) -> None:
+    """It would take the connection over, and the answer would be written whether or not it is read."""
+    upgrade = b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: %b\r\n\r\n"
+    head = b"GET /v1/responses HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer secret\r\n"
+    with closing(connect(served)) as line:
+        line.sendall(post(b'{"input": "hi", "stream": true}') + head + upgrade % b64encode(b"x" * 16))
+        told = read_all(line)
+    assert b"101 Switching" not in told
 
 
 def test_many_requests_in_a_row_are_answered_in_order(served: Served) -> None:

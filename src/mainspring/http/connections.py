@@ -207,6 +207,14 @@ class BoundedProtocol(_WatchedReader, HttpToolsProtocol):
     async def drain(self) -> None:
         await self.flow.drain()
 
+    def handle_websocket_upgrade(self) -> None:
+        """Another protocol takes the connection over: it has no answer to anything but GET, and whoever still writes an answer
+        here would no longer know whether it is read."""
+        if self.scope["method"] != "GET" or (self.cycle is not None and not self.cycle.response_complete):
+            self._refuse(_BAD_UPGRADE)
+        else:
+            super().handle_websocket_upgrade()
+
     def send_400_response(self, msg: str) -> None:
         self._refuse(self._fault or Fault(400, "invalid_http", "this is no HTTP request that can be understood"))
 
@@ -352,3 +360,4 @@ class _PipelineFlow(FlowControl):
 _LARGE_FRAMING = Fault(
     400, "invalid_http", "there is more around the chunks of the body than in them; send larger ones", param="body"
 )
+_BAD_UPGRADE = Fault(400, "invalid_http", "a WebSocket begins with GET, when all requests before it are answered")
