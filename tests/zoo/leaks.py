@@ -102,6 +102,27 @@ FORMS = {
     "DeepSeek": "<\uff5ctool▁calls▁begin\uff5c><\uff5ctool▁call▁begin\uff5c>function<\uff5ctool▁sep\uff5c>get_time\n"
     f"```json\n{UTC}\n```<\uff5ctool▁call▁end\uff5c><\uff5ctool▁calls▁end\uff5c>",
     "Llama": f'<|python_tag|>{{"name": "get_time", "parameters": {UTC}}}<|eom_id|>',
+    "Llama 4": '[get_time(zone="UTC")]',
+    "Gemma 3": '```tool_code\nprint(default_api.get_time(zone="UTC"))\n```',
+    "Gemma 4": '<|tool_call>call:get_time{zone:<|"|>UTC<|"|>}<tool_call|>',
+    "FunctionGemma": "<start_function_call>call:get_time{zone:<escape>UTC<escape>}<end_function_call>",
+    "LFM2": '<|tool_call_start|>[get_time(zone="UTC")]<|tool_call_end|>',
+    "OLMo 3": '<function_calls>\nget_time(zone="UTC")\n</function_calls>',
+    "DeepSeek 3.2": '<\uff5cDSML\uff5cfunction_calls>\n<\uff5cDSML\uff5cinvoke name="get_time">\n'
+    '<\uff5cDSML\uff5cparameter name="zone" string="true">UTC</\uff5cDSML\uff5cparameter>\n</\uff5cDSML\uff5cinvoke>\n'
+    "</\uff5cDSML\uff5cfunction_calls>",
+    "Qwen 2.5 Coder": f"<tools>\n{CALL}\n</tools>",
+    "Seed": f"<seed:tool_call>\n{XML}\n</seed:tool_call>",
+    "Nemotron": f"<TOOLCALL>[{CALL}]</TOOLCALL>",
+    "InternLM": f'<|action_start|><|plugin|>{{"name": "get_time", "parameters": {UTC}}}<|action_end|>',
+    "Command": f'<|START_ACTION|>[\n{{"tool_call_id": "0", "tool_name": "get_time", "parameters": {UTC}}}\n]<|END_ACTION|>',
+    "Apertus": f'<|tools_prefix|>[{{"get_time": {UTC}}}]<|tools_suffix|>',
+    "LongCat": "<longcat_tool_call>get_time\n<longcat_arg_key>zone</longcat_arg_key>\n"
+    "<longcat_arg_value>UTC</longcat_arg_value>\n</longcat_tool_call>",
+    "Llama at Groq": '<function=get_time{"zone": "UTC"}</function>',
+    "Step 3": "<\uff5ctool_calls_begin\uff5c><\uff5ctool_call_begin\uff5c>function<\uff5ctool_sep\uff5c>"
+    '<steptml:invoke name="get_time"><steptml:parameter name="zone">UTC</steptml:parameter></steptml:invoke>'
+    "<\uff5ctool_call_end\uff5c><\uff5ctool_calls_end\uff5c>",
     "a list": f"[{CALL}]",
     "as on the wire": f'{{"type": "function", "function": {CALL}}}',
 }
@@ -120,6 +141,19 @@ TWINS = {
     "no such tool": '<tool_call>{"name": "set_time", "arguments": {}}</tool_call>',
     "a tag alone": "<tool_call> is a tag.",
     "other tags": "<details>\n<summary>Noon</summary>\n</details>\n[link](https://example.org) <function>",
+    "Python in words": 'The call would be: [get_time(zone="UTC")]',
+    "Python and words": '[get_time(zone="UTC")] is how it is called.',
+    "Python of another": '[get_weather(city="Oslo")]',
+    "Python without a list": 'get_time(zone="UTC")',
+    "Python in a block": '```python\nget_time(zone="UTC")\n```',
+    "Gemma's block and words": '```tool_code\nget_time(zone="UTC")\n```\nThis is a call.',
+    "Gemma's call quoted": 'Gemma writes `<|tool_call>call:get_time{zone:<|"|>UTC<|"|>}<tool_call|>` for it.',
+    "Gemma's call without its token": 'call:get_time{zone:<|"|>UTC<|"|>}',
+    "a list of numbers": "[1, 2, 3]",
+    "a link": "[get_time](https://example.org/get_time) tells the time.",
+    "tools in a tag": "<tools>hammer, saw</tools>",
+    "a name in a tag": "<tool_call>get_time</tool_call>",
+    "a channel": "<|channel>x",
     "a story": "Once a model wrote <think> and forgot </think>. It thinks still.",
     "a closing tag": "</think> closes a thought.",
     "a closing tag in a story": "It wrote `</think>` and was done.\nNobody knew.",

@@ -135,6 +135,30 @@ async def test_a_call_in_text_is_made_once(form: str) -> None:
     assert outcome.response.output_text.removeprefix("Let me look.").strip() == NOON
 
 
+async def test_a_call_may_be_nothing_but_a_name() -> None:
+    class Terse(Animal):
+        zones: ClassVar = ["here"]
+
+        def first(self, body: Json) -> bytes:
+            # As GLM 4.7 writes it: https://github.com/vllm-project/vllm/issues/48201
+            return say(*split("<tool_call>now</tool_call>"))
+
+    Terse().check(await tell(Terse))
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [("<longcat_think>", "</longcat_think>"), ("<|channel>thought\n", "<channel|>"), ("<|START_THINKING|>", "<|END_THINKING|>")],
+)
+async def test_thoughts_are_told_by_the_tokens_around_them(tags: tuple[str, str]) -> None:
+    class Thinking(Talker):
+        def last(self, body: Json) -> bytes:
+            return say(*split(f"{tags[0]}The sun is high.{tags[1]}{NOON}"))
+
+    outcome = await tell(Thinking)
+    assert ([item.type for item in outcome.response.output], outcome.response.output_text) == (["reasoning", "message"], NOON)
+
+
 @pytest.mark.parametrize("twin", leaks.TWINS)
 async def test_text_that_only_looks_like_a_call_stays_text(twin: str) -> None:
     class Quoting(Talker):

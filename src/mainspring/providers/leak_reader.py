@@ -111,14 +111,20 @@ _MARKS: Final = (
     "<tool_call>", "<tool_calls>", "<toolcall>", "<function_call>", "<function_calls>", "<functioncall>", "<minimax:tool_call>",
     "<function=", "<function name=", "<invoke name=", "<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|tool_call|>",
     "<\uff5ctool▁calls▁begin\uff5c>", "<\uff5ctool▁call▁begin\uff5c>", "<|python_tag|>", "[TOOL_CALLS]",
+    "<|tool_call>", "<|tool_call_start|>", "<start_function_call>", "<\uff5cDSML\uff5cfunction_calls>", "<tools>",
+    "<\uff5cDSML\uff5cinvoke name=", "<seed:tool_call>", "<TOOLCALL>", "<|action_start|>", "<|START_ACTION|>",
+    "<|tools_prefix|>", "<longcat_tool_call>", "<\uff5ctool_calls_begin\uff5c>",
 )  # fmt: skip
 _LONGEST: Final = max(map(len, _MARKS))
 _SIGNS: Final = re.compile(r"[<\[]")
 # How the marks begin, or what may still become such a beginning.
-_MAY_BEGIN: Final = re.compile(r"<(?:\Z|t(?:\Z|o)|f(?:\Z|u)|i(?:\Z|n)|m(?:\Z|i)|[|\uff5c])|\[(?:\Z|T)")
+_MAY_BEGIN: Final = re.compile(
+    r"<(?:\Z|t(?:\Z|o)|f(?:\Z|u)|i(?:\Z|n)|m(?:\Z|i)|s(?:\Z|[et])|l(?:\Z|o)|T(?:\Z|O)|[|\uff5c])|\[(?:\Z|T)"
+)
 # What may stand before a call: nothing, a line or a sentence of its own.
 _LEAD: Final = re.compile(r"(?:\A|\n|[.!?…>])\s*\Z")
 # A call that is closed, and then words.
 _PAST: Final = re.compile(
-    r"(?:</(?:tool_call|function|invoke|function_calls?|toolcall)>|_end\|>|▁end\uff5c>|\n```\s)\s*+[^\s<\[{,;]"
+    r"(?:</(?:tool_call|function|invoke|function_calls?|toolcall|tools|seed:tool_call|TOOLCALL|longcat_tool_call)>|_end\|>|▁end\uff5c>"
+    r"|<tool_call\|>|<end_function_call>|</\uff5cDSML\uff5c\w+>|\n```\s)\s*+[^\s<\[{,;]"
 )

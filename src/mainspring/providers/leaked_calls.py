@@ -56,12 +56,16 @@ def parse_calls(text: str, tools: Tools) -> list[LeakedCall]:
 def _open_fence(text: str) -> str:
     """What is in a block of code, if the text is one that may hold calls."""
     head, _, body = text.partition("\n")
+    if head == "```tool_code" and text.endswith("```") and _CALLED.match(body):
+        return f"[{body.removesuffix('```').strip()}]"
     return body.removesuffix("```") if head.startswith("```") and text.endswith("```") and head[3:].strip() in _FENCES else text
 
 
 def may_name_tool(text: str, tools: Tools) -> bool | None:
     """Whether JSON that begins like this may be a call of a tool; None if it cannot be told yet."""
     head = _HEAD.match(text)
+    if (called := _PYTHON_HEAD.match(text)) is not None:
+        return find_tool_name(called[1], tools) in tools
     if head is None:
         return None if len(text) < _MOST_HEAD and _HALF_HEAD.fullmatch(text) else False
     key, value = head[1], head[2]
@@ -101,6 +105,9 @@ def _list_calls(value: object, tools: Tools, *, is_whole: bool) -> list[LeakedCa
 def _make_call(value: object, tools: Tools, *, is_whole: bool) -> LeakedCall | None:
     if isinstance(value, dict) and isinstance(inner := value.get("function", value.get("function_call")), dict):
         value = inner
+    if isinstance(value, dict) and len(value) == 1 and not is_whole and not value.keys() & _KEYS:
+        # Behind a token that announces calls, a tool's name may be the only key.
+        value = next({"name": name, "arguments": given} for name, given in value.items())
     if not isinstance(value, dict) or not value.keys() <= _KEYS:
         return None
     names = [value[key] for key in _NAME_KEYS if isinstance(value.get(key), str)]
@@ -185,32 +192,98 @@ def _read_tokens(text: str, place: int, tools: Tools) -> _Found | None:
     return None if call is None else _Found([call], end if fence is None else fence.end())
 
 
+def _read_python(text: str, place: int, tools: Tools) -> _Found | None:
+    """Calls as Python writes them, in a list unless something announces them."""
+    found = _CALLED.match(text, place)
+    if found is None or (place == 0 and not found[0].startswith("[")):
+        return None
+    try:
+        parsed = ast.parse(found[0].strip(), mode="eval").body
+        calls = [_make_python_call(each, tools) for each in (parsed.elts if isinstance(parsed, ast.List) else [parsed])]
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None
+    made = [call for call in calls if call is not None]
+    return _Found(made, found.end()) if len(made) == len(calls) else None
+
+
+def _make_python_call(node: ast.expr, tools: Tools) -> LeakedCall | None:
+    match node:
+        case ast.Call(func=ast.Name(id="print"), args=[ast.Call() as inner], keywords=[]):
+            return _make_python_call(inner, tools)
+        case ast.Call(func=ast.Name() | ast.Attribute() as called, args=[], keywords=keywords):
+            arguments = {str(each.arg): ast.literal_eval(each.value) for each in keywords if each.arg}
+            value = {"name": ast.unparse(called), "arguments": arguments}
+            return _make_call(value, tools, is_whole=False) if len(arguments) == len(keywords) else None
+        case _:
+            return None
+
+
+def _read_braces(text: str, place: int, tools: Tools) -> _Found | None:
+    """A name and bare keys, with tokens for quotes, as Gemma was trained to write them behind a token that announces it."""
+    found = _BRACES.match(text, place) if place else None
+    if found is None:
+        return None
+    parts = _QUOTE_TOKEN.split(found[2])
+    written = [json.dumps(part) if number % 2 else _BARE_KEY.sub(r'\1"\2":', part) for number, part in enumerate(parts)]
+    call = _make_call({"name": found[1], "arguments": f"{{{''.join(written)}}}"}, tools, is_whole=False)
+    return None if call is None else _Found([call], found.end())
+
+
+def _read_name(text: str, place: int, tools: Tools) -> _Found | None:
+    """Nothing but the name of a tool that needs nothing else, between the tags of a call."""
+    found = _NAME_ONLY.match(text, place) if place else None
+    name = "" if found is None else find_tool_name(found[1], tools)
+    if found is None or name not in tools or (tools[name].parameters or {}).get("required"):
+        return None
+    return _Found([LeakedCall(name, "{}")], found.end())
+
+
 _decoder = json.JSONDecoder(strict=False)
+_CALLED: Final = re.compile(r"\[?\s*+[A-Za-z_][\w.]*+\(.*?\)\s*+\]?(?=\s*+(?:</?[\w|]|```|\Z))", re.DOTALL)
+_BRACES: Final = re.compile(r"call:([\w.:-]+?)\{(.*?)\}(?=\s*(?:<tool_call\|>|<end_function_call>|\Z))", re.DOTALL)
+_QUOTE_TOKEN: Final = re.compile(r'<\|"\|>|<escape>')
+_BARE_KEY: Final = re.compile(r"(\A|[{,\[])\s*([A-Za-z_]\w*)\s*:")
+_NAME_ONLY: Final = re.compile(r"([\w.:-]++)\s*+(?=</(?:longcat_)?tool_call>)")
 _NAME_KEYS: Final = ("name", "tool", "tool_name", "function", "function_name")
 _ARGUMENT_KEYS: Final = ("arguments", "parameters", "args", "input", "tool_input")
-_KEYS: Final = {*_NAME_KEYS, *_ARGUMENT_KEYS, "id", "call_id", "index", "type", "function_call", "tool_calls"}
+_KEYS: Final = {*_NAME_KEYS, *_ARGUMENT_KEYS, "id", "call_id", "tool_call_id", "index", "type", "function_call", "tool_calls"}
 _MOST_HEAD: Final = 200
 _HEAD: Final = re.compile(r'(?:```(?:json|tool_call|tool_code|tool)?\s*)?(?:\[\s*)?\{\s*"(\w+)"\s*:\s*(?:"([^"]*)"|[^\s"])')
-_HALF_HEAD: Final = re.compile(r'`{0,3}|(?:```[a-z_]*\s*)?(?:\[\s*)?(?:\{\s*(?:"\w*(?:"\s*(?::\s*(?:"[^"]*)?)?)?)?)?')
+_PYTHON_HEAD: Final = re.compile(r"(?:```tool_code\s+|\[\s*)(?:print\()?(?!print\()([A-Za-z_][\w.]*)\(")
+_HALF_HEAD: Final = re.compile(
+    r'`{0,3}|(?:```tool_code\s+|\[\s*)(?:print\()?(?:[A-Za-z_][\w.]*)?|(?:```[a-z_]*\s*)?(?:\[\s*)?(?:\{\s*(?:"\w*(?:"\s*(?::\s*(?:"[^"]*)?)?)?)?)?'
+)
 _FENCES: Final = ("", "json", "tool_call", "tool_code", "tool")
 _FENCE_END: Final = re.compile(r"\s*```")
 # Python's way to write an object, up to the tag that closes it or the end.
 _LITERAL: Final = re.compile(r"\{[^\n]*\}(?=\s*(?:</\w+>|\Z))")
 _GLUE: Final = re.compile(
-    r"(?:[\s,;]|</?(?:\w+:)?(?:tool_calls?|toolcall|function_?calls?)>|\[/?TOOL_CALLS\]|functools(?=\[)|<\|python_tag\|>"
-    r"|<\|(?:im_end|eom_id|eot_id|end|call|/?tool_calls?|tool_calls?_(?:section_)?(?:begin|end))\|>"
+    r"(?:[\s,;]|</?(?:\w+:)?(?:(?:longcat_)?tool_calls?|toolcall|TOOLCALL|tools|function_?calls?)>|</?\uff5cDSML\uff5cfunction_calls>|\[/?TOOL_CALLS\]|functools(?=\[)|<\|python_tag\|>|<\|tool_call>|<tool_call\|>"
+    r"|<(?:start|end)_function_call>|<\uff5ctool_calls?_(?:begin|end)\uff5c>|function<\uff5ctool_sep\uff5c>"
+    r"|<\|(?:im_end|eom_id|eot_id|end|call|/?tool_calls?|tool_calls?_(?:section_)?(?:begin|start|end)|action_start|plugin|action_end"
+    r"|START_ACTION|END_ACTION|tools_prefix|tools_suffix)\|>"
     r"|<\uff5c(?:tool▁calls?▁(?:begin|end)|end▁of▁sentence)\uff5c>|function<\uff5ctool▁sep\uff5c>)*"
 )
 _MADE_UP: Final = re.compile(
     r"</?tool_(?:response|result|output)s?>|<\|im_start\|>|<\|start_header_id\|>|<\uff5ctool▁outputs?▁begin\uff5c>"
 )
-_XML: Final = re.compile(r"<(?:function|invoke)(?:=|\s+name=)\"?([^\">\s]+)\"?\s*>(.*?)(?:</(?:function|invoke)>|\Z)", re.DOTALL)
-_PARAMETER: Final = re.compile(
-    r"<parameter(?:=|\s+name=)\"?([^\"<>\s]+)\"?(?:\s[^<>]*)?>(.*?)(?:</parameter>|(?=<parameter\b)|\Z)", re.DOTALL
+_XML: Final = re.compile(
+    r"<(?:\uff5cDSML\uff5c|\w+:)?(?:function|invoke)(?:=|\s+name=)\"?([^\">\s{]+)\"?\s*(?:>|(?=\{))(.*?)"
+    r"(?:</(?:\uff5cDSML\uff5c|\w+:)?(?:function|invoke)>|\Z)",
+    re.DOTALL,
 )
-_PAIR: Final = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
+_PARAMETER: Final = re.compile(
+    r"<(?:\uff5cDSML\uff5c|\w+:)?parameter(?:=|\s+name=)\"?([^\"<>\s]+)\"?(?:\s[^<>]*)?>(.*?)"
+    r"(?:</(?:\uff5cDSML\uff5c|\w+:)?parameter>|(?=<parameter\b)|\Z)",
+    re.DOTALL,
+)
+_PAIR: Final = re.compile(
+    r"<(?:longcat_)?arg_key>(.*?)</(?:longcat_)?arg_key>\s*<(?:longcat_)?arg_value>(.*?)</(?:longcat_)?arg_value>\s*", re.DOTALL
+)
 _PAIRS: Final = re.compile(rf"([\w.:-]+)\s*((?:{_PAIR.pattern.replace('(.*?)', '.*?')})+)", re.DOTALL)
 _NAMED: Final = re.compile(
     r"([\w.:-]++)\s*+(?:<\|tool_call_argument_begin\|>|<\uff5ctool▁sep\uff5c>|\[ARGS\])?\s*+(?:```(?:json)?\s*+)?(?=\{)"
 )
-_READERS: Final[tuple[Callable[[str, int, Tools], _Found | None], ...]] = (_read_json, _read_xml, _read_pairs, _read_tokens)
+_READERS: Final[tuple[Callable[[str, int, Tools], _Found | None], ...]] = (
+    _read_json, _read_xml, _read_pairs, _read_tokens, _read_python, _read_braces, _read_name,
+)  # fmt: skip

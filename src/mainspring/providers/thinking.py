@@ -15,6 +15,10 @@ THINK_TAGS: Final = (
     ("[THINK]", "[/THINK]"),
     ("<seed:think>", "</seed:think>"),
     ("◁think▷", "◁/think▷"),
+    ("<longcat_think>", "</longcat_think>"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|channel>thought", "<channel|>"),
 )
 CHANNELS: Final = ("<|channel|>", "<|start|>assistant")
 
