@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from pathlib import Path
+from socket import SO_RCVBUF, SOL_SOCKET
 from urllib.parse import urlsplit
 
 import pytest
 from tests.kit.waiting import until
 from tests.server.linter import Json
 from tests.server.process import Script, Served, serving
+from tests.server.test_connections import connect as connect_line
 from tests.server.test_connections import create_key
 from websockets.sync.client import ClientConnection, connect
 
@@ -167,6 +169,24 @@ def test_what_sockets_remember_counts_for_their_key(clients: list[Client]) -> No
                 assert told[-1]["type"] == "response.completed"
         assert one.ask("responses", {"input": "x" * 500 * KB})[0] == 429
         assert other.tell(300 * KB)
+
+
+async def test_answers_that_are_not_read_count_for_their_key(tmp_path: Path, keys: list[bytes]) -> None:
+    (tmp_path / "mainspring.toml").write_text("[http]\nbody_bytes = 20_000_000\n")
+    with serving(tmp_path, SCRIPT) as served:
+        one, other = [Client(served, key) for key in keys]
+        large = f"responses/{one.tell(10, instructions='x' * 9000 * KB)}"
+        told = []
+        with ExitStack() as stack:
+            for _ in range(8):
+                line = stack.enter_context(closing(connect_line(served)))
+                line.setsockopt(SOL_SOCKET, SO_RCVBUF, 4096)  # else the system takes most of it
+                line.sendall(b"GET /v1/%b HTTP/1.1\r\nhost: localhost\r\n" % large.encode())
+                line.sendall(b"authorization: Bearer %b\r\n\r\n" % keys[0])
+                told.append(line.recv(12))
+            assert (told[0], told[-1]) == (b"HTTP/1.1 200", b"HTTP/1.1 429")
+            assert other.tell(300 * KB)
+        await until(lambda: one.ask(large, method="GET")[0] == 200)
 
 
 async def test_a_run_that_cannot_be_resumed_says_why(tmp_path: Path, keys: list[bytes]) -> None:

@@ -55,6 +55,14 @@ class MemoryQuota:
         self._held[holder] += size
         return True
 
+    def count(self, holder: str, size: int) -> None:
+        """Counts what is there already, be there room for it or not."""
+        self._held[holder] += size
+
+    def is_over(self, holder: str) -> bool:
+        """Whether it has more than it may, which it did not ask for before."""
+        return self.most is not None and self._held[holder] > self.most // 2
+
     def give_back(self, holder: str, size: int) -> None:
         self._held[holder] -= size
         if not self._held[holder]:

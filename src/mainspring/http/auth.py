@@ -37,6 +37,7 @@ from mainspring.core.memory_quota import MemoryQuota, find_holder
 from mainspring.core.spec import Caller, RunSpec
 from mainspring.engine.approvals import APPROVE
 from mainspring.engine.traceparent import clean_traceparent
+from mainspring.http.client_connection import CONNECTION, ClientConnection
 from mainspring.http.endpoints import PUBLIC, WEBSOCKET, KeyScope, ScopeTable
 from mainspring.http.faults import Fault, fault_response
 from mainspring.ports import Document, Store
@@ -189,8 +190,12 @@ class Keys:
         return ApiCaller(key.tenant, key.scopes, f"key:{key.id}")
 
     def count_request(self, caller: ApiCaller, receive: Receive) -> "CountedRequest":
-        """Counts a request until its end is told. Raises `Fault` 429 if this key has as many as it may."""
+        """Counts a request until its end is told. Raises `Fault` 429 if this key has as many as it may, or does not read its
+        answers."""
         if caller.subject:
+            if self._quota is not None and self._quota.is_over(caller.holder):
+                message = "the answers to this API key that are not read yet are as many bytes as it may have; read them"
+                raise Fault(429, "too_many_requests", message, retry_after=1)
             if self._most_requests is not None and self._open[caller.subject] >= self._most_requests:
                 message = f"this API key has {self._most_requests} requests under way; wait for one to end"
                 raise Fault(429, "too_many_requests", message, retry_after=1)
@@ -232,6 +237,16 @@ class CountedRequest:
             self._size += size
         return message
 
+    async def wait_until_read(self, scope: Scope) -> None:
+        """Counts an answer for its key until little of it is left to read: whoever does not read has it kept for them."""
+        connection: ClientConnection | None = scope.get(CONNECTION)
+        if connection is None or self._quota is None or not connection.is_full:
+            return
+        unread = connection.unread
+        self._quota.count(self._caller.holder, unread - self._size)
+        self._size = unread  # its body is gone
+        await connection.drain()
+
     def end(self) -> None:
         if self._caller.subject:
             self._open[self._caller.subject] -= 1
@@ -264,6 +279,7 @@ class AuthMiddleware:
             return
         try:
             await self._app(scope, counted.receive if scope["type"] == "http" else receive, send)
+            await counted.wait_until_read(scope)
         finally:
             counted.end()
 

@@ -28,6 +28,10 @@ class BodyWriter(Protocol):
 class ClientConnection(BodyWriter, Protocol):
     """A connection that knows when its client has left."""
 
+    @property
+    def unread(self) -> int:
+        """How many bytes wait for the client."""
+
     def watch(self, then: Callable[[], None]) -> Callable[[], None]:
         """Calls `then` if the client leaves before the response is complete. Returns what ends that."""
 

@@ -195,6 +195,10 @@ class BoundedProtocol(_WatchedReader, HttpToolsProtocol):
         self._tell_lost = None
 
     @property
+    def unread(self) -> int:
+        return self.transport.get_write_buffer_size()
+
+    @property
     def is_full(self) -> bool:
         return self.flow.write_paused
 
