@@ -6,8 +6,9 @@ import socket
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from threading import Thread
 
 import anyio
 import pytest
@@ -744,3 +745,22 @@ async def test_a_storm_of_cancelled_and_broken_requests_leaves_nothing_behind() 
             assert told.count("whole") >= 25
             assert "?" not in told
     await until(lambda: server.open == 0)
+
+
+def accept_and_close(listening: socket.socket) -> None:
+    with suppress(OSError):
+        while True:
+            listening.accept()[0].close()
+
+
+async def test_a_connection_that_is_closed_while_addresses_are_tried_is_told_at_once() -> None:
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        return ["127.0.0.1", "127.0.0.1"]
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        Thread(target=accept_and_close, args=(listening,), daemon=True).start()
+        async with opened(resolve=resolve) as client:
+            for _ in range(20):
+                with pytest.raises(Disconnected):
+                    await ask(client, f"http://127.0.0.1:{listening.getsockname()[1]}/", b"{}")
+        listening.shutdown(socket.SHUT_RDWR)

@@ -200,7 +200,8 @@ class HttpClient:
             raise Unreachable(said or str(error) or type(error).__name__) from error
         except UnicodeError as error:  # a label that is empty or too long
             raise Unreachable(f"it is no name of a host: {error}") from error
-        self._open.add(connection)
+        if connection.is_open:
+            self._open.add(connection)
         return connection
 
     async def _dial(self, to: Origin, origin: Origin) -> Connection:

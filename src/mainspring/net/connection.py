@@ -123,6 +123,9 @@ class Answer:
         """Sends the request on the connection. A server that answers before it has all of it gets no more."""
         self._connection = connection
         connection.begin(self)
+        if not connection.is_open:  # it was lost before there was anybody to tell
+            self.fail(Disconnected("the server closed the connection"))
+            return
         if len(body) <= PIECE_BYTES:
             connection.transport.write(head + body)
             connection.is_sent = True
