@@ -230,10 +230,10 @@ def _read_braces(text: str, place: int, tools: Tools) -> _Found | None:
 
 
 def _read_name(text: str, place: int, tools: Tools) -> _Found | None:
-    """Nothing but the name of a tool that needs nothing else, between the tags of a call."""
+    """Nothing but the name of a tool without parameters, between the tags of a call."""
     found = _NAME_ONLY.match(text, place) if place else None
     name = "" if found is None else find_tool_name(found[1], tools)
-    if found is None or name not in tools or (tools[name].parameters or {}).get("required"):
+    if found is None or name not in tools or _properties(tools[name]):
         return None
     return _Found([LeakedCall(name, "{}")], found.end())
 
