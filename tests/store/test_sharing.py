@@ -6,14 +6,20 @@ import sqlite3
 import struct
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.store.locks import write_lock
 from tests.store.logs import answer, begin, end, say
 
 from mainspring.core.errors import StoreError, Superseded
-from mainspring.ports import Segment
-from mainspring.storage.run_rows import RUNS
+from mainspring.core.events import ItemDone, Recorded
+from mainspring.core.history import Entry
+from mainspring.core.items import assistant
+from mainspring.ports import Segment, Snapshot
+from mainspring.storage.run_appender import RunAppender
+from mainspring.storage.run_rows import RUNS, load_events
+from mainspring.storage.sqlite import connect, transaction
 from mainspring.storage.sqlite_runs import SqliteStore
 
 
@@ -156,3 +162,28 @@ async def test_close_finishes_what_has_begun(tmp_path: Path) -> None:
     await store.open()
     assert len(await store.events("a")) == 100
     await store.close()
+
+
+async def test_a_log_is_read_whole_while_another_process_ends_it(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    said = assistant("hi", id="msg_1")
+    snapshot = Snapshot(answer("a", "hi").response, (Entry(said, "model"),))
+    ending = [Recorded(1, 1.0, ItemDone(said)), *end(2)]
+    async with SqliteStore(path) as store:
+        await store.append("a", begin("a"))
+
+    class Overtaken(sqlite3.Connection):
+        """Before its second statement, another process ends the run."""
+
+        statements = 0
+
+        def execute(self, *given: Any) -> sqlite3.Cursor:
+            self.statements += 1
+            if self.statements == 2:
+                with closing(connect(path, RUNS)) as other, transaction(other):
+                    RunAppender().append(other, [Segment("a", ending, snapshot)])
+            return super().execute(*given)
+
+    with closing(sqlite3.connect(path, factory=Overtaken, isolation_level=None)) as connection:
+        assert load_events(connection, "a", -1) in (begin("a"), [*begin("a"), *ending])
+        assert load_events(connection, "a", -1) == [*begin("a"), *ending]

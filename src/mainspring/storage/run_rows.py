@@ -161,11 +161,13 @@ DOCUMENT = "SELECT kind, id, body, tenant, parent, number FROM documents"
 
 
 def load_events(connection: sqlite3.Connection, run_id: str, after: int) -> list[Recorded]:
-    known = connection.execute("SELECT number, entries FROM runs WHERE id = ?", (run_id,)).fetchone()
+    number = connection.execute("SELECT number FROM runs WHERE id = ?", (run_id,)).fetchone()
+    bodies = [body for (body,) in connection.execute(EVENTS, {"run": number[0], "after": after})] if number else []
+    # Last, because another process may end the run meanwhile: a log that leaves an item to the entries came with them.
+    known = connection.execute("SELECT entries FROM runs WHERE id = ?", (run_id,)).fetchone()
     if known is None:
         raise not_found(run_id)
-    bodies = [body for (body,) in connection.execute(EVENTS, {"run": known[0], "after": after})]
-    entered = [entry.item for entry in decode(known[1] or b"[]", list[Entry])] if bodies else []
+    entered = [entry.item for entry in decode(known[0] or b"[]", list[Entry])] if bodies else []
     found = [record for body in bodies for record in decode_log(body, entered)]
     return [record for record in found if record.seq > after] if after >= 0 else found
 
