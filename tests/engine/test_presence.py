@@ -1,13 +1,19 @@
 """Which drivers live: on one machine that is known for sure."""
 
+import asyncio
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.kit.waiting import until
+import pytest
+from tests.kit.engine import make_engine, make_order
+from tests.kit.waiting import PATIENCE, until
 
+from mainspring.core.errors import Interrupted
+from mainspring.engine.engine import Engine
 from mainspring.engine.presence import Presence
+from mainspring.providers.scripted import Scripted, turn
 from mainspring.storage.sqlite_runs import SqliteStore
 
 DRIVER = """
@@ -39,3 +45,33 @@ async def test_a_driver_that_was_killed_is_gone_though_nobody_has_reaped_it(tmp_
             state = Path(f"/proc/{process.pid}/stat")
             await until(lambda: state.read_text().rpartition(")")[2].split()[0] == "Z")
             assert not await other.is_driven(driver)
+
+
+def make_stalling(store: SqliteStore) -> Engine:
+    return make_engine(Scripted(turn(say="one two three", stall=True), turn(say="one two three", stall=True)), store)
+
+
+async def test_an_engine_that_stopped_at_once_heeds_cancels_of_others_when_it_is_opened_again(tmp_path: Path) -> None:
+    async with SqliteStore(tmp_path / "runs.db") as store, SqliteStore(tmp_path / "runs.db") as beside:
+        async with (engine := make_stalling(store)):
+            await engine.start(make_order("resp_1"))
+        async with engine, make_stalling(beside) as other:
+            handle = await engine.start(make_order("resp_2", background=True))
+            assert (await other.cancel("resp_2")).status == "cancelled"
+            assert (await handle.wait()).status == "cancelled"
+
+
+async def test_whoever_follows_a_run_is_told_of_an_engine_that_stops_at_once(tmp_path: Path) -> None:
+    async with (
+        SqliteStore(tmp_path / "runs.db") as store,
+        SqliteStore(tmp_path / "runs.db") as beside,
+        make_stalling(store) as engine,
+        make_stalling(beside) as other,
+    ):
+        await engine.start(make_order("resp_1", background=True))
+        followed = await other.follow("resp_1")
+        other.interrupt()
+        async with asyncio.timeout(PATIENCE):
+            with pytest.raises(Interrupted, match="goes on elsewhere"):
+                await followed.wait()
+        assert (await other.follow("resp_1")).is_live

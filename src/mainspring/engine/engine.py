@@ -9,10 +9,11 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
+from functools import partial
 from inspect import iscoroutinefunction
 from logging import DEBUG, ERROR, getLogger
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 from weakref import WeakValueDictionary
 
 from anyio import CancelScope, Lock, create_task_group, current_time, move_on_after, sleep
@@ -89,6 +90,8 @@ from mainspring.ports import (
 )
 
 log = getLogger(__name__)
+
+T = TypeVar("T")
 
 REMEMBERED = 256
 # What remembered histories have in all. One that is longer is shared by those who read it at the same time.
@@ -328,8 +331,8 @@ class Engine:
         self._reading = Lock()
         self._drivers: set[asyncio.Task[None]] | None = None
         self._followed: dict[str, Handle] = {}
-        self._feeders: set[asyncio.Task[None]] = set()
-        self._is_heeding = False
+        self._feeders: set[asyncio.Task[Any]] = set()
+        self._heeder: asyncio.Task[None] | None = None
         self._tellers: TaskGroup | None = None
         self.presence = Presence(store)
 
@@ -643,33 +646,36 @@ class Engine:
             return handle
         if run_id not in self._followed:
             handle._journal.reopen()
-            self._followed[run_id] = Handle(handle._journal)
-            self._start_feeder(self._feed(self._followed[run_id]))
+            followed = self._followed[run_id] = Handle(handle._journal)
+            self._start_feeder(self._feed(handle._journal)).add_done_callback(partial(self._stop_following, followed))
         return self._followed[run_id]
 
-    def _start_feeder(self, work: Coroutine[Any, Any, None]) -> None:
-        """Has this done until it has ended or the engine stops."""
+    def _start_feeder(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Has this done until it has ended or the engine stops, which may be before it has begun."""
         feeder = asyncio.get_running_loop().create_task(work)
         self._feeders.add(feeder)
         feeder.add_done_callback(self._feeders.discard)
+        return feeder
 
-    async def _feed(self, handle: Handle) -> None:
-        """Shows the readers of a run what another engine records of it, until it has ended."""
-        journal = handle._journal
-        failure: OurError | None = Interrupted(f"the engine stopped before run `{handle.id}` ended, which goes on elsewhere")
+    async def _feed(self, journal: Journal) -> OurError | None:
+        """Shows the readers of a run what another engine records of it, until it has ended. Returns why it has not."""
         try:
-            async with aclosing(self.store.follow(handle.id, len(journal.log) - 1)) as stored:
+            async with aclosing(self.store.follow(journal.run.spec.id, len(journal.log) - 1)) as stored:
                 async for records in stored:
                     journal.adopt(records)
-            failure = None
         except NotFound as error:
-            failure = Interrupted(error.message)
+            return Interrupted(error.message)
         except OurError as error:
-            failure = error
-        finally:
-            del self._followed[handle.id]
-            journal.close(failure)
-            handle._end()
+            return error
+        return None
+
+    def _stop_following(self, handle: Handle, feeder: "asyncio.Task[OurError | None]") -> None:
+        del self._followed[handle.id]
+        failure: OurError | None = Interrupted(f"the engine stopped before run `{handle.id}` ended, which goes on elsewhere")
+        if not feeder.cancelled():
+            failure = feeder.result() if (error := feeder.exception()) is None else StoreError(f"its log cannot be read: {error}")
+        handle._journal.close(failure)
+        handle._end()
 
     async def _read_run(self, run_id: str, purpose: Literal["resume", "show", "end"]) -> Handle:
         """A run out of the store. Only to resume it is its history needed: where there is no memory for that, the run is shown
@@ -727,15 +733,12 @@ class Engine:
 
     async def _heed_cancels(self) -> None:
         """Stops the runs driven here that somebody has cancelled in another process, as long as there are runs."""
-        try:
-            while self._live:
-                await sleep(HEED_SECONDS)
-                with suppress(StoreError):  # whoever cannot be heard asks again
-                    for document in await self.store.documents(CANCEL) if self._live else ():
-                        if (handle := self._live.get(document.id)) is not None:
-                            handle.request_cancel()
-        finally:
-            self._is_heeding = False
+        while self._live:
+            await sleep(HEED_SECONDS)
+            with suppress(StoreError):  # whoever cannot be heard asks again
+                for document in await self.store.documents(CANCEL) if self._live else ():
+                    if (handle := self._live.get(document.id)) is not None:
+                        handle.request_cancel()
 
     async def _end_stored(self, run_id: str, finish: Finish) -> Run:
         """Ends a run that nobody drives, unless it has ended."""
@@ -779,11 +782,9 @@ class Engine:
     def _drive(self, journal: Journal, found: Run | None = None) -> Handle:
         drivers = self._running()
         handle = Handle(journal)
-        is_first = not self._live
         self._live[handle.id] = handle
-        if is_first and self.store.is_durable and not self._is_heeding:
-            self._is_heeding = True
-            self._start_feeder(self._heed_cancels())
+        if self.store.is_durable and (self._heeder is None or self._heeder.done()):
+            self._heeder = self._start_feeder(self._heed_cancels())
         journal.on_failure = handle._stop
         if self._tellers is not None:
             for sink in self._sinks:
