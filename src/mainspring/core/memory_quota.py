@@ -55,9 +55,13 @@ class MemoryQuota:
         self._held[holder] += size
         return True
 
-    def count(self, holder: str, size: int) -> None:
-        """Counts what is there already, be there room for it or not."""
+    def count(self, holder: str, size: int) -> int:
+        """Counts what is there already, until it is just more than the holder may have: the rest would be taken from others.
+        Returns how many bytes that are."""
+        if self.most is not None:
+            size = max(min(size, self.most // 2 + 1 - self._held[holder]), 0)
         self._held[holder] += size
+        return size
 
     def is_over(self, holder: str) -> bool:
         """Whether it has more than it may, which it did not ask for before."""

@@ -242,9 +242,8 @@ class CountedRequest:
         connection: ClientConnection | None = scope.get(CONNECTION)
         if connection is None or self._quota is None or not connection.is_full:
             return
-        unread = connection.unread
-        self._quota.count(self._caller.holder, unread - self._size)
-        self._size = unread  # its body is gone
+        self._quota.give_back(self._caller.holder, self._size)  # its body is gone
+        self._size = self._quota.count(self._caller.holder, connection.unread)
         await connection.drain()
 
     def end(self) -> None:
