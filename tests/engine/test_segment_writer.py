@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import anyio
 import pytest
+from tests.kit.engine import make_engine, make_order
 from tests.kit.waiting import PATIENCE
 
 from mainspring.app.engine import Engine
@@ -13,7 +15,7 @@ from mainspring.core.errors import MainspringError, StoreError
 from mainspring.core.events import RunEnded, ToolEnded, ToolStarted
 from mainspring.engine.engine import Handle
 from mainspring.ports import Segment
-from mainspring.providers.scripted import Scripted, call, say
+from mainspring.providers.scripted import Scripted, call, say, turn
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring.storage.sqlite_runs import SqliteStore
 from mainspring.tools.functions import tool
@@ -111,3 +113,43 @@ async def test_the_audit_of_a_run_that_is_not_stored_is_written_when_the_engine_
     async with Engine(Scripted(say("Yes.")), store=Refusing(), audit=True) as engine:
         await engine.run("Go.", store=False)
     assert "the disk is full" in caplog.text
+
+
+class Doubtful(SqliteStore):
+    """A store that fails when it is told to: before it writes, or, as a server may that is cut off, after."""
+
+    fails: Literal["", "before", "after"] = ""
+
+    def append_all(self, segments: Sequence[Segment]) -> "asyncio.Future[list[MainspringError | None]]":
+        fails = self.fails
+        return asyncio.ensure_future(self._fail(segments)) if fails else super().append_all(segments)
+
+    async def _fail(self, segments: Sequence[Segment]) -> list[MainspringError | None]:
+        if self.fails == "after":
+            self.fails = "before"
+            await super().append_all(segments)
+        return [StoreError("it cannot be reached") for _ in segments]
+
+
+@pytest.mark.parametrize("fails", ["before", "after"])
+def test_a_run_that_was_told_to_have_failed_is_stored_so_also_in_another_event_loop(
+    tmp_path: Path, fails: Literal["before", "after"]
+) -> None:
+    store = Doubtful(tmp_path / "runs.db")
+    engine = make_engine(Scripted(turn(say="one two", stall=True), say("three")), store)
+
+    async def fail() -> None:
+        async with store, engine:
+            handle = await engine.start(make_order("resp_1", background=True))
+            store.fails = fails
+            assert (await handle.wait()).status == "failed"
+
+    async def open_again() -> None:
+        store.fails = ""
+        async with store, engine:
+            assert await engine.resume_all() == []
+            assert (await store.load("resp_1")).status == "failed"
+            assert not await store.list_unfinished()
+
+    asyncio.run(fail())
+    asyncio.run(open_again())

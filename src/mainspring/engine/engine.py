@@ -613,6 +613,8 @@ class Engine:
         """Tells the store of the end of one run. If it refuses that while it takes other things, it is told of an end without
         what was said, and if it refuses even that, of nothing any more. Raises `StoreError` if it takes nothing at all."""
         if await journal.save_end():
+            if not journal.is_stored:
+                await self._end_doubtful(run_id, journal.run)
             return True
         await self.presence.beat()
         self._refusals[run_id] += 1
@@ -622,6 +624,12 @@ class Engine:
         if self._refusals[run_id] == 2 * MOST_REFUSALS:
             log.error("run %s cannot be stored at all; this is not tried again before the next start", run_id)
         return False
+
+    async def _end_doubtful(self, run_id: str, told: Run) -> None:
+        """Ends a run as it was told to have ended, if what the store has beyond that is ours: it had said that it took none."""
+        with suppress(NotFound, Superseded):  # it is gone, or another has taken it over
+            if told.spec.store and _find_driver(await self.store.events(run_id)) == self.presence.id:
+                await self._end_read(await self._read_run(run_id, "end"), Finish("failed", Reason.INTERNAL_ERROR, told.error))
 
     async def is_driven(self, run_id: str) -> bool:
         """Whether another engine that lives drives this run, or it is for an engine of the other kind to take up."""
@@ -742,7 +750,9 @@ class Engine:
 
     async def _end_stored(self, run_id: str, finish: Finish) -> Run:
         """Ends a run that nobody drives, unless it has ended."""
-        handle = self._unsaved.get(run_id) or await self._read_run(run_id, "end")
+        return await self._end_read(self._unsaved.get(run_id) or await self._read_run(run_id, "end"), finish)
+
+    async def _end_read(self, handle: Handle, finish: Finish) -> Run:
         journal = handle._journal
         if not journal.run.has_ended:
             journal.reopen()

@@ -354,7 +354,7 @@ class Journal:
     async def save_end(self) -> bool:
         """Gives the store the end that it did not take before. Returns whether nothing is left to do: it has it, or the log of
         another driver."""
-        self._handed = self._durable
+        self._handed, self._loop = self._durable, get_running_loop()  # which may be another by now
         await self.catch_up()
         failure, self._failure = self._failure, None
         return not self._is_kept or self.is_stored or isinstance(failure, Superseded)

@@ -50,6 +50,8 @@ class SegmentWriter:
     def open(self) -> None:
         """Writes in the event loop that runs now; what an earlier one has left undone is gone with it."""
         self._loop = get_running_loop()
+        for journal in self._waiting:
+            journal.due = inf
         self._waiting, self._timer, self._next, self._last, self._is_writing = [], None, inf, -inf, False
 
     def request(self, journal: Journaled, seconds: float) -> None:
