@@ -2,6 +2,7 @@
 
 import logging
 from itertools import pairwise
+from unittest.mock import ANY
 
 import msgspec
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.providers.backend import ASKED, DONE, QUESTION, Backend, ask, chunk, events_of, folded, sse
 
-from mainspring.core.errors import Refused
+from mainspring.core.errors import BadOutput, Refused
 from mainspring.core.ids import counting
 from mainspring.core.items import (
     FunctionCall,
@@ -189,3 +190,30 @@ async def test_a_value_that_is_not_liked_is_told_to_the_caller_and_not_remembere
         await events_of(chat, minimal)
     assert folded(await events_of(chat, high)).output
     await chat.close()
+
+
+async def test_a_change_that_has_not_helped_is_not_learned_however_the_refusals_differ(backend: Backend) -> None:
+    tool = replace(CLOCK, parameters={"type": "object", "properties": {"at": {"type": "string", "pattern": "("}}})
+    for number in range(2):
+        words = f"Failed to read the schema of a tool (request id {number})"
+        backend.replies(msgspec.json.encode({"error": {"message": words}}), status=400, expect=ANY)
+    chat = Chat(backend.url, new_id=counting())
+    with pytest.raises(Refused, match="request id 1"):
+        await events_of(chat, replace(QUESTION, tools=(tool,)))
+    (known,) = await chat.explain_profiles(QUESTION.model)
+    assert known.facts == {}
+    await chat.close()
+
+
+async def test_a_model_that_once_wrote_the_tag_is_not_taken_to_think_for_good(backend: Backend) -> None:
+    pieces = [chunk({"content": words}) for words in ("It is written so:\n", "</think>\n", "That is all.")]
+    backend.replies(sse(*pieces, chunk(finish="stop")) + DONE)
+    chat = Chat(backend.url, new_id=counting())
+    with pytest.raises(BadOutput, match="ask again"):
+        await events_of(chat, QUESTION)
+    answers = []
+    for _ in range(4):
+        backend.replies(sse(chunk({"content": "Noon."}), chunk(finish="stop")) + DONE)
+        answers.append(folded(await events_of(chat, QUESTION)).output)
+    await chat.close()
+    assert [[type(item) for item in output] for output in answers] == [[Reasoning, Message]] * 3 + [[Message]]

@@ -6,6 +6,7 @@ turns a `ModelRequest` into the vendor's JSON. `reply` turns the vendor's chunks
 
 import sys
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -38,6 +39,8 @@ PIECE_BYTES = 16_384
 """How much of an answer is read at once, if more has come."""
 MOST_CHANGES = 3
 """How often one request is changed because a backend refused it."""
+MOST_UNCLOSED = 3
+"""After how many answers in a row without the end of reasoning it is no longer taken to be begun."""
 
 
 class HttpOptions(TypedDict, total=False):
@@ -96,6 +99,7 @@ class HttpProvider(ABC):
             proxy=options.get("proxy"),
             ca_file=options.get("ca_file"),
         )
+        self._unclosed: Counter[str] = Counter()
         self._book = ProfileBook(self._http.url, self._http.host, options.get("profiles"))
 
     @abstractmethod
@@ -181,7 +185,16 @@ class HttpProvider(ABC):
             )
             told = "the model's reasoning came as its answer: its prompt opens the tag, and only the end of it is told"
             return BadOutput(f"{told}; this is known now, ask again, or have {self._http.url} parse reasoning")
+        if profile.thinking == "begun" and reader.finish == "stop":
+            self._check_begun(model, reader)
         return None
+
+    def _check_begun(self, model: str, reader: ReplyReader[Any]) -> None:
+        """Anybody can have a model write a tag. One that does not go on to close its reasoning was misjudged by it."""
+        self._unclosed[model] = self._unclosed[model] + 1 if reader.is_unclosed else 0
+        if self._unclosed[model] >= MOST_UNCLOSED:
+            del self._unclosed[model]
+            self._learn(model, "thinking", "marked", "answers came without the tag that closes reasoning", reader.notes)
 
     async def models(self) -> Sequence[ModelInfo]:
         """The models the backend offers, from a list as OpenAI writes it. Raises a `ProviderError` if it has no such list."""
@@ -243,26 +256,27 @@ class HttpProvider(ABC):
         """Posts the body that `build` makes for the model as it is known.
 
         `rules` say how backends refuse a request, and which field of the profile helps: with that it is built and sent again, up
-        to `MOST_CHANGES` times. A change after which the backend does not say the same again is kept.
+        to `MOST_CHANGES` times. A change is kept if the backend then agrees, or refuses something else. That it fails proves
+        nothing, nor that it says the same in other words.
         """
-        profile, refused = self._book.find(model), ""
+        profile, last = self._book.find(model), None
         for attempt in range(MOST_CHANGES + 1):
-            body = build(profile)
             try:
-                reply = await self._post(path, body)
+                reply = await self._post(path, build(profile))
             except (Refused, Unavailable) as refusal:
-                if refused and refusal.message != refused:
+                rule = self._find_rule(model, refusal.message, profile, build, rules)
+                is_another = last is not None and not last.words.search(refusal.message)
+                if is_another and (rule is not None or isinstance(refusal, Refused)):
                     self._keep_change(model, notes)
-                rule = self._find_rule(model, refusal.message, profile, build, rules) if attempt < MOST_CHANGES else None
-                if rule is None:
+                if rule is None or attempt == MOST_CHANGES:
                     refusal.adaptations = tuple(notes)
                     raise
-                refused = refusal.message
+                last = rule
                 why = f"the backend refused a request ({refusal.code})"
                 notes.append(Adaptation("changed", rule.field, rule.value, why, attempt + 1))
                 profile = replace(profile, **{rule.field: rule.value})
                 continue
-            if refused:
+            if last is not None:
                 self._keep_change(model, notes)
             return reply
         raise AssertionError("the last attempt returns or raises")

@@ -177,6 +177,10 @@ class ReplyReader(ABC, Generic[TurnT]):
         return self._turn.has_unopened_thought
 
     @property
+    def is_unclosed(self) -> bool:
+        return self._turn.is_unclosed
+
+    @property
     def says_nothing(self) -> bool:
         """The answer has ended in good order, without words and without calls."""
         return self._finish == "stop" and self._turn.is_mute

@@ -58,6 +58,11 @@ class TurnEvents(ABC):
         return False
 
     @property
+    def is_unclosed(self) -> bool:
+        """What came as text was taken for reasoning that the prompt had opened, and nothing has closed it."""
+        return False
+
+    @property
     @abstractmethod
     def is_mute(self) -> bool:
         """No words have been said and no calls made: at most there are thoughts."""
@@ -136,6 +141,10 @@ class TurnBuilder(TurnEvents):
     @property
     def has_unopened_thought(self) -> bool:
         return self._thinks and find_unopened(self.said) is not None
+
+    @property
+    def is_unclosed(self) -> bool:
+        return self._is_begun and self._has_text and self._tagged is not None
 
     def text(self, delta: str, logprobs: Sequence[Json] = ()) -> None:
         if logprobs:
