@@ -4,15 +4,17 @@ import asyncio
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from tests.kit.engine import make_engine, make_order
 from tests.kit.waiting import PATIENCE, until
 
-from mainspring.core.errors import Interrupted
+from mainspring.core.errors import Interrupted, StoreError
 from mainspring.engine.engine import Engine
 from mainspring.engine.presence import Presence
+from mainspring.ports import Document
 from mainspring.providers.scripted import Scripted, turn
 from mainspring.storage.sqlite_runs import SqliteStore
 
@@ -75,3 +77,28 @@ async def test_whoever_follows_a_run_is_told_of_an_engine_that_stops_at_once(tmp
             with pytest.raises(Interrupted, match="goes on elsewhere"):
                 await followed.wait()
         assert (await other.follow("resp_1")).is_live
+
+
+class Forgetful(SqliteStore):
+    """A store that cannot be written to at first."""
+
+    is_away = True
+
+    async def put(self, documents: Sequence[Document], *, if_absent: bool = False) -> bool:
+        if self.is_away:
+            raise StoreError("it cannot be reached")
+        return await super().put(documents, if_absent=if_absent)
+
+
+async def test_a_driver_that_could_not_show_itself_does_so_with_its_next_run(tmp_path: Path) -> None:
+    async with (
+        Forgetful(tmp_path / "runs.db") as store,
+        SqliteStore(tmp_path / "runs.db") as beside,
+        make_stalling(store) as engine,
+        make_stalling(beside) as other,
+    ):
+        with pytest.raises(StoreError):
+            await engine.start(make_order("resp_1", background=True))
+        store.is_away = False
+        await engine.start(make_order("resp_2", background=True))
+        assert await other.resume_all() == []

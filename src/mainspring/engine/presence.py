@@ -49,7 +49,11 @@ class Presence:
         """Leaves the sign, before the first run that others might find."""
         if self.id and not self._is_shown:
             self._is_shown = True
-            await self.beat()
+            try:
+                await self.beat()
+            except StoreError:
+                self._is_shown = False
+                raise
 
     async def beat(self) -> None:
         if self._is_shown:
