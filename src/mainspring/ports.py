@@ -459,6 +459,10 @@ class Filter(Struct, frozen=True):
 EVERY_RUN = Filter()
 
 
+PAGE_BYTES = 8 * 1024 * 1024
+"""A page of runs ends behind the one with which its responses have so many bytes, however many were asked for."""
+
+
 class Page(Struct, frozen=True):
     runs: tuple[StoredRun, ...]
     has_more: bool = False

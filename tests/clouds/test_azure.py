@@ -203,7 +203,7 @@ async def test_a_managed_identity_gives_tokens(stand: Stand, tmp_path: Path, pla
 
 
 async def test_a_refused_client_is_told_what_to_check_and_no_secret_is_shown(stand: Stand, tmp_path: Path) -> None:
-    said = {"error": "invalid_client", "error_description": "AADSTS7000215: Invalid client secret provided."}
+    said = {"error": "invalid_client", "error_description": f"AADSTS7000215: Invalid client secret {SECRET}."}
     stand.on("/tenant-1/", lambda _: whole(said, 401))
     env = {**ENTRA, "AZURE_CLIENT_SECRET": SECRET, "AZURE_AUTHORITY_HOST": stand.url}
     site = Site(tmp_path, settings(stand, 'model = "our-gpt"'), env)

@@ -13,7 +13,8 @@ from mainspring.core.history import Entry
 from mainspring.core.items import assistant, user
 from mainspring.core.response import Response
 from mainspring.core.spec import Conversation, RunSpec
-from mainspring.ports import Document, Filter, Note, Segment, Snapshot, Store, StoredRun
+from mainspring.ports import PAGE_BYTES, Document, Filter, Note, Segment, Snapshot, Store, StoredRun
+from mainspring.storage.memory_runs import MemoryStore
 
 AnyStore = Store
 
@@ -177,6 +178,18 @@ async def test_pages_show_every_run_once_even_those_of_one_moment(store: AnyStor
     assert await page_ids(store, limit=limit, newest_first=False) == oldest_first
     assert await page_ids(store, limit=limit, newest_first=True) == oldest_first[::-1]
     assert await store.list_unfinished() == oldest_first
+
+
+async def test_a_page_ends_where_its_answers_get_large(store: AnyStore) -> None:
+    for place in range(5):
+        await ended(store, f"r{place}", "x" * (PAGE_BYTES // 2 - 100_000), at=float(place))
+    first = await store.list(limit=4)
+    if isinstance(store, MemoryStore):  # has them in memory anyway
+        assert (len(first.runs), first.has_more) == (4, True)
+        return
+    assert ([run.id for run in first.runs], first.has_more) == (["r4", "r3", "r2"], True)
+    rest = await store.list(limit=4, after="r2")
+    assert ([run.id for run in rest.runs], rest.has_more) == (["r1", "r0"], False)
 
 
 async def test_runs_can_be_listed_by_status(store: AnyStore) -> None:

@@ -23,6 +23,7 @@ from mainspring.providers.json_text import encode_body
 
 T = TypeVar("T")
 
+_SECRET_CHARS = 12
 FETCH_SECONDS = 20.0
 MARGIN_SECONDS = 300.0
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -132,9 +133,16 @@ async def fetch_credential(
     except TimeoutError as error:
         raise Unavailable(f"no credentials: {http.url} did not answer within {FETCH_SECONDS:g} s; {hint}") from error
     except (Refused, Unauthorized, Misconfigured) as error:
-        raise Unauthorized(f"no credentials: {error.message}; {hint}") from error
+        raise Unauthorized(f"no credentials: {_mask(error.message, form or {})}; {hint}") from error
     finally:
         await http.close()
+
+
+def _mask(message: str, form: Mapping[str, str]) -> str:
+    """The message without what was sent: some services repeat it."""
+    for value in form.values():
+        message = message.replace(value, "***") if len(value) >= _SECRET_CHARS else message
+    return message
 
 
 async def fetch_bearer(url: str, *, hint: str, **asked: Mapping[str, str] | None) -> Expiring[str]:

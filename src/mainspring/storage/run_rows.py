@@ -9,7 +9,7 @@ from mainspring.core.events import Recorded, Status, decode_log
 from mainspring.core.history import Entry
 from mainspring.core.items import Item, decode
 from mainspring.core.spec import Conversation
-from mainspring.ports import Document, Filter, Link, Note, Page, StoredRun
+from mainspring.ports import PAGE_BYTES, Document, Filter, Link, Note, Page, StoredRun
 from mainspring.storage.run_appender import SEQ_BITS, put_document
 from mainspring.storage.segment import RECORD_BYTES, collect_item_ids, decode_response, not_ended, not_found, pick_items
 from mainspring.storage.sqlite import Migration, Schema
@@ -261,8 +261,14 @@ def list_runs(connection: sqlite3.Connection, limit: int, after: str | None, new
         values.extend(place)
     order = "DESC" if newest_first else "ASC"
     query = f"{RUN} {index} WHERE {' AND '.join(conditions)} ORDER BY created_at {order}, number {order} LIMIT ?"
-    runs = [_run(row) for row in connection.execute(query, (*values, limit + 1))]
-    return Page(tuple(runs[:limit]), has_more=len(runs) > limit)
+    runs: list[StoredRun] = []
+    size = 0
+    for row in connection.execute(query, (*values, limit + 1)):
+        if len(runs) == limit or size > PAGE_BYTES:
+            return Page(tuple(runs), has_more=True)
+        runs.append(_run(row))
+        size += sum([len(part) for part in row if isinstance(part, bytes)])
+    return Page(tuple(runs), has_more=False)
 
 
 _OF_MODEL = "SELECT 1 FROM runs WHERE tenant = ? AND model = ? LIMIT 1"

@@ -16,7 +16,7 @@ from mainspring.core.history import Entry
 from mainspring.core.items import Item, decode
 from mainspring.core.response import Response
 from mainspring.core.spec import Conversation
-from mainspring.ports import EVERY_RUN, Document, Filter, Link, Note, Page, Segment, Snapshot, StoredRun
+from mainspring.ports import EVERY_RUN, PAGE_BYTES, Document, Filter, Link, Note, Page, Segment, Snapshot, StoredRun
 from mainspring.storage.follow import follow_log
 from mainspring.storage.location import Location
 from mainspring.storage.postgres.batch import DOCUMENT_COLUMNS, document_values, family_of, key_of
@@ -28,6 +28,17 @@ from mainspring.storage.run_rows import MOST_HOLDING_BYTES, PRUNED_AT_ONCE
 from mainspring.storage.segment import collect_item_ids, not_ended, not_found, pick_items
 
 _RUN = "SELECT id, status, created_at, parent, model, background, response, tenant, conversation FROM mainspring_runs"
+# How large a response is, is known without reading it.
+_PAGE = """
+    WITH found AS (SELECT number, created_at, octet_length(response) AS size FROM mainspring_runs {where} {sort} LIMIT {limit}),
+    counted AS (
+        SELECT number, count(*) OVER () AS found,
+            sum(size) OVER ({sort} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+        FROM found
+    )
+    SELECT id, status, created_at, parent, model, background, response, tenant, conversation, found
+    FROM counted JOIN mainspring_runs USING (number) WHERE coalesce(before, 0) <= {most}::bigint {sort}
+"""
 _EVENTS = """
     SELECT body FROM mainspring_segments
     WHERE run = (SELECT number FROM mainspring_runs WHERE key = $1) AND last > $2 ORDER BY first
@@ -215,9 +226,11 @@ class PostgresStore:
             conditions.append(f"(created_at, number) {sign} ({_take(values, moment)}::float8, {_take(values, number)}::bigint)")
         order = "DESC" if newest_first else "ASC"
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-        query = f"{_RUN} {where} ORDER BY created_at {order}, number {order} LIMIT {_take(values, limit + 1)}"
-        runs = [_read_run(row) for row in await self._fetch(query, *values)]
-        return Page(tuple(runs[:limit]), has_more=len(runs) > limit)
+        sort = f"ORDER BY created_at {order}, number {order}"
+        query = _PAGE.format(where=where, sort=sort, limit=_take(values, limit + 1), most=_take(values, PAGE_BYTES))
+        rows = await self._fetch(query, *values)
+        runs = [_read_run(row[:-1]) for row in rows[:limit]]
+        return Page(tuple(runs), has_more=bool(rows) and rows[0][-1] > len(runs))
 
     async def list_unfinished(self) -> Sequence[str]:
         query = "SELECT id FROM mainspring_runs WHERE status = 'in_progress' ORDER BY created_at, number"
