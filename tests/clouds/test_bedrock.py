@@ -12,14 +12,16 @@ from anyio import to_thread
 from msgspec.structs import replace
 from tests.clouds.aws import MIME, START, call, check_signature, delta, end, event, exception, fail, find_model, say, stream
 from tests.clouds.stand import Asked, Reply, Site, Stand, ask, standing, whole
+from tests.net.servers import proxying
 from tests.providers.backend import QUESTION
 
-from mainspring.core.errors import InvalidRequest
+from mainspring.core.errors import InvalidRequest, Unavailable
 from mainspring.core.items import FunctionCall, FunctionCallOutput, Json, Reasoning, ToolDefinition, user
 from mainspring.core.spec import ToolChoice
 from mainspring.features.models.backends import make_provider
 from mainspring.features.models.settings import ProviderSettings
 from mainspring.providers.bedrock.aws_credentials import find_source
+from mainspring.providers.bedrock.provider import Bedrock
 from mainspring.providers.bedrock.request import build_body
 
 ID, SECRET, SESSION = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "session-token-{}-0123456789abcdef"
@@ -413,3 +415,13 @@ def test_a_profile_that_needs_more_than_files_is_refused_with_advice(line: str, 
 def test_no_keys_are_asked_for_in_the_clear_of_a_far_address(variable: str, url: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=variable):
         find_source({"HOME": str(tmp_path), variable: url}, None, "us-east-1")
+
+
+async def test_models_are_listed_through_the_proxy_of_the_backend() -> None:
+    async with proxying(b"403 Forbidden") as proxy:
+        address = f"http://127.0.0.1:{proxy.port}"
+        bedrock = Bedrock("https://bedrock.invalid", "us-east-1", api_key="bedrock-key-0123", proxy=address)
+        with pytest.raises(Unavailable, match="answered HTTP 403"):
+            await bedrock.models()
+        await bedrock.close()
+    assert proxy.asked[0][0].startswith(b"CONNECT bedrock.invalid:443")

@@ -86,8 +86,16 @@ class Bedrock(HttpProvider):
 
     async def models(self) -> Sequence[ModelInfo]:
         """The models that can be asked by their ids, and the inference profiles."""
-        key, signer = self._options.get("api_key"), self._options.get("signer")
-        http = Http(self._control, api_key=key, signer=signer, timeout=self._options.get("timeout", 60.0))
+        options = self._options
+        http = Http(
+            self._control,
+            api_key=options.get("api_key"),
+            headers=options.get("headers"),
+            timeout=options.get("timeout", 60.0),
+            signer=options.get("signer"),
+            proxy=options.get("proxy"),
+            ca_file=options.get("ca_file"),
+        )
         try:
             query = {"byOutputModality": "TEXT"}
             found = await http.fetch("foundation-models", _models, "list of models", query=query)
