@@ -1,5 +1,6 @@
 """What is known of models: three sources, each field with its reason, and what was learned only as long as it holds."""
 
+import tracemalloc
 from collections.abc import Sequence
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from mainspring.core.errors import InvalidRequest
 from mainspring.ports import LearnedProfile, ProfileFact, ProfileValue
 from mainspring.providers.chat.provider import Chat
-from mainspring.providers.profile_book import LEARNED_SECONDS, ProfileBook
+from mainspring.providers.profile_book import LEARNED_SECONDS, MOST_ENTRIES, ProfileBook
 from mainspring.providers.profile_documents import KIND, StoredProfiles
 from mainspring.providers.profiles import NEUTRAL, ModelProfile, find_profile, list_values, load_shipped
 from mainspring.storage.memory_runs import MemoryStore
@@ -165,3 +166,15 @@ def test_every_shipped_entry_has_a_pattern_a_link_and_fields_that_there_are() ->
 def test_a_server_is_known_by_its_host() -> None:
     assert find_profile("gpt-4o", "api.openai.com").limit == "max_completion_tokens"
     assert find_profile("gpt-4o", "gateway.example.org").limit == "max_tokens"
+
+
+async def test_models_that_there_are_not_take_no_memory_for_good() -> None:
+    book = ProfileBook(HERE, "here")
+    tracemalloc.start()
+    try:
+        for number in range(10 * MOST_ENTRIES):
+            book.find(f"{number}{'x' * 1000}")
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held < 5 * MOST_ENTRIES * 1000

@@ -44,5 +44,9 @@ class LRUCache(Generic[K, V]):
             self._weight -= self._weigh(value)
         return value
 
+    def clear(self) -> None:
+        self._entries.clear()
+        self._weight = 0
+
     def items(self) -> list[tuple[K, V]]:
         return list(self._entries.items())

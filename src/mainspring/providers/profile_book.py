@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import asdict
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.core.lru_cache import LRUCache
 from mainspring.definitions.parsed_file import hint
 from mainspring.ports import KnownProfile, LearnedProfile, ProfileDocuments, ProfileFact, ProfileValue
 from mainspring.providers.profiles import Facts, ModelProfile, build_profile, find_shipped
@@ -23,6 +24,7 @@ log = getLogger(__name__)
 
 LEARNED_SECONDS: Final = 30 * 86_400.0
 EVERY_MODEL: Final = "*"
+MOST_ENTRIES: Final = 1024
 Pins = Mapping[str, Mapping[str, ProfileValue]]
 
 
@@ -47,7 +49,8 @@ class ProfileBook:
         for model, facts in self._pins.items():
             _check_pins(model, facts)
         self._learned: dict[str, dict[str, ProfileFact]] = {}
-        self._entries: dict[str, _Entry] = {}
+        # Anybody may ask for models that there are not.
+        self._entries: LRUCache[str, _Entry] = LRUCache(MOST_ENTRIES)
         self._documents: ProfileDocuments | None = None
         self.is_loaded = True
 
@@ -72,15 +75,11 @@ class ProfileBook:
 
     def find(self, model: str) -> ModelProfile:
         """The profile in force."""
-        entry = self._entries.get(model)
-        if entry is None or entry.until <= self._clock():
-            entry = self._entries[model] = self._gather(model)
-        return entry.profile
+        return self._find_entry(model).profile
 
     def explain(self, model: str) -> KnownProfile:
-        profile = self.find(model)
-        facts = dict(self._entries[model].facts)
-        return KnownProfile(model, self.backend, self._server, asdict(profile), facts)
+        entry = self._find_entry(model)
+        return KnownProfile(model, self.backend, self._server, asdict(entry.profile), dict(entry.facts))
 
     def can_learn(self, model: str, field: str) -> bool:
         return not any(field in self._pins.get(name, ()) for name in (EVERY_MODEL, model))
@@ -117,6 +116,12 @@ class ProfileBook:
             # What was learned from the first answer has no server yet.
             self._keep(model, {} if was else facts)
 
+    def _find_entry(self, model: str) -> _Entry:
+        entry = self._entries.get(model)
+        if entry is None or entry.until <= self._clock():
+            entry = self._entries[model] = self._gather(model)
+        return entry
+
     def _gather(self, model: str) -> _Entry:
         now = self._clock()
         learned = {field: fact for field, fact in self._learned.get(model, {}).items() if fact.until is None or now < fact.until}
@@ -133,7 +138,7 @@ class ProfileBook:
     def _keep(self, model: str, facts: dict[str, ProfileFact]) -> None:
         now = self._clock()
         self._learned[model] = {field: fact for field, fact in facts.items() if fact.until is None or now < fact.until}
-        self._entries.pop(model, None)
+        self._entries.pop(model)
         if self._documents is not None:
             self._documents.save(LearnedProfile(self.backend, model, self._server, self._learned[model]))
 
