@@ -406,3 +406,10 @@ async def test_a_log_is_followed_as_it_grows_until_it_ends(store: Store) -> None
     assert [batch async for batch in store.follow("a", 5)] == []
     with pytest.raises(NotFound):
         await anext(store.follow("nobody"))
+
+
+async def test_moments_of_a_clock_that_counts_whole_seconds_come_back(store: Store) -> None:
+    log = [replace(record, at=5 * int(record.at)) for record in (*begin("a"), *say(1, "b", "c"), *end(3))]
+    await store.append("a", log[:2])
+    await store.append("a", log[2:], answer("a", "bc"))
+    assert await store.events("a") == log

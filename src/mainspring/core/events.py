@@ -274,7 +274,7 @@ def encode_log(records: Sequence[Recorded], after: Recorded | None = None, enter
     while start < len(records):
         first = records[start]
         event: object = first.event
-        kind, at = type(event), first.at if last is None else _tell_time(last, first.at)
+        kind, at = type(event), float(first.at) if last is None else _tell_time(last, first.at)
         start += 1
         last = first.at
         if kind is TextDelta or kind in _OTHER_DELTAS:
@@ -304,7 +304,7 @@ def _make_compact(event: Event) -> Struct:
 def _tell_time(before: float, now: float) -> int | float:
     """The time between, in parts of which every moment that a clock tells from 2004 to 2038 is a whole number; or the moment."""
     time = int((now - before) * _FINE)
-    return time if before + time / _FINE == now else now
+    return time if before + time / _FINE == now else float(now)
 
 
 def continues(event: Event, delta: Event) -> bool:
@@ -349,7 +349,7 @@ def _list_texts(at: float, deltas: Sequence[Recorded]) -> Texts:
 def _measure(before: float, now: float) -> int | float:
     """The time between, or if that is not exact the moment itself."""
     time = int((now - before // _PART * _PART) * PARTS_OF_SECOND)
-    return time if _add_time(before, time) == now else now
+    return time if _add_time(before, time) == now else float(now)
 
 
 def _add_time(before: float, time: int | float) -> float:
