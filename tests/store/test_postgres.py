@@ -205,6 +205,20 @@ async def test_many_may_open_a_new_database_at_once(postgres: Postgres) -> None:
     await asyncio.gather(*[store.close() for store in stores])
 
 
+async def test_two_may_open_a_store_at_once(emptied: Location) -> None:
+    store = choose_store(emptied)
+
+    async def use(id: str) -> None:
+        await store.open()
+        await store.append(id, begin(id))
+
+    try:
+        await asyncio.gather(use("a"), use("b"))
+        assert sorted(await store.list_unfinished()) == ["a", "b"]
+    finally:
+        await store.close()
+
+
 async def test_in_a_group_only_those_fail_that_must(emptied: Location) -> None:
     async with open_store(emptied) as store:
         await store.append("old", begin("old"))

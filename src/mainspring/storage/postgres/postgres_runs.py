@@ -9,6 +9,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any, Self
 
+from anyio import Lock
+
 from mainspring.core.conversation_items import ITEM, build_history
 from mainspring.core.errors import InvalidRequest, MainspringError, Malformed
 from mainspring.core.events import Recorded, decode_log
@@ -95,6 +97,7 @@ class PostgresStore:
         self._server = Server(location)
         self._writer = Writer(self._server)
         self._listener = Listener(self._server)
+        self._opening = Lock()
 
     async def open(self) -> None:
         """Connects, and makes the tables if they are missing. Does nothing if it is open.
@@ -102,14 +105,15 @@ class PostgresStore:
         Raises `StoreError` that says what to do if the server cannot be reached or used: no such database, wrong password, a
         replica, too old, no rights, or tables that a newer version has made.
         """
-        if self._server.is_open:
-            return
-        await self._server.open(RUNS)
-        try:
-            await self._writer.open()
-        except BaseException:
-            self._server.close()
-            raise
+        async with self._opening:  # whoever comes meanwhile waits until it is
+            if self._server.is_open:
+                return
+            await self._server.open(RUNS)
+            try:
+                await self._writer.open()
+            except BaseException:
+                self._server.close()
+                raise
 
     async def close(self) -> None:
         """Finishes what has begun, then lets the connections go."""
