@@ -281,7 +281,7 @@ async def test_where_no_sandbox_holds_only_the_servers_that_need_one_are_refused
 
 async def test_a_workshop_without_a_sandbox_says_why() -> None:
     async with BuiltinTools(wraps=True) as builtins:
-        builtins._sandbox.target = SandboxError("none holds")
+        builtins._local.target = SandboxError("none holds")
         with pytest.raises(SandboxError, match="none holds"):
             builtins.wrap(None)  # type: ignore[arg-type]
 
