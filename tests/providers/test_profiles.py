@@ -26,6 +26,7 @@ from mainspring.core.items import (
 )
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
+from mainspring.providers.breaker import Breaker
 from mainspring.providers.chat.provider import Chat
 from mainspring.providers.chat.request import build_body
 from mainspring.providers.ollama.request import build_body as ollama_build_body
@@ -217,3 +218,12 @@ async def test_a_model_that_once_wrote_the_tag_is_not_taken_to_think_for_good(ba
         answers.append(folded(await events_of(chat, QUESTION)).output)
     await chat.close()
     assert [[type(item) for item in output] for output in answers] == [[Reasoning, Message]] * 3 + [[Message]]
+
+
+async def test_empty_answers_do_not_close_a_backend_to_everybody(backend: Backend) -> None:
+    chat = Breaker(Chat(backend.url, new_id=counting()), failures=2)
+    for _ in range(3):
+        backend.replies(sse(chunk({"content": ""}), chunk(finish="stop")) + DONE)
+        with pytest.raises(BadOutput, match="without a word"):
+            await events_of(chat, QUESTION)
+    await chat.close()

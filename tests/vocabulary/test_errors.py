@@ -29,6 +29,7 @@ TREE = [
     ("Unauthorized", "ProviderError", "provider_unauthorized", 502, False),
     ("Unavailable", "ProviderError", "provider_unavailable", 503, True),
     ("BadOutput", "ProviderError", "provider_bad_output", 502, True),
+    ("EmptyAnswer", "BadOutput", "provider_bad_output", 502, True),
     ("TooManyItems", "BadOutput", "provider_too_many_items", 502, False),
     ("ToolUnavailable", "PeerError", "tool_unavailable", 502, True),
     ("ToolTimeout", "ToolUnavailable", "tool_unavailable", 502, True),

@@ -20,6 +20,7 @@
     │   │   ├── Unauthorized        the backend did not accept our key
     │   │   ├── Unavailable         no connection, time-out, 5xx
     │   │   └── BadOutput           the backend answered something we cannot read
+    │   │       ├── EmptyAnswer     a model has said nothing and called nothing
     │   │       └── TooManyItems    its turn has more calls and other items than one may have
     │   ├── ToolUnavailable         a tool's server cannot be reached, does not answer, or refuses
     │   │   └── ToolTimeout         it did not answer in time
@@ -180,6 +181,10 @@ class Unavailable(ProviderError):
 class BadOutput(ProviderError):
     code = "provider_bad_output"
     retryable = True
+
+
+class EmptyAnswer(BadOutput):
+    """The model's doing: its backend is well."""
 
 
 class TooManyItems(BadOutput):

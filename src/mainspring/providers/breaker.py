@@ -5,8 +5,9 @@ refused at once. After `cool` seconds the next request is let through as the onl
 another `cool` seconds. Its first event closes the breaker on trial: requests pass, but until an answer is complete, one more
 failure opens it again. A cancelled probe shows nothing, and the next request takes its place.
 
-`Unavailable` and `BadOutput` are failures. Any other error comes from a healthy backend. Every opening and closing begins a new
-period, and a request counts only in the period it belongs to: those in flight when the breaker opens decide nothing.
+`Unavailable` and `BadOutput` are failures. Any other error comes from a healthy backend, and so does an empty answer. Every
+opening and closing begins a new period, and a request counts only in the period it belongs to: those in flight when the breaker
+opens decide nothing.
 """
 
 import math
@@ -16,7 +17,7 @@ from logging import getLogger
 
 from anyio import current_time
 
-from mainspring.core.errors import BadOutput, ProviderError, Unavailable
+from mainspring.core.errors import BadOutput, EmptyAnswer, ProviderError, Unavailable
 from mainspring.core.events import ModelEvent
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import Provider
@@ -50,7 +51,8 @@ class Breaker(ProviderWrapper):
                         yield event
             self._record_success(period)
         except ProviderError as error:
-            if isinstance(error, Unavailable | BadOutput) and error.was_asked:
+            is_ill = isinstance(error, Unavailable | BadOutput) and not isinstance(error, EmptyAnswer)
+            if is_ill and error.was_asked:
                 self._record_failure(period, error)
             elif error.was_asked:
                 self._record_success(self._record_answer(period))

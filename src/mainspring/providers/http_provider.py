@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 from multidict import CIMultiDict
 
-from mainspring.core.errors import BadOutput, ContextOverflow, ProviderError, Refused, Unavailable
+from mainspring.core.errors import BadOutput, ContextOverflow, EmptyAnswer, ProviderError, Refused, Unavailable
 from mainspring.core.events import ModelEvent, TurnEnded
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import Adaptation, Json
@@ -151,7 +151,7 @@ class HttpProvider(ABC):
                 raise flaw
             last = list(reader.end())
             if reader.says_nothing:
-                raise BadOutput(f"{self._http.url} ended its answer without a word and without a call; try again")
+                raise EmptyAnswer(f"{self._http.url} ended its answer without a word and without a call; try again")
             for event in last:
                 yield replace(event, adaptations=tuple(notes)) if notes and isinstance(event, TurnEnded) else event
             await reply.drain()
