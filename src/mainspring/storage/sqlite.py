@@ -555,10 +555,10 @@ def _prepare(connection: sqlite3.Connection, path: Path | None, schema: Schema) 
     if _pragma(connection, "page_count") == 0:
         connection.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")
     # In this order: whoever creates the file meanwhile marks it before it has tables, and so is not taken for another program.
-    has_tables = _has_tables(connection)
+    is_new = not _has_tables(connection) and _pragma(connection, "user_version") == 0
     mark = _pragma(connection, "application_id")
     if mark not in (schema.application_id, *schema.joins):
-        if mark == 0 and not has_tables and _pragma(connection, "user_version") == 0:
+        if mark == 0 and is_new:
             connection.execute(f"PRAGMA application_id = {schema.application_id}")
         elif not _is_unmarked(connection, schema):
             raise StoreError(f"{path} is a database of another program; {schema.remedy}")
