@@ -162,7 +162,9 @@ DOCUMENT = "SELECT kind, id, body, tenant, parent, number FROM documents"
 
 def load_events(connection: sqlite3.Connection, run_id: str, after: int) -> list[Recorded]:
     number = connection.execute("SELECT number FROM runs WHERE id = ?", (run_id,)).fetchone()
-    bodies = [body for (body,) in connection.execute(EVENTS, {"run": number[0], "after": after})] if number else []
+    if number is None:
+        raise not_found(run_id)
+    bodies = [body for (body,) in connection.execute(EVENTS, {"run": number[0], "after": after})]
     # Last, because another process may end the run meanwhile: a log that leaves an item to the entries came with them.
     known = connection.execute("SELECT entries FROM runs WHERE id = ?", (run_id,)).fetchone()
     if known is None:

@@ -375,7 +375,7 @@ _REFUSED: Final[Mapping[Change, str]] = {
     ("temperature", False): "no temperature",
     ("top_p", False): "no temperature",
 }
-_HARMONY: Final = "<\\|(channel|message|start|call|python_tag|tool_call)|\\[TOOL_CALLS\\]|<\uff5ctool"
+_HARMONY: Final = "(?<!`)<\\|(?:(?:channel|message|start|call|python_tag)\\||tool_call)|\\[TOOL_CALLS\\]|<\uff5ctool"
 _IN_ONE: Final[Mapping[str, Callable[[Seen], object]]] = {
     "calls without index": lambda seen: seen.is_stream and any(piece.get("index") is None for piece in seen.pieces),
     "one index for all": _repeats_index,

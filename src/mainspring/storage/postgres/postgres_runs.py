@@ -152,6 +152,9 @@ class PostgresStore:
         rows = await self._fetch(_EVENTS, key, after)
         if not rows and not await self._fetch("SELECT 1 FROM mainspring_runs WHERE key = $1", key):
             raise not_found(run_id)
+        if not rows and after < 0:
+            # It has begun between the two questions.
+            rows = await self._fetch(_EVENTS, key, after)
         return [record for [body] in rows for record in decode_log(body) if record.seq > after]
 
     async def follow(self, run_id: str, after: int = -1) -> AsyncGenerator[list[Recorded], None]:
