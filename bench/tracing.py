@@ -22,7 +22,7 @@ from bench.processes import parse_options
 
 from mainspring import Engine, tool
 from mainspring.core.items import Usage
-from mainspring.engine.engine import Handle
+from mainspring.engine.handle import Handle
 from mainspring.features.traces.otel import Exporter
 from mainspring.providers.scripted import Scripted, call, turn
 

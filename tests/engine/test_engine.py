@@ -388,7 +388,7 @@ async def test_the_second_of_two_drivers_stops_without_writing() -> None:
         async for record in old.events():
             if isinstance(record.event, TextDelta):
                 break
-        await old._journal.flush()
+        await old.journal.flush()
         new = await second.resume("resp_1")
         assert (await new.wait()).text == "Mine now."
         with pytest.raises(Superseded):
@@ -485,7 +485,7 @@ async def test_a_background_run_shows_nothing_before_it_is_durable() -> None:
         assert [type(record.event) for record in shown] == [RunStarted]
         while "abc" not in handle.run.text:  # noqa: ASYNC110  nothing is shown yet that one could wait for
             await asyncio.sleep(0)
-        assert handle._journal._public == 1, "all was said, and none of it shown"
+        assert handle.journal._public == 1, "all was said, and none of it shown"
         store.gate.set()
         assert (await handle.wait()).text == "abc"
 

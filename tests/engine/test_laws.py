@@ -43,7 +43,7 @@ from mainspring.core.model_request import ModelRequest
 from mainspring.core.response import Response, response
 from mainspring.core.run import Run, fold, open_run, replay
 from mainspring.core.spec import RunSpec
-from mainspring.engine.engine import Handle
+from mainspring.engine.handle import Handle
 from mainspring.ports import Snapshot, Store
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import parse_location

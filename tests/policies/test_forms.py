@@ -16,7 +16,7 @@ from mainspring.core.events import CallJudged, Recorded, ToolStarted
 from mainspring.core.items import ApprovalRequest, ApprovalResponse, Json
 from mainspring.core.run import Run
 from mainspring.core.spec import Caller
-from mainspring.engine.engine import Handle
+from mainspring.engine.handle import Handle
 from mainspring.features.budgets.plan import LEVEL, build_plan
 from mainspring.features.budgets.settings import BudgetSettings
 from mainspring.features.governance.governance_settings import build_policies

@@ -13,7 +13,7 @@ from mainspring.core.history import History
 from mainspring.core.items import FunctionCall, FunctionCallOutput, Item, Json, ToolDefinition, user
 from mainspring.core.run import Run, replay
 from mainspring.core.spec import Caller
-from mainspring.engine.engine import Handle
+from mainspring.engine.handle import Handle
 from mainspring.features.skills.skill_folder import SkillFolders
 from mainspring.features.skills.skill_scope import SkillScopePolicy, list_active_skills
 from mainspring.features.skills.skill_tools import SkillTools

@@ -25,7 +25,7 @@ from mainspring.core.items import Json, ToolDefinition, encode
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.run import Run
 from mainspring.core.spec import RunSpec
-from mainspring.engine.engine import Handle
+from mainspring.engine.handle import Handle
 from mainspring.http.faults import Fault
 from mainspring.http.idempotency import GRACE, LIFE, RUN_KEY, IdempotentRuns, Reservation
 from mainspring.ports import Document

@@ -102,7 +102,7 @@ async def test_events_that_were_read_leave_memory_and_whoever_comes_late_reads_t
         handle.retell(whole)
         assert seen == b"".join(whole.frames)
         assert told == [b"".join(whole.frames[21:]), b"".join(whole.frames[number + 1 :])]
-        assert not handle._journal._watchers, "whoever has read to the end is told no more"
+        assert not handle.journal._watchers, "whoever has read to the end is told no more"
 
 
 @given(worlds)

@@ -37,7 +37,8 @@ from mainspring.core.spec import (
     Window,
 )
 from mainspring.engine.engine import Engine as CoreEngine
-from mainspring.engine.engine import Handle, RunDefaults
+from mainspring.engine.engine import RunDefaults
+from mainspring.engine.handle import Handle
 from mainspring.engine.policy_order import PolicySlots, order_policies
 from mainspring.features.agents.agent_order import AgentOrders
 from mainspring.features.agents.agent_registry import AgentRegistry

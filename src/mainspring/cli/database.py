@@ -8,7 +8,8 @@ from msgspec import Struct
 
 from mainspring.cli.context import load_settings
 from mainspring.core.errors import InvalidRequest, NotFound
-from mainspring.engine.engine import Engine, Handle
+from mainspring.engine.engine import Engine
+from mainspring.engine.handle import Handle
 from mainspring.providers.scripted import Scripted
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import Location, parse_location

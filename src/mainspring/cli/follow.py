@@ -15,7 +15,7 @@ from mainspring.cli.output import say, silence, write_lines
 from mainspring.cli.screen import Screen
 from mainspring.core.events import Recorded
 from mainspring.core.run import Run
-from mainspring.engine.engine import Handle
+from mainspring.engine.handle import Handle
 from mainspring.storage.location import Location
 
 TICK = 0.1

@@ -7,7 +7,7 @@ they are; what they recorded is stored, and the next engine on the same store ta
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from functools import partial
 from inspect import iscoroutinefunction
@@ -45,7 +45,6 @@ from mainspring.core.history import Entry, History, history_of, opening, replace
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import (
     ApprovalResponse,
-    FunctionCall,
     FunctionCallOutput,
     Item,
     Json,
@@ -58,8 +57,7 @@ from mainspring.core.lru_cache import LRUCache
 from mainspring.core.memory_quota import Hold, MemoryQuota, find_holder, measure_items
 from mainspring.core.model_request import ModelRequest, request_for
 from mainspring.core.operator_limits import OperatorLimits
-from mainspring.core.response import Response
-from mainspring.core.run import Run, history_after, open_run
+from mainspring.core.run import Run, open_run
 from mainspring.core.spec import PRESETS, PresetName, RunSpec, check, spec_for
 from mainspring.engine.approvals import check as check_answers
 from mainspring.engine.approvals import find_question, recall_calls, use_answers
@@ -67,6 +65,7 @@ from mainspring.engine.conversation import enter, reread
 from mainspring.engine.drive import drive
 from mainspring.engine.gate import Gate
 from mainspring.engine.guard import Guard, Misbehaved, TimedOut
+from mainspring.engine.handle import Handle
 from mainspring.engine.journal import Clock, Journal
 from mainspring.engine.presence import BEAT_SECONDS, Presence
 from mainspring.engine.seal import Seal
@@ -86,7 +85,6 @@ from mainspring.ports import (
     Sink,
     Store,
     ToolExecutor,
-    Watcher,
 )
 
 log = getLogger(__name__)
@@ -107,147 +105,6 @@ MOST_REFUSALS = 2
 STEP_SECONDS = 120.0
 # In the name of a tenant whose runs belong to a part of the program that drives them by rules of its own. No key has it.
 OWNED = "\x1f"
-
-
-class Handle:
-    """A run as its readers see it: live while it is driven here, else as the store has it."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._has_ended = False
-        self._waiting: list[asyncio.Future[None]] = []
-        self._driver: asyncio.Task[None] | None = None
-        self._is_stopped = False
-        self._is_cancelled = False
-        self._is_interrupted = False
-
-    @property
-    def id(self) -> str:
-        return self._journal.run.spec.id
-
-    @property
-    def run(self) -> Run:
-        """The run as it stands now."""
-        return self._journal.run
-
-    @property
-    def log(self) -> Sequence[Recorded]:
-        """Every event of the run so far."""
-        return self._journal.log
-
-    @property
-    def waiting(self) -> tuple[FunctionCall, ...]:
-        """The calls that waited in what the run continues, and those that its input brings."""
-        return self._journal.earlier_calls
-
-    @property
-    def history(self) -> History:
-        """What the run continues."""
-        return self._journal.history
-
-    @property
-    def continued(self) -> History:
-        """What a run that continues this one begins with."""
-        return history_after(self._journal.run, self._journal.history)
-
-    @property
-    def response(self) -> Response:
-        return self._journal.response
-
-    @property
-    def is_live(self) -> bool:
-        """Whether the run is driven here, and events are still to come."""
-        return not self._has_ended
-
-    def watch(self, watcher: Watcher) -> None:
-        """Has the watcher told every event of the run, past and future, in the moment it is recorded."""
-        self._journal.watch(watcher)
-
-    def unwatch(self, watcher: Watcher) -> None:
-        """The watcher is told no more."""
-        self._journal.unwatch(watcher)
-
-    def retell(self, watcher: Watcher) -> None:
-        """Has the watcher told every event of the run so far, and none that is to come."""
-        self._journal.retell(watcher)
-
-    def follow_published(self, after: int = -1) -> AsyncIterator[int]:
-        """How many events may be seen by now, each time that grows; raises as `batches` does."""
-        return self._journal.follow_published(after)
-
-    def batches(self, after: int = -1) -> AsyncIterator[list[Recorded]]:
-        """The events behind number `after`, as many at a time as there are. Ends with the run.
-
-        Raises `Interrupted` if the engine stops first, `Superseded` if another driver has taken over.
-        """
-        return self._journal.batches(after)
-
-    async def events(self, after: int = -1) -> AsyncIterator[Recorded]:
-        """Like `batches`, one by one."""
-        async for batch in self._journal.batches(after):
-            for record in batch:
-                yield record
-
-    async def wait(self) -> Run:
-        """The run at its end; raises as `batches` does."""
-        await self._wait_for_end()
-        if (failure := self._journal.failure) is not None:
-            raise failure
-        return self._journal.run
-
-    async def cancel(self) -> Run:
-        """Ends the run `cancelled`, unless it has ended already, and waits for that."""
-        self.request_cancel()
-        return await self.wait()
-
-    def request_cancel(self) -> None:
-        """Asks for a cancel without waiting for it."""
-        self._is_cancelled = True
-        self._stop()
-
-    def _interrupt(self) -> None:
-        self._is_interrupted = True
-        self._stop()
-
-    def _stop(self) -> None:
-        """Has the driver stop, once: what it does to stop is not to be stopped."""
-        if not self._is_stopped:
-            self._is_stopped = True
-            if self._driver is not None:
-                self._driver.cancel()
-
-    async def _let_drive(self, work: Coroutine[Any, Any, None]) -> None:
-        """Does the work until it has ended or is to stop; afterwards nobody stops this task any more."""
-        task = self._driver = asyncio.current_task()
-        assert task is not None
-        try:
-            if self._is_stopped:
-                work.close()
-            else:
-                await work
-        except asyncio.CancelledError:
-            # It is not this run alone that has to end, if nobody has asked for that.
-            self._is_interrupted |= not self._is_stopped
-        finally:
-            self._driver = None
-            if task.cancelling():
-                with suppress(asyncio.CancelledError):
-                    await asyncio.sleep(0)  # one that was asked for in the last moment arrives here
-                while task.uncancel():
-                    pass
-
-    async def _wait_for_end(self) -> None:
-        if not self._has_ended:
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiting.append(waiter)
-            await waiter
-
-    def _end(self) -> None:
-        self._has_ended = True
-        for waiter in self._waiting:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._waiting.clear()
 
 
 class RunDefaults(Struct, frozen=True, kw_only=True):
@@ -374,12 +231,12 @@ class Engine:
         """Waits until no run is driven here."""
         while self._live:
             for handle in list(self._live.values()):
-                await handle._wait_for_end()
+                await handle.wait_for_end()
 
     def interrupt(self) -> None:
         """Leaves every run as it is, to be resumed: whoever waits for one is told so."""
         for handle in self._live.values():
-            handle._interrupt()
+            handle.interrupt()
         for feeder in self._feeders:
             feeder.cancel()
 
@@ -579,7 +436,7 @@ class Engine:
         handle = self._live.get(run_id) or self._unsaved.get(run_id) or await self._read_run(run_id, "resume")
         if run_id in self._live or handle.run.has_ended:
             return handle
-        journal = handle._journal
+        journal = handle.journal
         found = journal.run
         await self.presence.show()
         journal.reopen()
@@ -606,7 +463,7 @@ class Engine:
     async def _save_ends(self) -> None:
         """Tells the store of the runs that it could not be told of when they failed."""
         for run_id, handle in list(self._unsaved.items()):
-            if self._refusals[run_id] < 2 * MOST_REFUSALS and await self._save_end(run_id, handle._journal):
+            if self._refusals[run_id] < 2 * MOST_REFUSALS and await self._save_end(run_id, handle.journal):
                 del self._unsaved[run_id], self._refusals[run_id]
 
     async def _save_end(self, run_id: str, journal: Journal) -> bool:
@@ -653,9 +510,9 @@ class Engine:
         if handle.is_live or handle.run.has_ended or not await self.presence.is_driven(_find_driver(handle.log)):
             return handle
         if run_id not in self._followed:
-            handle._journal.reopen()
-            followed = self._followed[run_id] = Handle(handle._journal)
-            self._start_feeder(self._feed(handle._journal)).add_done_callback(partial(self._stop_following, followed))
+            handle.journal.reopen()
+            followed = self._followed[run_id] = Handle(handle.journal)
+            self._start_feeder(self._feed(handle.journal)).add_done_callback(partial(self._stop_following, followed))
         return self._followed[run_id]
 
     def _start_feeder(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
@@ -682,8 +539,8 @@ class Engine:
         failure: OurError | None = Interrupted(f"the engine stopped before run `{handle.id}` ended, which goes on elsewhere")
         if not feeder.cancelled():
             failure = feeder.result() if (error := feeder.exception()) is None else StoreError(f"its log cannot be read: {error}")
-        handle._journal.close(failure)
-        handle._end()
+        handle.journal.close(failure)
+        handle.end()
 
     async def _read_run(self, run_id: str, purpose: Literal["resume", "show", "end"]) -> Handle:
         """A run out of the store. Only to resume it is its history needed: where there is no memory for that, the run is shown
@@ -711,7 +568,7 @@ class Engine:
         hint = f"run `{run_id}` is not driven here and has not ended; resume it to go on"
         journal.close(None if journal.run.has_ended else Interrupted(hint))
         handle = Handle(journal)
-        handle._end()
+        handle.end()
         return handle
 
     async def cancel(self, run_id: str) -> Run:
@@ -753,7 +610,7 @@ class Engine:
         return await self._end_read(self._unsaved.get(run_id) or await self._read_run(run_id, "end"), finish)
 
     async def _end_read(self, handle: Handle, finish: Finish) -> Run:
-        journal = handle._journal
+        journal = handle.journal
         if not journal.run.has_ended:
             journal.reopen()
             for event in recovery(journal.run):
@@ -795,7 +652,7 @@ class Engine:
         self._live[handle.id] = handle
         if self.store.is_durable and (self._heeder is None or self._heeder.done()):
             self._heeder = self._start_feeder(self._heed_cancels())
-        journal.on_failure = handle._stop
+        journal.on_failure = handle.stop
         if self._tellers is not None:
             for sink in self._sinks:
                 ear = SinkQueue(sink.hears if isinstance(sink, SelectiveSink) else None, -1 if found is None else found.seq - 1)
@@ -808,17 +665,17 @@ class Engine:
 
     async def _drive_to_end(self, handle: Handle, *, is_resumed: bool) -> None:
         """Drives a run until it has ended, was cancelled, ran out of time, or the engine stops."""
-        journal = handle._journal
+        journal = handle.journal
         if is_resumed:
             await asyncio.sleep(0)  # whoever else waits to resume it finds it driven
         limit, timer = journal.run.spec.limits.max_seconds, None
         if limit is not None:
-            timer = asyncio.get_running_loop().call_later(max(limit - journal.run.elapsed, 0), handle._stop)
+            timer = asyncio.get_running_loop().call_later(max(limit - journal.run.elapsed, 0), handle.stop)
         finish: Finish | None = None
         try:
-            await handle._let_drive(drive(journal, self.provider, self._gate, self._toolbox, self.seal, self._run_provider))
-            if not journal.run.has_ended and not handle._is_interrupted:
-                cancelled = handle._is_cancelled
+            await handle.run_driver(drive(journal, self.provider, self._gate, self._toolbox, self.seal, self._run_provider))
+            if not journal.run.has_ended and not handle.is_interrupted:
+                cancelled = handle.is_cancelled
                 finish = Finish("cancelled", Reason.CANCELLED) if cancelled else Finish("incomplete", Reason.DEADLINE)
         except (StoreError, Superseded):
             pass
@@ -835,7 +692,7 @@ class Engine:
 
     async def _settle(self, handle: Handle, finish: Finish | None) -> None:
         """Records the end, or leaves the run for another driver, and lets the readers go."""
-        journal = handle._journal
+        journal = handle.journal
         failure: Interrupted | Superseded | None = None
         try:
             if finish is not None and journal.failure is None:
@@ -858,7 +715,7 @@ class Engine:
         if journal.run.has_ended and self.observers:
             self._notify_observers(EndedRun(journal.run, journal.log, journal.earlier_calls))
         journal.close(failure)
-        handle._end()
+        handle.end()
 
     def _release(self, run_id: str) -> None:
         for step in self._releasing:

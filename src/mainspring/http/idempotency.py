@@ -35,7 +35,8 @@ from mainspring.core.items import decode, encode
 from mainspring.core.lru_cache import LRUCache
 from mainspring.core.run import Run
 from mainspring.core.spec import RunSpec
-from mainspring.engine.engine import Engine, Handle
+from mainspring.engine.engine import Engine
+from mainspring.engine.handle import Handle
 from mainspring.engine.journal import Clock
 from mainspring.http.endpoints import IDEMPOTENCY_KEY
 from mainspring.http.faults import Fault

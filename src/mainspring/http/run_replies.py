@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from starlette.requests import HTTPConnection, Request
 
 from mainspring.core.run import Run
-from mainspring.engine.engine import Handle
+from mainspring.engine.handle import Handle
 from mainspring.http.client_connection import watch_client
 from mainspring.http.endpoints import IDEMPOTENCY_KEY
 from mainspring.http.faults import Fault

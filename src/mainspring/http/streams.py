@@ -11,7 +11,7 @@ from starlette.responses import Response as HttpResponse
 from starlette.types import Receive, Scope, Send
 
 from mainspring.core.errors import MainspringError
-from mainspring.engine.engine import Handle
+from mainspring.engine.handle import Handle
 from mainspring.http.client_connection import BodyWriter, find_writer, watch_client
 from mainspring.http.wire import DONE, Dialect, Wire
 

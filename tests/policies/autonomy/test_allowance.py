@@ -16,7 +16,7 @@ from mainspring.core.items import FunctionCall, Json, Message, OutputText, Usage
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import Price
 from mainspring.core.tokens import estimate
-from mainspring.engine.engine import Handle
+from mainspring.engine.handle import Handle
 from mainspring.features.budgets.budget import LEVELS, AutonomyBudget
 from mainspring.features.budgets.plan import Plan
 from mainspring.ports import ModelInfo

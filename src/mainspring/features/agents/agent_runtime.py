@@ -16,7 +16,8 @@ from mainspring.core.items import InputFile, InputText, Item, Json, Message, Out
 from mainspring.core.run import Run
 from mainspring.core.spec import Caller, RunSpec, spec_for
 from mainspring.engine.audit import REASON_CHARS, AuditEntry, digest_of
-from mainspring.engine.engine import Engine, Handle
+from mainspring.engine.engine import Engine
+from mainspring.engine.handle import Handle
 from mainspring.features.agents.agent_inputs import complete_inputs, parse_inputs, render_message
 from mainspring.features.agents.agent_order import AgentOrders, Effort, InvocationSettings, Truncation
 from mainspring.features.agents.agent_registry import AgentRegistry

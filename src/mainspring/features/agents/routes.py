@@ -12,7 +12,7 @@ from mainspring.core.events import Reason
 from mainspring.core.history import History
 from mainspring.core.items import Json, encode
 from mainspring.core.run import Run, fold, open_run
-from mainspring.engine.engine import Handle
+from mainspring.engine.handle import Handle
 from mainspring.features.agents.agent_definition import AgentDefinition
 from mainspring.features.agents.agent_result import ToolLoopConfig, ToolLoopResult, has_answered, read_result
 from mainspring.features.agents.agent_runtime import AgentRuntime, make_failure

@@ -30,7 +30,8 @@ from mainspring.engine.approvals import (
     state_of,
 )
 from mainspring.engine.audit import digest_of
-from mainspring.engine.engine import Engine, Handle
+from mainspring.engine.engine import Engine
+from mainspring.engine.handle import Handle
 from mainspring.engine.journal import Clock
 from mainspring.ports import Document, OrderContext, OrderStep
 

@@ -11,7 +11,8 @@ from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.events import Status
 from mainspring.core.response import Response
 from mainspring.core.tokens import estimate
-from mainspring.engine.engine import Engine, Handle
+from mainspring.engine.engine import Engine
+from mainspring.engine.handle import Handle
 from mainspring.features.agents.agent_runtime import AgentRuntime
 from mainspring.features.responses.compact import Compaction, compact
 from mainspring.features.responses.order import read_order

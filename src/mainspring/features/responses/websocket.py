@@ -30,7 +30,8 @@ from mainspring.core.items import ApprovalResponse, Item, encode
 from mainspring.core.lru_cache import LRUCache
 from mainspring.core.memory_quota import Hold
 from mainspring.core.spec import RunSpec
-from mainspring.engine.engine import Engine, Handle
+from mainspring.engine.engine import Engine
+from mainspring.engine.handle import Handle
 from mainspring.features.agents.agent_runtime import AgentRuntime
 from mainspring.features.responses.order import read_order
 from mainspring.features.responses.sent_request import FRAME_FIELDS, SentRequest, parse_request

@@ -36,7 +36,8 @@ from mainspring.core.items import (
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import STEP_MODEL, Limits, RunSpec, StepCall
 from mainspring.engine.approvals import continuing_id, list_questions
-from mainspring.engine.engine import Engine, Handle
+from mainspring.engine.engine import Engine
+from mainspring.engine.handle import Handle
 from mainspring.features.agents.agent_result import ToolLoopConfig, read_result
 from mainspring.features.agents.agent_runtime import AgentRuntime, make_failure
 from mainspring.features.workflows.dry_run import find_unknown_agent
