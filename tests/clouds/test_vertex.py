@@ -53,11 +53,11 @@ def gemini(*parts: Json, reason: str = "STOP") -> bytes:
     return sse(*chunks, {"candidates": [{"finishReason": reason, "index": 0}], "usageMetadata": usage})
 
 
-def claude(block: Json, *deltas: Json, reason: str = "end_turn") -> bytes:
+def claude(block: Json, *deltas: Json, reason: str = "end_turn", tokens: int = 20) -> bytes:
     """Events in the shape that Anthropic publishes for Messages; written by hand."""
     start = {
         "type": "message_start",
-        "message": {"id": "msg_vrtx_1", "type": "message", "usage": {"input_tokens": 20, "output_tokens": 1}},
+        "message": {"id": "msg_vrtx_1", "type": "message", "usage": {"input_tokens": tokens, "output_tokens": 1}},
     }
     return sse(
         start,
@@ -150,6 +150,29 @@ async def test_claude_is_asked_by_its_own_format_with_the_version_in_the_body(st
         told = await ask(client, f"gcp/{CLAUDE}")
     assert (told.status, told.output_text, site.zones) == ("completed", "It is noon.", ["UTC"])
     assert (told.usage.input_tokens, told.usage.output_tokens) == (40, 10)
+
+
+async def test_what_is_learned_of_claude_is_kept_shown_and_forgotten(stand: Stand, tmp_path: Path) -> None:
+    def answer(asked: Asked) -> Reply:
+        answered = {"type": "text", "text": ""}, {"type": "text_delta", "text": "It is noon."}
+        return Reply([claude(*answered, tokens=2048)])
+
+    give_tokens(stand, "/token", lambda _: None)
+    stand.on(ANTHROPIC, answer)
+    stand.on("/v1beta1/publishers/", lambda _: whole({}))
+    lines = f'credentials_file = "{write_account(tmp_path, stand)}"', 'region = "us-east5"'
+    site = Site(tmp_path, settings(stand, *lines), {})
+    async with site.serve() as client:
+        told = await ask(client, f"gcp/{CLAUDE}", input="What time is it? " * 20_000)
+        assert (told.status, "without a word" in told.error.message) == ("failed", True)
+        shown = await client.get(f"/models/gcp/{CLAUDE}", cast_to=Json)
+    (profile,) = shown["profiles"]
+    assert profile["facts"]["window"]["source"] == "learned"
+    named = f"gcp/{CLAUDE}", "--database", "served.db"
+    kept = await to_thread.run_sync(lambda: [site.run("models", what, *named) for what in ("show", "forget", "show")])
+    assert "learned" in kept[0]
+    assert "1 field of the profile" in kept[1]
+    assert "learned" not in kept[2]
 
 
 async def test_an_express_key_needs_no_project_and_asks_no_claude(stand: Stand, tmp_path: Path) -> None:

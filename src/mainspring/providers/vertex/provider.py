@@ -15,7 +15,7 @@ from mainspring.core.errors import InvalidRequest, Refused, Unauthorized
 from mainspring.core.events import ModelEvent
 from mainspring.core.items import Json
 from mainspring.core.model_request import ModelRequest
-from mainspring.ports import ModelFeature, ModelInfo
+from mainspring.ports import KnownProfile, ModelFeature, ModelInfo, Store
 from mainspring.providers.anthropic.provider import Anthropic
 from mainspring.providers.credentials import BearerSigner
 from mainspring.providers.gemini.provider import Gemini, token_total
@@ -109,6 +109,28 @@ class Vertex(Gemini):
 
     def find_features(self, model: str) -> frozenset[ModelFeature]:
         return frozenset() if _is_claude(model) else super().find_features(model)
+
+    def keep_profiles(self, store: Store) -> None:
+        super().keep_profiles(store)
+        if self._claude is not None:
+            self._claude.keep_profiles(store)
+
+    async def write_profiles(self) -> None:
+        await super().write_profiles()
+        if self._claude is not None:
+            await self._claude.write_profiles()
+
+    async def explain_profiles(self, model: str) -> Sequence[KnownProfile]:
+        is_claude = self._claude is not None and _is_claude(model)
+        return await (self._find_claude().explain_profiles(model) if is_claude else super().explain_profiles(model))
+
+    async def find_window(self, model: str) -> int | None:
+        is_claude = self._claude is not None and _is_claude(model)
+        return await (self._find_claude().find_window(model) if is_claude else super().find_window(model))
+
+    async def forget_profiles(self, model: str) -> int:
+        is_claude = self._claude is not None and _is_claude(model)
+        return await (self._find_claude().forget_profiles(model) if is_claude else super().forget_profiles(model))
 
     async def close(self) -> None:
         await super().close()
