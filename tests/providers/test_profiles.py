@@ -206,6 +206,26 @@ async def test_a_change_that_has_not_helped_is_not_learned_however_the_refusals_
     await chat.close()
 
 
+@pytest.mark.parametrize("helps", [True, False])
+async def test_a_change_because_of_a_refusal_within_the_answer_is_learned_if_it_helps(backend: Backend, helps: bool) -> None:
+    request = replace(QUESTION, temperature=0.5, tools=(CLOCK,))
+    refusal = sse({"error": {"message": "Unsupported parameter: 'temperature' is not supported", "code": 400}})
+    call = {"index": 0, "id": "c1", "function": {"name": CLOCK.name, "arguments": "{}"}}
+    full = build_body(request, "localhost")
+    less = {name: value for name, value in full.items() if name != "temperature"}
+    backend.replies(refusal, expect=full)
+    backend.replies(sse(chunk({"tool_calls": [call]}), chunk(finish="tool_calls")) + DONE if helps else refusal, expect=less)
+    chat = Chat(backend.url, new_id=counting())
+    if helps:
+        assert folded(await events_of(chat, request)).output
+    else:
+        with pytest.raises(Refused):
+            await events_of(chat, request)
+    (known,) = await chat.explain_profiles(QUESTION.model)
+    assert list(known.facts) == (["temperature"] if helps else [])
+    await chat.close()
+
+
 async def test_a_model_that_once_wrote_the_tag_is_not_taken_to_think_for_good(backend: Backend) -> None:
     pieces = [chunk({"content": words}) for words in ("It is written so:\n", "</think>\n", "That is all.")]
     backend.replies(sse(*pieces, chunk(finish="stop")) + DONE)

@@ -252,14 +252,15 @@ class HttpProvider(ABC):
         build: Callable[[ModelProfile], Json],
         rules: Sequence[RefusalRule],
         notes: list[Adaptation],
+        changed: Mapping[str, ProfileValue] | None = None,
     ) -> HttpReply:
-        """Posts the body that `build` makes for the model as it is known.
+        """Posts the body that `build` makes for the model as it is known, but for the fields that are `changed` already.
 
         `rules` say how backends refuse a request, and which field of the profile helps: with that it is built and sent again, up
         to `MOST_CHANGES` times. A change is kept if the backend then agrees, or refuses something else. That it fails proves
         nothing, nor that it says the same in other words.
         """
-        profile, last = self._book.find(model), None
+        profile, last = replace(self._book.find(model), **(changed or {})), None
         for attempt in range(MOST_CHANGES + 1):
             try:
                 reply = await self._post(path, build(profile))
@@ -295,9 +296,9 @@ class HttpProvider(ABC):
                 return rule
         return None
 
-    def _keep_change(self, model: str, notes: list[Adaptation]) -> None:
-        """The last change has helped."""
-        note = notes[-1] = replace(notes[-1], is_kept=True)
+    def _keep_change(self, model: str, notes: list[Adaptation], index: int = -1) -> None:
+        """The change has helped, by default the last one."""
+        note = notes[index] = replace(notes[index], is_kept=True)
         self._book.learn(model, {note.field: note.value}, f"{note.why}, and took it with this")
 
     def _learn(self, model: str, field: str, value: ProfileValue, evidence: str, notes: list[Adaptation]) -> None:

@@ -3,15 +3,16 @@
 Backends differ in what they leave out, repeat or misplace; whatever can be understood in one way only is understood.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from logging import getLogger
 from typing import Any, ClassVar, Final
 
 from msgspec.structs import asdict, replace
 
-from mainspring.core.errors import ProviderError
+from mainspring.core.errors import ProviderError, Refused
 from mainspring.core.items import Adaptation, Json
 from mainspring.core.model_request import ModelRequest
+from mainspring.ports import ProfileValue
 from mainspring.providers.chat.adaptations import adapt, rewrites_messages
 from mainspring.providers.chat.refusals import REFUSALS
 from mainspring.providers.chat.reply import ChatCompletionReply
@@ -38,10 +39,17 @@ class Chat(HttpProvider):
     async def _ask(self, request: ModelRequest) -> HttpReply:
         return await self._ask_and_note(request, [])
 
-    async def _ask_and_note(self, request: ModelRequest, notes: list[Adaptation], *, is_whole: bool = False) -> HttpReply:
+    async def _ask_and_note(
+        self,
+        request: ModelRequest,
+        notes: list[Adaptation],
+        *,
+        is_whole: bool = False,
+        changed: Mapping[str, ProfileValue] | None = None,
+    ) -> HttpReply:
         """Sends the request as the model takes it, but for what `extra` asks for. `is_whole` asks for an answer in one piece."""
         build = self._make_builder(request, is_whole=is_whole)
-        return await self._post_adapted("chat/completions", request.model, build, REFUSALS, notes)
+        return await self._post_adapted("chat/completions", request.model, build, REFUSALS, notes, changed)
 
     def _make_builder(self, request: ModelRequest, *, is_whole: bool = False) -> Callable[[ModelProfile], Json]:
         wanted = (request.extra or {}).keys()
@@ -60,6 +68,8 @@ class Chat(HttpProvider):
     def _check_answer(self, request: ModelRequest, reader: ReplyReader[Any]) -> ProviderError | None:
         """Some servers drop a schema without a word, and answer in words: the next time it is told in words, too."""
         assert isinstance(reader, ChatCompletionReply)
+        if reader.finish is not None:
+            self._keep_tried(request.model, reader)
         flaw = super()._check_answer(request, reader)
         is_asked = find_schema(request) is not None and not self._book.find(request.model).format_told
         is_answer = flaw is None and reader.finish == "stop" and not reader.has_calls
@@ -68,19 +78,29 @@ class Chat(HttpProvider):
         return flaw
 
     async def _ask_changed(self, request: ModelRequest, reader: ReplyReader[Any], error: ProviderError) -> HttpReply | None:
-        """Some servers refuse a request only within the answer."""
+        """Some servers refuse a request only within the answer. Whether a change has helped is judged as in `_post_adapted`."""
         assert isinstance(reader, ChatCompletionReply)
-        model, changes = request.model, [note for note in reader.notes if note.attempt]
-        if not reader.is_silent or len(changes) >= MOST_CHANGES:
+        if not reader.is_silent:
             return None
-        rule = self._find_rule(model, error.message, self._book.find(model), self._make_builder(request), REFUSALS)
-        if rule is None:
+        model, notes, is_second = request.model, reader.notes, reader.is_second
+        changes = [note for note in notes if note.attempt]
+        changed = {note.field: note.value for note in changes}
+        profile = replace(self._book.find(model), **changed)
+        rule = self._find_rule(model, error.message, profile, self._make_builder(request, is_whole=is_second), REFUSALS)
+        if not (reader.tried and reader.tried.words.search(error.message)) and (rule is not None or isinstance(error, Refused)):
+            self._keep_tried(model, reader)
+        if rule is None or len(changes) >= MOST_CHANGES:
             return None
         why = f"the backend broke off its answer ({error.code})"
-        self._book.learn(model, {rule.field: rule.value}, why)
-        reader.notes.append(Adaptation("changed", rule.field, rule.value, why, len(changes) + 1, is_kept=True))
-        reader.restart()
-        return await self._ask_and_note(request, reader.notes)
+        notes.append(Adaptation("changed", rule.field, rule.value, why, len(changes) + 1))
+        reader.restart(tried=rule, is_second=is_second)
+        return await self._ask_and_note(request, notes, is_whole=is_second, changed={**changed, rule.field: rule.value})
+
+    def _keep_tried(self, model: str, reader: ChatCompletionReply) -> None:
+        """What was changed because of a refusal within the answer has helped."""
+        for index, note in enumerate(reader.notes):
+            if reader.tried is not None and note.attempt and note.field == reader.tried.field and not note.is_kept:
+                self._keep_change(model, reader.notes, index)
 
     async def _ask_on(self, request: ModelRequest, reader: ReplyReader[Any]) -> HttpReply | None:
         """An answer without anything in it may have lost its calls in the stream: it is asked for once more, in one piece. That
@@ -101,7 +121,7 @@ class Chat(HttpProvider):
             reply = await self._ask_and_note(request, reader.notes, is_whole=True)
         except ProviderError:
             return None
-        reader.restart()
+        reader.restart(is_second=True)
         return reply
 
 

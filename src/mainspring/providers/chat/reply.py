@@ -10,6 +10,7 @@ from mainspring.core.events import Finish
 from mainspring.core.items import Json, Usage
 from mainspring.providers.chat.request import name_origin
 from mainspring.providers.json_text import json_text
+from mainspring.providers.profiles import RefusalRule
 from mainspring.providers.reply import NULL, EventSplitter, ReplyReader, read_counts
 from mainspring.providers.transcript import seal
 from mainspring.providers.turn import Index, TurnBuilder
@@ -21,11 +22,10 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
     chunk_name = "Chat Completions chunk"
     may_be_whole = True
     _spent: Usage | None = None
-
-    @property
-    def is_second(self) -> bool:
-        """The answer follows one that had nothing in it."""
-        return self._spent is not None
+    is_second = False
+    """The answer follows one that had nothing in it."""
+    tried: RefusalRule | None = None
+    """What was changed because the answer before this one was a refusal."""
 
     @property
     def has_calls(self) -> bool:
@@ -44,8 +44,9 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
         """The answer is complete, and there is nothing in it."""
         return self._finish == "stop" and self._turn.is_silent and not self._turn.has_answer
 
-    def restart(self) -> None:
+    def restart(self, *, tried: RefusalRule | None = None, is_second: bool = False) -> None:
         """Waits for another answer instead of this one."""
+        self.tried, self.is_second = tried, is_second
         self._spent, self._chunks = self._usage or Usage(), EventSplitter()
         self._finish, self.is_over = None, False
 
