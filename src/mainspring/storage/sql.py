@@ -2,7 +2,7 @@
 
 What such a function may ask of a connection is `SqlConnection`. Its statements have `?` or `:name` for values, and keep to what
 both understand: `ON CONFLICT` rather than `OR IGNORE`, `DOUBLE PRECISION` rather than `REAL`. On a server `INDEXED BY` is left
-out. What differs is given twice: the tables, and whatever a caller chooses by `Schemas`.
+out. The tables are given twice: as a `Schema` for a file, and as `ServerTables` for a server.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

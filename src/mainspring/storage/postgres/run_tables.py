@@ -7,7 +7,7 @@ PostgreSQL indexes no long text and keeps no NUL in a text. So what is looked up
 from hashlib import sha256
 from typing import Final
 
-from mainspring.storage.postgres.server import Schema
+from mainspring.storage.sql import ServerTables
 
 _MIGRATIONS: Final = (
     """
@@ -94,7 +94,7 @@ _MIGRATIONS: Final = (
     # Which runs somebody follows, and until when.
     "CREATE TABLE mainspring_followed (key BYTEA PRIMARY KEY, until TIMESTAMPTZ NOT NULL)",
 )
-RUNS: Final = Schema(
+RUNS: Final = ServerTables(
     name="runs",
     migrations=_MIGRATIONS,
     tables=(

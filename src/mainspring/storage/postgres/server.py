@@ -18,10 +18,10 @@ from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg  # type: ignore[import-untyped]
-from msgspec import Struct
 
 from mainspring.core.errors import MainspringError, StoreError
 from mainspring.storage.location import Location
+from mainspring.storage.sql import ServerTables
 
 log = getLogger(__name__)
 
@@ -56,14 +56,6 @@ Connection = Any
 Row = Any
 
 
-class Schema(Struct, frozen=True):
-    """One kind of content: its migrations, each a script, and its tables."""
-
-    name: str
-    migrations: tuple[str, ...]
-    tables: tuple[str, ...]
-
-
 def is_lost(error: BaseException) -> bool:
     """Whether the connection is gone or of no use, so that another one may do better."""
     return isinstance(error, _LOST) and not isinstance(error, ssl.SSLError | asyncpg.ClientConfigurationError)
@@ -88,7 +80,7 @@ class Server:
         self._turns = Semaphore(MOST_READERS)
         self.is_open = False
 
-    async def open(self, schema: Schema) -> None:
+    async def open(self, schema: ServerTables) -> None:
         """Checks that the server can be used, and migrates. Raises `StoreError` that says what to do."""
         self.is_open, self._turns = True, Semaphore(MOST_READERS)
         try:
@@ -213,7 +205,7 @@ class Server:
         return StoreError(f"this cannot be written or read ({type(error).__name__}: {error})")
 
 
-async def _migrate(connection: Connection, schema: Schema, name: str) -> None:
+async def _migrate(connection: Connection, schema: ServerTables, name: str) -> None:
     """Applies what is missing. Whoever finds nothing missing needs no right to make tables."""
     known = len(schema.migrations)
     try:
@@ -233,7 +225,7 @@ async def _migrate(connection: Connection, schema: Schema, name: str) -> None:
         )
 
 
-async def _apply(connection: Connection, schema: Schema, name: str) -> None:
+async def _apply(connection: Connection, schema: ServerTables, name: str) -> None:
     known = len(schema.migrations)
     version = await connection.fetchval("SELECT version FROM mainspring_schemas WHERE name = $1", schema.name) or 0
     if version > known:

@@ -20,7 +20,7 @@ from mainspring.core.errors import MainspringError
 from mainspring.storage.location import Location
 from mainspring.storage.postgres import server as server_module
 from mainspring.storage.postgres.run_tables import escape, unescape
-from mainspring.storage.postgres.server import Connection, Schema, Server, is_lost
+from mainspring.storage.postgres.server import Connection, Server, is_lost
 from mainspring.storage.sql import ServerTables, Values
 from mainspring.storage.sqlite import Worker
 
@@ -89,7 +89,7 @@ class PostgresDatabase(Worker[PostgresConnection]):
     def __init__(self, location: Location, tables: ServerTables, name: str) -> None:
         super().__init__(name)
         self._server = Server(location)
-        self._schema = Schema(tables.name, tables.migrations, tables.tables)
+        self._tables = tables
 
     @contextmanager
     def connect(self) -> Iterator[PostgresConnection]:
@@ -97,7 +97,7 @@ class PostgresDatabase(Worker[PostgresConnection]):
         try:
             connection = loop.run_until_complete(self._connect())
             try:
-                yield PostgresConnection(loop, connection, self._schema.tables)
+                yield PostgresConnection(loop, connection, self._tables.tables)
             finally:
                 connection.terminate()
                 # Lets the transport say goodbye.
@@ -109,7 +109,7 @@ class PostgresDatabase(Worker[PostgresConnection]):
         until = monotonic() + server_module.PATIENCE_SECONDS
         while True:
             try:
-                await self._server.open(self._schema)
+                await self._server.open(self._tables)
                 return self._server.take()
             except MainspringError as error:
                 # What is wrong at the start is for a person to mend; later it may be a restart.
