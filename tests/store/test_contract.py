@@ -15,6 +15,7 @@ from mainspring.core.response import Response
 from mainspring.core.spec import Conversation, RunSpec
 from mainspring.ports import PAGE_BYTES, Document, Filter, Note, Segment, Snapshot, Store, StoredRun
 from mainspring.storage.memory_runs import MemoryStore
+from mainspring.storage.segment import RECORD_BYTES
 
 AnyStore = Store
 
@@ -381,6 +382,8 @@ async def test_what_must_be_read_is_measured_before(store: Store) -> None:
     if store.is_durable:
         assert await store.measure_history("b") > await store.measure_history("a") > 0
         assert await store.measure_run("a") > 0
+        await store.append("c", [*begin("c"), *say(1, *"x" * 100)])
+        assert await store.measure_run("c") > 100 * RECORD_BYTES, "a record takes more memory than its text takes in the store"
         assert await store.measure_history("b", tenant="acme") == 0
 
 

@@ -27,7 +27,7 @@ from mainspring.storage.postgres.run_tables import RUNS, escape, make_key, unesc
 from mainspring.storage.postgres.server import Connection, Row, Server
 from mainspring.storage.postgres.writer import Undone, Writer
 from mainspring.storage.run_rows import MOST_HOLDING_BYTES, PRUNED_AT_ONCE
-from mainspring.storage.segment import collect_item_ids, not_ended, not_found, pick_items
+from mainspring.storage.segment import RECORD_BYTES, collect_item_ids, not_ended, not_found, pick_items
 
 _RUN = "SELECT id, status, created_at, parent, model, background, response, tenant, conversation FROM mainspring_runs"
 # How large a response is, is known without reading it.
@@ -69,8 +69,9 @@ _LINKED_BYTES = f"""
     {_LINKED}
     SELECT octet_length(run.entries), run.tenant, run.conversation FROM links JOIN mainspring_runs run USING (number)
 """
-_RUN_BYTES = """
-    SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM mainspring_segments
+# A record takes more room in memory than in the database.
+_RUN_BYTES = f"""
+    SELECT coalesce(sum(octet_length(body) + {RECORD_BYTES} * (last - first + 1)), 0)::bigint FROM mainspring_segments
     WHERE run = (SELECT number FROM mainspring_runs WHERE key = $1)
 """
 _DOCUMENT_BYTES = "SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM mainspring_documents WHERE folder = $1"
