@@ -7,11 +7,11 @@ from typing import NamedTuple, Self, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.core.conversation_items import ITEM, build_history
+from mainspring.core.conversation_items import ITEM
 from mainspring.core.errors import MainspringError, StoreError
 from mainspring.core.events import Recorded
 from mainspring.core.history import Entry
-from mainspring.core.items import Item, decode
+from mainspring.core.items import Item
 from mainspring.ports import EVERY_RUN, Document, Filter, Link, Note, Page, Segment, Snapshot, StoredRun
 from mainspring.storage.audit_chain import chain_notes
 from mainspring.storage.follow import follow_log
@@ -23,6 +23,7 @@ from mainspring.storage.segment import (
     not_ended,
     not_found,
     pick_items,
+    read_conversation,
 )
 
 N = TypeVar("N", Document, Link)
@@ -120,8 +121,7 @@ class MemoryStore:
         if (conversation := run.conversation) is None:
             return ()
         items = await self.documents(ITEM, tenant=run.tenant, parent=conversation.id)
-        known = [decode(item.body, Item) for item in items if item.number <= conversation.upto]
-        return build_history(known, conversation.waiting).entries
+        return read_conversation([item for item in items if item.number <= conversation.upto], conversation)
 
     async def measure_history(self, run_id: str, *, tenant: str | None = None) -> int:
         return 0

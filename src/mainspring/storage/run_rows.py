@@ -3,15 +3,25 @@
 import sqlite3
 from collections.abc import Sequence
 
-from mainspring.core.conversation_items import ITEM, build_history
-from mainspring.core.errors import InvalidRequest
+from mainspring.core.conversation_items import ITEM
 from mainspring.core.events import Recorded, Status, decode_log
 from mainspring.core.history import Entry
 from mainspring.core.items import Item, decode
 from mainspring.core.spec import Conversation
 from mainspring.ports import PAGE_BYTES, Document, Filter, Link, Note, Page, StoredRun
 from mainspring.storage.run_appender import SEQ_BITS, put_document
-from mainspring.storage.segment import RECORD_BYTES, collect_item_ids, decode_response, not_ended, not_found, pick_items
+from mainspring.storage.segment import (
+    PRUNED_AT_ONCE,
+    RECORD_BYTES,
+    LinkRow,
+    check_holding,
+    collect_item_ids,
+    decode_response,
+    not_found,
+    order_links,
+    pick_items,
+    read_conversation,
+)
 from mainspring.storage.sqlite import Migration, Schema
 
 # A conversation is JSON in a blob, and not every SQLite reads JSON from blobs.
@@ -129,8 +139,6 @@ EVENTS = f"""
 HOLDING = """
     SELECT entries FROM items JOIN runs ON number = run WHERE items.id = ? AND tenant = ? ORDER BY run DESC LIMIT 1
 """
-MOST_HOLDING_BYTES = 256 * 1024 * 1024
-PRUNED_AT_ONCE = 200
 # UNION, not UNION ALL: a link that has been followed is not followed again.
 _LINKED = """
     WITH RECURSIVE links (id, parent) AS (
@@ -188,30 +196,21 @@ def find_items(connection: sqlite3.Connection, ids: Sequence[str], tenant: str) 
         if id not in found:
             for [entries] in connection.execute(HOLDING, (id, tenant)):
                 size += len(entries)
-                if size > MOST_HOLDING_BYTES:
-                    message = (
-                        f"the responses that hold these {len(ids)} items have more than {MOST_HOLDING_BYTES} bytes; name fewer"
-                    )
-                    raise InvalidRequest(message, param="input", code="string_above_max_length")
+                check_holding(size, len(ids))
                 found |= pick_items(ids, [decode(entries, list[Entry])])
     return found
 
 
 def load_history(connection: sqlite3.Connection, run_id: str, tenant: str | None) -> list[Entry]:
-    links = {id: rest for id, *rest in connection.execute(LINKS, (run_id, tenant))}
-    found: list[Sequence[Entry]] = []
-    wanted: str | None = run_id
-    while wanted is not None:
-        if wanted not in links:
-            raise not_found(wanted)
-        parent, entries, owner, conversation = links.pop(wanted)
-        if entries is None:
-            raise not_ended(wanted)
-        found.append(decode(entries, list[Entry]))
+    links: dict[str, LinkRow] = {row[0]: row[1:] for row in connection.execute(LINKS, (run_id, tenant))}
+    found: list[Entry] = []
+    for entries, owner, conversation in order_links(run_id, links):
         if conversation is not None:
-            found.append(_read_conversation(connection, owner, decode(conversation, Conversation)))
-        wanted = parent
-    return [entry for entries in reversed(found) for entry in entries]
+            upto = conversation.upto + 1
+            items = list_documents(connection, ITEM, owner, conversation.id, upto, None, newest_first=True)
+            found += read_conversation(reversed(items), conversation)
+        found += entries
+    return found
 
 
 def measure_history(connection: sqlite3.Connection, run_id: str, tenant: str | None) -> int:
@@ -230,12 +229,6 @@ def measure_run(connection: sqlite3.Connection, run_id: str) -> int:
 
 def measure_documents(connection: sqlite3.Connection, kind: str, tenant: str, parent: str) -> int:
     return int(connection.execute(DOCUMENT_BYTES, (tenant, parent, kind)).fetchone()[0])
-
-
-def _read_conversation(connection: sqlite3.Connection, tenant: str, conversation: Conversation) -> Sequence[Entry]:
-    """What a run found in its conversation."""
-    items = list_documents(connection, ITEM, tenant, conversation.id, conversation.upto + 1, None, newest_first=True)
-    return build_history([decode(item.body, Item) for item in reversed(items)], conversation.waiting).entries
 
 
 def list_runs(connection: sqlite3.Connection, limit: int, after: str | None, newest_first: bool, only: Filter) -> Page:

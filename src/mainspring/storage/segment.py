@@ -1,22 +1,27 @@
 """What a segment of a log means to every store, and the errors that all of them give."""
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.core.compact_json import omit_usual
+from mainspring.core.conversation_items import build_history
 from mainspring.core.drafts import item_id
-from mainspring.core.errors import NotFound, Superseded
+from mainspring.core.errors import InvalidRequest, NotFound, Superseded
 from mainspring.core.events import Recorded, RunEnded, RunStarted, Status
 from mainspring.core.history import Entry
 from mainspring.core.items import Item, decode, encode
 from mainspring.core.response import Response
-from mainspring.ports import Segment, Snapshot, StoredRun
+from mainspring.core.spec import Conversation
+from mainspring.ports import Document, Segment, Snapshot, StoredRun
 
 RECORD_BYTES: Final = 256
 """About what a record takes in memory beside its text."""
+MOST_HOLDING_BYTES: Final = 256 * 1024 * 1024
+"""What the runs may have together that are read to find items by their ids."""
+PRUNED_AT_ONCE: Final = 200
 
 
 class Ending(Struct, frozen=True):
@@ -42,6 +47,40 @@ def find_ending(segment: Segment) -> Ending | None:
         case Snapshot() as snapshot, Recorded(_, at, RunEnded(status)):
             return Ending(status, at, snapshot)
     return None
+
+
+class HistoryLink(NamedTuple):
+    """What one run adds to the history of those that continue it."""
+
+    entries: list[Entry]
+    tenant: str
+    conversation: Conversation | None
+
+
+LinkRow = tuple[str | None, bytes | None, str, bytes | None]
+"""The parent, entries, tenant and conversation of a run, as a database has them."""
+
+
+def order_links(run_id: str, rows: dict[str, LinkRow]) -> list[HistoryLink]:
+    """The chain of runs that ends with this one, oldest first. Raises `NotFound` if one is missing, comes again or has not
+    ended."""
+    chain: list[HistoryLink] = []
+    wanted: str | None = run_id
+    while wanted is not None:
+        if wanted not in rows:
+            raise not_found(wanted)
+        parent, entries, tenant, conversation = rows.pop(wanted)
+        if entries is None:
+            raise not_ended(wanted)
+        shared = None if conversation is None else decode(conversation, Conversation)
+        chain.append(HistoryLink(decode(entries, list[Entry]), tenant, shared))
+        wanted = parent
+    return chain[::-1]
+
+
+def read_conversation(items: Iterable[Document], conversation: Conversation) -> Sequence[Entry]:
+    """What a run found in its conversation: these items, oldest first."""
+    return build_history([decode(item.body, Item) for item in items], conversation.waiting).entries
 
 
 def encode_response(snapshot: Snapshot) -> bytes:
@@ -84,6 +123,13 @@ def not_found(run_id: str, param: str | None = None) -> NotFound:
 
 def not_ended(run_id: str) -> NotFound:
     return NotFound(f"run `{run_id}` has not ended; it can be continued when it has")
+
+
+def check_holding(size: int, count: int) -> None:
+    """Raises `InvalidRequest` if the runs that hold `count` items are too large to be read."""
+    if size > MOST_HOLDING_BYTES:
+        told = f"the responses that hold these {count} items have more than {MOST_HOLDING_BYTES} bytes; name fewer"
+        raise InvalidRequest(told, param="input", code="string_above_max_length")
 
 
 def collect_item_ids(entries: Iterable[Entry]) -> set[str]:

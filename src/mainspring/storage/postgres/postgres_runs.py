@@ -11,8 +11,8 @@ from typing import Any, Self
 
 from anyio import Lock
 
-from mainspring.core.conversation_items import ITEM, build_history
-from mainspring.core.errors import InvalidRequest, MainspringError, Malformed
+from mainspring.core.conversation_items import ITEM
+from mainspring.core.errors import MainspringError, Malformed
 from mainspring.core.events import Recorded, decode_log
 from mainspring.core.history import Entry
 from mainspring.core.items import Item, decode
@@ -26,8 +26,17 @@ from mainspring.storage.postgres.listener import Listener
 from mainspring.storage.postgres.run_tables import RUNS, escape, make_key, unescape
 from mainspring.storage.postgres.server import Connection, Row, Server
 from mainspring.storage.postgres.writer import Undone, Writer
-from mainspring.storage.run_rows import MOST_HOLDING_BYTES, PRUNED_AT_ONCE
-from mainspring.storage.segment import RECORD_BYTES, collect_item_ids, not_ended, not_found, pick_items
+from mainspring.storage.segment import (
+    PRUNED_AT_ONCE,
+    RECORD_BYTES,
+    LinkRow,
+    check_holding,
+    collect_item_ids,
+    not_found,
+    order_links,
+    pick_items,
+    read_conversation,
+)
 
 _RUN = "SELECT id, status, created_at, parent, model, background, response, tenant, conversation FROM mainspring_runs"
 # How large a response is, is known without reading it.
@@ -174,34 +183,25 @@ class PostgresStore:
     async def items(self, ids: Sequence[str], *, tenant: str = "") -> dict[str, Item]:
         """Of several runs that hold an item, the newest has the last word. Raises `InvalidRequest` if too much must be read."""
         found = await self._fetch(_HOLDING, [make_key(id) for id in set(ids)], escape(tenant))
-        if sum([size for _, size in found]) > MOST_HOLDING_BYTES:
-            told = f"the responses that hold these {len(ids)} items have more than {MOST_HOLDING_BYTES} bytes; name fewer"
-            raise InvalidRequest(told, param="input", code="string_above_max_length")
+        check_holding(sum([size for _, size in found]), len(ids))
         query = "SELECT entries FROM mainspring_runs WHERE number = ANY($1::bigint[]) ORDER BY number"
         rows = await self._fetch(query, [number for number, _ in found]) if found else ()
         return pick_items(ids, [decode(entries, list[Entry]) for [entries] in rows])
 
     async def history(self, run_id: str, *, tenant: str | None = None) -> list[Entry]:
         rows = await self._fetch(_LINKS, make_key(run_id), None if tenant is None else escape(tenant))
-        links = {unescape(id): rest for id, *rest in rows}
-        found: list[Sequence[Entry]] = []
-        wanted: str | None = run_id
-        while wanted is not None:
-            if wanted not in links:
-                raise not_found(wanted)
-            parent, entries, owner, conversation = links.pop(wanted)
-            if entries is None:
-                raise not_ended(wanted)
-            found.append(decode(entries, list[Entry]))
+        links: dict[str, LinkRow] = {
+            unescape(id): (None if parent is None else unescape(parent), entries, unescape(owner), conversation)
+            for id, parent, entries, owner, conversation in rows
+        }
+        found: list[Entry] = []
+        for known, owner, conversation in order_links(run_id, links):
             if conversation is not None:
-                found.append(await self._read_conversation(unescape(owner), decode(conversation, Conversation)))
-            wanted = None if parent is None else unescape(parent)
-        return [entry for entries in reversed(found) for entry in entries]
-
-    async def _read_conversation(self, tenant: str, conversation: Conversation) -> Sequence[Entry]:
-        """What a run found in its conversation."""
-        items = await self.documents(ITEM, tenant=tenant, parent=conversation.id, after=conversation.upto + 1, newest_first=True)
-        return build_history([decode(item.body, Item) for item in reversed(items)], conversation.waiting).entries
+                upto = conversation.upto + 1
+                items = await self.documents(ITEM, tenant=owner, parent=conversation.id, after=upto, newest_first=True)
+                found += read_conversation(reversed(items), conversation)
+            found += known
+        return found
 
     async def measure_history(self, run_id: str, *, tenant: str | None = None) -> int:
         rows = await self._fetch(_LINKED_BYTES, make_key(run_id), None if tenant is None else escape(tenant))
