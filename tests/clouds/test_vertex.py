@@ -328,7 +328,6 @@ async def test_models_of_both_publishers_are_listed(stand: Stand, tmp_path: Path
         ProviderSettings(kind="vertex"),
         ProviderSettings(kind="vertex", project="a/../b"),
         ProviderSettings(kind="vertex", project="a", region="evil.example/x"),
-        ProviderSettings(kind="vertex", project="a", credentials_file="/nowhere.json"),
         ProviderSettings(kind="gemini", project="a"),
     ],
 )
@@ -336,6 +335,21 @@ def test_settings_that_cannot_work_are_refused(backend: ProviderSettings, tmp_pa
     with pytest.raises(InvalidRequest) as caught:
         make_provider("gcp", backend, {"HOME": str(tmp_path)})
     assert caught.value.param == "providers"
+
+
+@pytest.mark.parametrize("lines", [(), ('project = "our-project"',)], ids=["project of the file", "project set"])
+async def test_credentials_that_cannot_be_read_cost_only_the_models_that_need_them(
+    stand: Stand, tmp_path: Path, lines: tuple[str, ...]
+) -> None:
+    (tmp_path / "script.json").write_text('{"turns": [{"say": "It is noon."}]}')
+    other = '[providers.other]\nkind = "scripted"\nmodel = "script.json"\n'
+    site = Site(tmp_path, settings(stand, 'credentials_file = "missing.json"', *lines) + other, {})
+    async with site.serve() as client:
+        assert (await ask(client, "other")).output_text == "It is noon."
+        with pytest.raises(openai.InternalServerError, match=r"missing\.json") as caught:
+            await ask(client, f"gcp/{GEMINI}")
+    assert caught.value.code == "provider_unauthorized"
+    assert "credentials_file" in caught.value.message
 
 
 @pytest.mark.parametrize(

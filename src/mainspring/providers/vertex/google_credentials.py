@@ -53,7 +53,7 @@ class CredentialsFile(Struct, frozen=True):
 
 
 def read_credentials(environment: Mapping[str, str], path: str | None) -> CredentialsFile | None:
-    """The credentials file in force, None if there is none. Raises `InvalidRequest` for one that cannot be read."""
+    """The credentials file in force, None if there is none. Raises `Unauthorized` for one that cannot be read."""
     usual = Path(environment.get("HOME") or "~").expanduser() / ".config/gcloud/application_default_credentials.json"
     named = path or environment.get("GOOGLE_APPLICATION_CREDENTIALS")
     if named is None and not usual.exists():
@@ -64,7 +64,17 @@ def read_credentials(environment: Mapping[str, str], path: str | None) -> Creden
     except (OSError, ValueError) as error:
         # A part of the file in a message might be a part of the key.
         why = error.strerror if isinstance(error, OSError) else "it is no credentials file"
-        raise InvalidRequest(f"the credentials in `{file}` cannot be read: {why}", param="providers") from error
+        advice = "correct `credentials_file` or GOOGLE_APPLICATION_CREDENTIALS, and start again"
+        raise Unauthorized(f"no credentials: `{file}` cannot be read: {why}; {advice}") from error
+
+
+def lack_credentials(error: Unauthorized) -> Fetch:
+    """Stands for credentials that cannot be read: whoever needs them is told why, and other backends go on."""
+
+    async def fetch() -> Expiring[str]:
+        raise Unauthorized(error.message)
+
+    return fetch
 
 
 def make_source(environment: Mapping[str, str], file: CredentialsFile | None) -> Fetch:

@@ -5,6 +5,7 @@ Both speak as they do at home, through the adapters of their own formats. A mode
 
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from logging import getLogger
 from typing import ClassVar, Unpack
 from urllib.parse import quote
 
@@ -23,7 +24,9 @@ from mainspring.providers.gemini.request import build_body, name_resource
 from mainspring.providers.http_client import HttpReply
 from mainspring.providers.http_provider import HttpOptions
 from mainspring.providers.json_text import encode_body
-from mainspring.providers.vertex.google_credentials import make_source, read_credentials
+from mainspring.providers.vertex.google_credentials import lack_credentials, make_source, read_credentials
+
+log = getLogger(__name__)
 
 VERSION = "vertex-2023-10-16"
 
@@ -46,14 +49,20 @@ def make_vertex(
         )
     if options.get("api_key"):
         return Vertex(base_url or _find_host("global"), "v1", **options)
-    file = read_credentials(environment, credentials_file)
-    found = project or environment.get("GOOGLE_CLOUD_PROJECT") or (file and (file.project_id or file.quota_project_id))
+    found, file = project or environment.get("GOOGLE_CLOUD_PROJECT"), None
+    try:
+        file = read_credentials(environment, credentials_file)
+        source = make_source(environment, file)
+        found = found or (None if file is None else file.project_id or file.quota_project_id)
+    except Unauthorized as error:
+        log.warning("%s: %s", options.get("name") or "vertex", error.message)
+        source, found = lack_credentials(error), found or "unknown"
     if not found or not _PROJECT.fullmatch(found):
         advice = "set `project` or GOOGLE_CLOUD_PROJECT, or a key of express mode by `key_env`"
         raise InvalidRequest(f"a backend of kind `vertex` needs a project; {advice}", param="providers")
     # Whose quota counts, for credentials that belong to no project.
     billed = {"x-goog-user-project": file.quota_project_id or found} if file and file.type == "authorized_user" else {}
-    options["signer"] = BearerSigner(make_source(environment, file), billed)
+    options["signer"] = BearerSigner(source, billed)
     return Vertex(base_url or _find_host(place), f"v1/projects/{found}/locations/{place}", **options)
 
 
