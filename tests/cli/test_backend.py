@@ -91,5 +91,5 @@ async def test_a_key_that_is_not_accepted_fails_the_run_and_stays_secret(shell: 
             shell.command((*arguments, "--api-key", KEY)), cwd=shell.folder, env=shell.environment(), check=False
         )
     assert done.returncode == 1
-    assert b"Check the key in OPENAI_API_KEY or --api-key\n" in done.stderr
+    assert b" Correct the credentials (--api-key, the vendor's variables, or `key_env` in the settings)\n" in done.stderr
     assert KEY.encode() not in done.stdout + done.stderr

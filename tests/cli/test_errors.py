@@ -152,7 +152,7 @@ def test_a_backend_that_does_not_answer_fails_the_run_and_says_what_to_do(shell:
     assert result.code == 1
     assert "failed (provider_error) · 1 turn" in result.out
     assert result.err.startswith("mainspring: failed: no server answers at http://127.0.0.1:9/v1")
-    assert result.err.endswith(" Start the backend or correct --base-url, then run it again\n")
+    assert result.err.endswith(" Start the backend, or correct --base-url or `base_url` in the settings, then run it again\n")
 
 
 def test_a_script_that_does_not_fit_fails_the_run_in_one_line(shell: Shell) -> None:

@@ -218,6 +218,22 @@ async def test_a_refused_client_is_told_what_to_check_and_no_secret_is_shown(sta
     assert SECRET not in caught.value.message + shown
 
 
+@pytest.mark.parametrize("has_key", [True, False])
+async def test_a_refused_request_names_the_credentials_that_azure_has(stand: Stand, tmp_path: Path, has_key: bool) -> None:
+    stand.on("/tenant-1/", lambda _: whole({"access_token": "a-token-0123456789", "expires_in": 3600}))
+    stand.on("/openai/", lambda _: whole({"error": {"code": "PermissionDenied", "message": "Access denied."}}, 403))
+    env = {**ENTRA, "AZURE_CLIENT_SECRET": SECRET, "AZURE_AUTHORITY_HOST": stand.url}
+    site = Site(tmp_path, settings(stand), {"AZURE_OPENAI_API_KEY": "key-0123456789"} if has_key else env)
+    async with site.serve() as client:
+        with pytest.raises(openai.InternalServerError) as caught:
+            await ask(client, "work/our-gpt")
+    assert caught.value.code == "provider_unauthorized"
+    assert ("AZURE_OPENAI_API_KEY" in caught.value.message) is has_key
+    assert ("API key" in caught.value.message) is has_key
+    shown = await to_thread.run_sync(lambda: site.run("run", "Hello", "--model", "work/our-gpt"))
+    assert " OPENAI_API_KEY" not in shown
+
+
 async def test_a_refused_prompt_says_which_filter_stopped_it(stand: Stand, tmp_path: Path) -> None:
     found = {**SAFE, "violence": {"filtered": True, "severity": "medium"}, "jailbreak": {"filtered": True, "detected": True}}
     inner = {"code": "ResponsibleAIPolicyViolation", "content_filter_result": found}

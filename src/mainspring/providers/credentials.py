@@ -122,6 +122,7 @@ async def fetch_credential(
         f"{parts.scheme}://{parts.netloc}",
         headers={**(FORM if form else {}), **(headers or {})},
         timeout=FETCH_SECONDS,
+        credential="credentials",
         # What is asked in the clear is near, and its answer is for no proxy to see.
         proxy="" if parts.scheme == "http" else None,
     )

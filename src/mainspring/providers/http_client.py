@@ -38,8 +38,8 @@ MOST_ENDPOINTS = 64
 class Http:
     """A backend's address and how to talk to it. `timeout` is how long it may stay silent, before and within an answer.
 
-    The client is made at the first request, and again if one follows `close`; `proxy` and `ca_file` are its. Raises
-    `InvalidRequest` for an address or a header that can never work.
+    The client is made at the first request, and again if one follows `close`; `proxy` and `ca_file` are its.
+    `credential` is what to check when it is not accepted. Raises `InvalidRequest` for an address or a header that can never work.
     """
 
     def __init__(
@@ -53,10 +53,11 @@ class Http:
         signer: RequestSigner | None = None,
         proxy: str | None = None,
         ca_file: str | None = None,
+        credential: str = "API key",
     ) -> None:
         address = _address(base_url)
         self._tape = tape
-        self._signer = signer
+        self._signer, self._credential = signer, credential if signer is None else "credentials"
         self._base = address.with_user(None)
         self._headers = _headers(address, api_key, headers or {})
         self._secrets = _secrets(address, api_key, headers or {})
@@ -183,7 +184,7 @@ class Http:
             return Misconfigured(f"{reply.url} redirects to {shorten_line(target)}; set the base URL to match")
         said, wait = parse_complaint(await reply.beginning(), self.redact), parse_retry_after(response.headers)
         what = f"{reply.url} answered HTTP {response.status}"
-        return build_error(response.status, said, what, said.wait if wait is None else wait)
+        return build_error(response.status, said, what, said.wait if wait is None else wait, self._credential)
 
 
 class HttpReply:

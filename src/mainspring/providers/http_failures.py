@@ -68,15 +68,17 @@ def parse_complaint(data: bytes, redact: Callable[[str], str] = redact_text) -> 
     return Complaint(shorten_line(redact((message or text)[:COMPLAINT_CHARS])), tuple(map(redact, said)), wait)
 
 
-def build_error(status: int, said: Complaint, what: str, retry_after: float | None = None) -> ProviderError:
-    """The error that an HTTP status means. `what` opens the message: who did what."""
+def build_error(
+    status: int, said: Complaint, what: str, retry_after: float | None = None, credential: str = "API key"
+) -> ProviderError:
+    """The error that an HTTP status means. `what` opens the message: who did what. `credential` is what was sent as one."""
     what = f"{what}: {said.message}" if said.message else what
     match status:
         case 429:
             when = "later" if retry_after is None else f"in {retry_after:g} s"
             return RateLimited(f"{what}; try again {when}", retry_after=retry_after)
         case _ if status in (401, 402, 403) or (status == 400 and _BAD_KEY.search(said.message)):
-            return Unauthorized(f"{what}; check the API key{' and the account' if status == 402 else ''}")
+            return Unauthorized(f"{what}; check the {credential}{' and the account' if status == 402 else ''}")
         case _ if _OVERFLOW.search(" ".join((said.message, *said.codes))):
             return ContextOverflow(f"{what}; shorten the conversation or choose a model with a larger context")
         case _ if status in (400, 404) and _NO_MODEL.search(" ".join((said.message, *said.codes))):

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from mainspring.core.errors import InvalidRequest
+from mainspring.core.errors import InvalidRequest, Unauthorized
 from mainspring.core.items import Json
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelInfo, Provider
@@ -57,12 +57,18 @@ class AzureDoor(HttpProvider):
         super().__init__(f"{base}/openai/v1" if version is None else f"{base}/openai?api-version={version}", **options)
         self._deployments = deployments
         self._is_dated = api_version is not None
+        by_key = "it is that of this resource: `key_env`, or AZURE_OPENAI_API_KEY"
+        by_token = "the identity has the role `Cognitive Services OpenAI User` for the resource"
+        self._advice = f"check that {by_token if options.get('signer') else by_key}"
 
     async def _post(self, path: str, body: Json, query: Mapping[str, str] | None = None) -> HttpReply:
         told = self._name_deployment(body)
         if self._is_dated and path.startswith("chat/"):
             path = f"deployments/{quote(told['model'], safe='')}/{path}"
-        return await super()._post(path, told, query)
+        try:
+            return await super()._post(path, told, query)
+        except Unauthorized as error:
+            raise Unauthorized(f"{error.message}; {self._advice}") from error
 
     async def _count_tokens(self, path: str, body: Json) -> int:
         return await super()._count_tokens(path, self._name_deployment(body))
