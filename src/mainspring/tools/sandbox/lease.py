@@ -33,7 +33,24 @@ LOOK_EVERY = 0.5
 SURPLUS_BYTES, SURPLUS_ENTRIES = 256 * MEGABYTE, 10_000
 
 
-class LocalLease:
+class WaitingLease(SandboxLease):
+    """A lease that can also wait for a program."""
+
+    async def execute(
+        self,
+        program: str | Sequence[str],
+        *,
+        language: Language = "python",
+        timeout: float | None = None,  # noqa: ASYNC109 - it ends the program, not the awaiting task
+        stdin: bytes = b"",
+    ) -> ProgramResult:
+        """`run`, waited for to its end, with the files that it has changed."""
+        before = await self.list()
+        gathered = await gather_output(self.run(program, language=language, timeout=timeout, stdin=stdin))
+        return replace(gathered, files=list_changes(before, await self.list()))
+
+
+class LocalLease(WaitingLease):
     """See `ports.SandboxLease`. `remove` returns when whoever lent the slot out has removed it."""
 
     def __init__(self, slot: Slot, remove: Callable[[Slot], Coroutine[None, None, None]]) -> None:
@@ -45,7 +62,7 @@ class LocalLease:
         program: str | Sequence[str],
         *,
         language: Language = "python",
-        timeout: float | None = None,  # noqa: ASYNC109 - it ends the program, not the awaiting task
+        timeout: float | None = None,  # noqa: ASYNC109 - likewise
         stdin: bytes = b"",
     ) -> AsyncGenerator[OutputChunk | ProgramExit, None]:
         known = find_languages(self._slot.backend.python)
@@ -59,16 +76,6 @@ class LocalLease:
                         yield part.exit if isinstance(part, WorkerExit) else part
             finally:
                 jail.end()
-
-    async def execute(
-        self,
-        program: str | Sequence[str],
-        *,
-        language: Language = "python",
-        timeout: float | None = None,  # noqa: ASYNC109 - likewise
-        stdin: bytes = b"",
-    ) -> ProgramResult:
-        return await execute_program(self, program, language=language, timeout=timeout, stdin=stdin)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator["LocalSession"]:
@@ -177,20 +184,6 @@ async def run_order(
                 yield part
     finally:
         looking.cancel()
-
-
-async def execute_program(
-    lease: SandboxLease,
-    program: str | Sequence[str],
-    *,
-    language: Language = "python",
-    timeout: float | None = None,  # noqa: ASYNC109 - likewise
-    stdin: bytes = b"",
-) -> ProgramResult:
-    """`run`, waited for to its end, with the files that it has changed."""
-    before = await lease.list()
-    gathered = await gather_output(lease.run(program, language=language, timeout=timeout, stdin=stdin))
-    return replace(gathered, files=list_changes(before, await lease.list()))
 
 
 async def gather_output(

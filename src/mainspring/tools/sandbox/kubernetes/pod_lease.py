@@ -34,7 +34,7 @@ from mainspring.core.sandbox import (
 from mainspring.tools.safe_read import clean_path, explain_errors
 from mainspring.tools.sandbox.backend import WORKER, build_process_limits
 from mainspring.tools.sandbox.jail import WorkerExit, WorkerOrder, encode_order, parse_answer, read_exit
-from mainspring.tools.sandbox.lease import build_order, execute_program, gather_output, list_changes
+from mainspring.tools.sandbox.lease import WaitingLease, build_order, gather_output, list_changes
 from mainspring.tools.sandbox.workspace_files import DEEPEST, PLACE
 
 AGENT: Final = Path(__file__).with_name("pod_agent.py").read_bytes()
@@ -130,7 +130,7 @@ class PodConnection:
 Connect = Callable[[Held], Awaitable[PodConnection]]
 
 
-class PodLease:
+class PodLease(WaitingLease):
     """See `ports.SandboxLease`. `connect` opens a connection, `remove` returns when the pod is gone."""
 
     def __init__(self, held: Held, limits: SandboxLimits, connect: Connect, remove: Callable[[Held], Awaitable[None]]) -> None:
@@ -162,16 +162,6 @@ class PodLease:
         async with self.borrow() as connection, aclosing(self.follow(connection, order, 1, stdin, timeout)) as output:
             async for part in output:
                 yield part.exit if isinstance(part, WorkerExit) else part
-
-    async def execute(
-        self,
-        program: str | Sequence[str],
-        *,
-        language: Language = "python",
-        timeout: float | None = None,  # noqa: ASYNC109 - likewise
-        stdin: bytes = b"",
-    ) -> ProgramResult:
-        return await execute_program(self, program, language=language, timeout=timeout, stdin=stdin)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator["PodSession"]:
