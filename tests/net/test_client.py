@@ -25,7 +25,7 @@ from mainspring.net.connection import (
     ConnectTimeout,
     Disconnected,
     HttpError,
-    Malformed,
+    MalformedAnswer,
     Silence,
     TlsFailed,
     Unreachable,
@@ -109,19 +109,19 @@ async def test_however_an_answer_is_cut_into_packets_it_is_the_same(reply: bytes
     [
         (b"", Disconnected),
         (b"HTTP/1.1 200 OK\r\nContent-Le", Disconnected),
-        (b"tick tock\r\n\r\n", Malformed),
+        (b"tick tock\r\n\r\n", MalformedAnswer),
         (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: clock\r\nConnection: upgrade\r\n\r\n", HttpError),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nnoon", Disconnected),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: -4\r\n\r\nnoon", Malformed),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nnoon", Malformed),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\nnoon", Malformed),
-        (CHUNKED + b"zz\r\nnoon\r\n", Malformed),
-        (CHUNKED + b"4\r\nnoon and more\r\n0\r\n\r\n", Malformed),
-        (CHUNKED + b"ffffffffffffffffff\r\nnoon", Malformed),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: -4\r\n\r\nnoon", MalformedAnswer),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nnoon", MalformedAnswer),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\nnoon", MalformedAnswer),
+        (CHUNKED + b"zz\r\nnoon\r\n", MalformedAnswer),
+        (CHUNKED + b"4\r\nnoon and more\r\n0\r\n\r\n", MalformedAnswer),
+        (CHUNKED + b"ffffffffffffffffff\r\nnoon", MalformedAnswer),
         (CHUNKED + b"4\r\nnoon\r\n", Disconnected),
         (CHUNKED + b"9\r\nnoon", Disconnected),
-        (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nnoon", Malformed),
-        (b"HTTP/1.1 200 OK\r\nContent-Encoding: br\r\nContent-Length: 4\r\n\r\nnoon", Malformed),
+        (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nnoon", MalformedAnswer),
+        (b"HTTP/1.1 200 OK\r\nContent-Encoding: br\r\nContent-Length: 4\r\n\r\nnoon", MalformedAnswer),
     ],
 )
 async def test_what_is_no_whole_answer_is_an_error(reply: bytes, error: type[HttpError]) -> None:
@@ -200,7 +200,7 @@ async def test_what_is_no_body_is_bounded(endless: bytes) -> None:
         await reader.read()
 
     async with serve(send) as server, opened() as client:
-        with pytest.raises(Malformed):
+        with pytest.raises(MalformedAnswer):
             await ask(client, server.url)
 
 

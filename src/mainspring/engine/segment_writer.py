@@ -20,7 +20,7 @@ BUSY_TICK: Final = 0.005
 _SLACK: Final = 0.001
 
 
-class Journaled(Protocol):
+class SegmentSource(Protocol):
     """Whoever has segments to write. `due` is the writer's: when it is to be asked, infinity if it has not asked for that."""
 
     due: float
@@ -40,7 +40,7 @@ class SegmentWriter:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._loop: AbstractEventLoop | None = None
-        self._waiting: list[Journaled] = []
+        self._waiting: list[SegmentSource] = []
         self._timer: Handle | None = None
         self._next = inf
         self._last = -inf
@@ -54,7 +54,7 @@ class SegmentWriter:
             journal.due = inf
         self._waiting, self._timer, self._next, self._last, self._is_writing = [], None, inf, -inf, False
 
-    def request(self, journal: Journaled, seconds: float) -> None:
+    def request(self, journal: SegmentSource, seconds: float) -> None:
         """Has the journal written within so many seconds. With 0 somebody waits: it is written at once, or if there are others
         too and there has just been a batch, with the next."""
         due = (self._loop or self._begin()).time() + seconds
@@ -62,7 +62,7 @@ class SegmentWriter:
             due = max(due, self._last + BUSY_TICK)
         self._wait_until(journal, due)
 
-    def request_tick(self, journal: Journaled) -> None:
+    def request_tick(self, journal: SegmentSource) -> None:
         """Has the journal written with the next tick: at once, unless there has just been one."""
         if journal.due == inf:
             loop = self._loop or self._begin()
@@ -79,7 +79,7 @@ class SegmentWriter:
         self._loop = get_running_loop()
         return self._loop
 
-    def _wait_until(self, journal: Journaled, due: float) -> None:
+    def _wait_until(self, journal: SegmentSource, due: float) -> None:
         if journal.due <= due:
             return
         if journal.due == inf:
@@ -104,7 +104,7 @@ class SegmentWriter:
         soon = self._last + _SLACK
         ready = [journal for journal in self._waiting if journal.due <= soon]
         self._waiting = [journal for journal in self._waiting if journal.due > soon]
-        journals, segments = list[Journaled](), list[Segment]()
+        journals, segments = list[SegmentSource](), list[Segment]()
         for journal in ready:
             journal.due = inf
             try:
@@ -129,7 +129,7 @@ class SegmentWriter:
         else:
             pending.add_done_callback(lambda written: self._finish(journals, written))
 
-    def _finish(self, journals: list[Journaled], written: "Future[list[MainspringError | None]]") -> None:
+    def _finish(self, journals: list[SegmentSource], written: "Future[list[MainspringError | None]]") -> None:
         if written.cancelled():
             self._settle(journals, [StoreError("the store gave up writing")] * len(journals))
         elif (error := written.exception()) is not None:
@@ -137,7 +137,7 @@ class SegmentWriter:
         else:
             self._settle(journals, written.result())
 
-    def _settle(self, journals: list[Journaled], outcomes: "list[MainspringError | None]") -> None:
+    def _settle(self, journals: list[SegmentSource], outcomes: "list[MainspringError | None]") -> None:
         for journal, outcome in zip(journals, outcomes, strict=True):
             journal.settle(outcome if outcome is None else _as_store_error(outcome))
         self._go_on()

@@ -42,7 +42,7 @@ class Silence(HttpError):
     """The server sent nothing for too long."""
 
 
-class Malformed(HttpError):
+class MalformedAnswer(HttpError):
     """What the server sent is no HTTP, or more of it than is taken."""
 
 
@@ -308,13 +308,13 @@ class Connection(asyncio.Protocol):
         if self._is_whole:
             self._end(answer)
         elif self._overhead > HEAD_BYTES:
-            answer.fail(Malformed(f"more than {HEAD_BYTES} bytes that are no body"))
+            answer.fail(MalformedAnswer(f"more than {HEAD_BYTES} bytes that are no body"))
         elif self._has_body:
             answer.wake()
 
     def on_message_begin(self) -> None:
         if self._is_whole:
-            raise Malformed("an answer that nobody has asked for")
+            raise MalformedAnswer("an answer that nobody has asked for")
 
     def on_status(self, status: bytes) -> None:
         self._reason = status.decode("latin-1")
@@ -324,7 +324,7 @@ class Connection(asyncio.Protocol):
             self._head.append((name, value))
             self._head_size += len(name) + len(value)
             if self._head_size > HEAD_BYTES:
-                raise Malformed(f"a head of more than {HEAD_BYTES} bytes")
+                raise MalformedAnswer(f"a head of more than {HEAD_BYTES} bytes")
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
@@ -363,7 +363,7 @@ class _Unpacker:
 
     def __init__(self, coding: str) -> None:
         if coding not in ("gzip", "x-gzip", "deflate"):
-            raise Malformed(f"an answer compressed as `{coding[:40]}`, which was not asked for")
+            raise MalformedAnswer(f"an answer compressed as `{coding[:40]}`, which was not asked for")
         # 32 above the window size: gzip and zlib headers are told apart by the library.
         self._stream = zlib.decompressobj(47)
         self._has_begun = False
@@ -377,7 +377,7 @@ class _Unpacker:
         try:
             found = self._stream.decompress(data, HIGH_BYTES)
         except zlib.error as error:
-            raise Malformed(f"the answer is not compressed as it says: {error}") from None
+            raise MalformedAnswer(f"the answer is not compressed as it says: {error}") from None
         # At the limit there may be more even if all of the data has been read.
         return found, self._stream.unconsumed_tail if len(found) == HIGH_BYTES else None
 
@@ -391,4 +391,4 @@ def _explain(error: Exception) -> HttpError:
     cause = error.__cause__ or error.__context__
     if isinstance(cause, HttpError):
         return cause
-    return Malformed("it wants another protocol" if isinstance(error, HttpParserUpgrade) else str(error))
+    return MalformedAnswer("it wants another protocol" if isinstance(error, HttpParserUpgrade) else str(error))

@@ -21,7 +21,7 @@ from mainspring.core.errors import BadOutput, InvalidRequest, Misconfigured, Pro
 from mainspring.core.redact import redact_text
 from mainspring.core.text import shorten_line
 from mainspring.net.client import CONNECT_SECONDS, Endpoint, HttpClient, encode_headers, make_endpoint, make_tls, parse_proxy
-from mainspring.net.connection import ConnectTimeout, HttpError, Malformed, Silence, TlsFailed, Unreachable
+from mainspring.net.connection import ConnectTimeout, HttpError, MalformedAnswer, Silence, TlsFailed, Unreachable
 from mainspring.ports import HttpAnswer, RecordedRequest, RequestSigner, Tape
 from mainspring.providers.http_failures import build_error, parse_complaint, parse_retry_after
 
@@ -173,7 +173,7 @@ class Http:
                 return Unavailable(
                     f"{url} sent nothing for {self._timeout:g} s; is the model loaded? raise `timeout` if it is slow"
                 )
-            case Malformed():
+            case MalformedAnswer():
                 return Unavailable(f"{url} answered what is no HTTP ({why}); check the base URL")
             case _:
                 return Unavailable(f"{url} closed the connection without an answer ({why}); look at the server's log")

@@ -15,7 +15,7 @@ from mainspring.providers.leaked_calls import LeakedCall, may_name_tool, parse_c
 MOST_HELD: Final = 262_144
 
 
-class Settled(NamedTuple):
+class HeldText(NamedTuple):
     """What held text has turned out to be: words, then calls."""
 
     words: str
@@ -49,17 +49,17 @@ class LeakReader:
             return delta
         return self._hold(delta) if delta else ""
 
-    def end(self) -> Settled:
+    def end(self) -> HeldText:
         """What is still held, as what it is."""
         return self.settle(self.drop())
 
-    def settle(self, held: str) -> Settled:
+    def settle(self, held: str) -> HeldText:
         if not held:
-            return Settled("", [])
+            return HeldText("", [])
         for start, _ in zip(self._list_places(held), range(_MOST_PLACES), strict=False):
             if calls := parse_calls(held[start:], self._tools):
-                return Settled(held[:start], calls)
-        return Settled(held, [])
+                return HeldText(held[:start], calls)
+        return HeldText(held, [])
 
     def drop(self) -> str:
         """What is still held, as it came."""

@@ -18,7 +18,7 @@ SPARE_PAGES: Final = 256
 _ROWS_TO_LOOK_AT: Final = 400
 
 
-class Compacted(Struct, frozen=True):
+class FileSizes(Struct, frozen=True):
     """Bytes that a file had, and has."""
 
     before: int
@@ -43,7 +43,7 @@ def update_statistics(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA optimize").fetchall()
 
 
-def compact(path: Path) -> Compacted:
+def compact(path: Path) -> FileSizes:
     """Writes the file anew, without free pages, as one that gives them back from now on. Needs as much room again meanwhile; who
     writes to the file waits. Raises `sqlite3.Error`, and leaves the file as it is."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -53,4 +53,4 @@ def compact(path: Path) -> Compacted:
         connection.execute("VACUUM")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         update_statistics(connection)
-    return Compacted(before, path.stat().st_size)
+    return FileSizes(before, path.stat().st_size)

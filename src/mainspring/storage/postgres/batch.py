@@ -126,12 +126,12 @@ class _Rows:
             self.columns.append([list(column) for column in zip(*rows, strict=True)])
 
 
-class Statement(Struct, frozen=True):
+class BatchStatement(Struct, frozen=True):
     text: str
     values: list[Any]
 
 
-def build_statement(batch: Batch, writer: bytes, epoch: int, number: int) -> Statement:
+def build_statement(batch: Batch, writer: bytes, epoch: int, number: int) -> BatchStatement:
     """The statement that writes the batch. Its one row has the places of the jobs that were refused; no row means that another
     connection of this writer has taken over. Raises what cannot be encoded."""
     rows = _Rows()
@@ -170,7 +170,7 @@ def build_statement(batch: Batch, writer: bytes, epoch: int, number: int) -> Sta
     rows.add("absent", absent)
     rows.add("notes", notes)
     columns = [column for table in rows.columns for column in table]
-    return Statement(_compose(tuple(rows.parts)), [writer, epoch, number, *columns])
+    return BatchStatement(_compose(tuple(rows.parts)), [writer, epoch, number, *columns])
 
 
 def _last_of_each(documents: Sequence[Document]) -> list[Document]:

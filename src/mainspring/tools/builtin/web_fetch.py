@@ -15,7 +15,7 @@ from yarl import URL
 from mainspring.core.errors import CallerError, InvalidRequest
 from mainspring.core.items import Effect, Json, Purpose
 from mainspring.net.client import HttpClient, encode_headers, make_endpoint
-from mainspring.net.connection import Answer, HttpError, Malformed
+from mainspring.net.connection import Answer, HttpError, MalformedAnswer
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.subprocess_work import run_in_subprocess
 from mainspring.tools.contract import ToolContext, ToolResult
@@ -93,7 +93,7 @@ class WebFetch:
             return ToolResult.fail(f"`{url}` was not read within {self._seconds:g} s; try another source")
         except CallerError as error:
             return ToolResult.fail(error.message)
-        except Malformed as error:
+        except MalformedAnswer as error:
             return ToolResult.fail(f"`{url}` cannot be reached over HTTP: it sends {error}; try another source")
         except HttpError as error:
             return ToolResult.fail(f"`{url}` cannot be reached: {error}; check the URL")

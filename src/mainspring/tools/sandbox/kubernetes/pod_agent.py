@@ -43,7 +43,7 @@ class Gone(Exception):
     """Whoever asked is not there any more."""
 
 
-class Worker:
+class WorkerProcess:
     """The process in which programs run. It is stopped between cells."""
 
     def __init__(self, text: str) -> None:
@@ -243,10 +243,10 @@ class Service:
     """Runs programs, each in a worker of its own but for cells, which share one."""
 
     def __init__(self) -> None:
-        self.worker: Worker | None = None
+        self.worker: WorkerProcess | None = None
 
     def run(self, text: str, order: bytes, stdin: bytes, disk: int, entries: int, keep: bool) -> "dict[str, object]":
-        worker = self.worker = self.worker or Worker(text)
+        worker = self.worker = self.worker or WorkerProcess(text)
         os.kill(worker.process.pid, signal.SIGCONT)
         kills = count_kills()
         answer, reason = follow(worker, order, stdin, disk, entries)
@@ -262,7 +262,7 @@ class Service:
         return {"answer": None if answer is None else answer.hex(), "status": status, "reason": reason}
 
 
-def follow(worker: Worker, order: bytes, stdin: bytes, disk: int, entries: int) -> "tuple[bytes | None, str | None]":
+def follow(worker: WorkerProcess, order: bytes, stdin: bytes, disk: int, entries: int) -> "tuple[bytes | None, str | None]":
     """Passes on what goes in and out until the worker answers or ends, or the disk is full."""
     control = worker.control.fileno()
     unsent = {control: memoryview(order)}
@@ -308,7 +308,7 @@ def feed(file: int, unsent: "dict[int, memoryview]") -> bool:
     return True
 
 
-def hear(worker: Worker) -> bool:
+def hear(worker: WorkerProcess) -> bool:
     """Reads from the worker; false at the end. At most one message: hostile code may never stop writing."""
     try:
         data = os.read(worker.control.fileno(), PIECE) if len(worker.heard) <= LONGEST_ANSWER + 4 else b""
