@@ -167,9 +167,12 @@ def test_an_answer_is_held_against_a_schema_of_relative_references(tmp_path: Pat
     place = {"$ref": "root.json#/$defs/word"}
     schema = {"$id": "http://x/root.json", "properties": {"w": place}, "$defs": words, "required": ["w"]}
     form = {"type": "json_schema", "name": "f", "schema": schema}
+    sent = json.dumps({"input": "x", "text": {"format": form}}).encode()
     with serving(tmp_path, [{"when": "", "say": '{"w": "a word"}'}]) as served:
-        status, error = post(served, "/v1/responses", json.dumps({"input": "x", "text": {"format": form}}).encode())
-        assert status == 200, error
+        assert post(served, "/v1/responses", sent) == (200, {})
+    with serving(tmp_path, [{"when": "", "say": '{"w": 7}'}]) as served:
+        _, error = post(served, "/v1/responses", sent)
+        assert error["reason"] == "provider_invalid_output"
 
 
 def test_an_answer_is_not_held_against_a_schema_for_years(tmp_path: Path) -> None:
