@@ -303,12 +303,23 @@ def test_a_socket_that_does_not_begin_with_get_is_refused(served: Served, start:
 
 def test_no_socket_begins_while_an_answer_is_due(served: Served) -> None:
     """It would take the connection over, and the answer would be written whether or not it is read."""
+    key, body = b"host: localhost\r\nauthorization: Bearer secret\r\n", b'{"input": "hi", "stream": true}'
+    ask = b"POST /v1/responses HTTP/1.1\r\n%bcontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (key, len(body), body)
     upgrade = b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: %b\r\n\r\n"
-    head = b"GET /v1/responses HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer secret\r\n"
+    begin = b"GET /v1/responses HTTP/1.1\r\n" + key + upgrade % b64encode(b"x" * 16)
     with closing(connect(served)) as line:
-        line.sendall(post(b'{"input": "hi", "stream": true}') + head + upgrade % b64encode(b"x" * 16))
-        told = read_all(line)
-    assert b"101 Switching" not in told
+        line.sendall(ask + begin)
+        assert b"101 Switching" not in read_all(line)
+    with closing(connect(served)) as line:
+        line.sendall(ask)
+        told = b""
+        while not told.endswith(b"\r\n0\r\n\r\n"):
+            more = line.recv(65_536)
+            assert more, f"the server hung up after {told!r}"
+            told += more
+        assert b"Hello there." in told
+        line.sendall(begin)
+        assert line.recv(65_536).startswith(b"HTTP/1.1 101 Switching")
 
 
 def test_many_requests_in_a_row_are_answered_in_order(served: Served) -> None:
