@@ -19,7 +19,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from mainspring import Engine
 from mainspring.core.memory_quota import MemoryQuota
-from mainspring.providers.scripted import Scripted, say
+from mainspring.providers.scripted import Scripted, fail, say, stall
 
 KB = 1000
 SCRIPT: Script = [
@@ -202,17 +202,31 @@ async def test_a_run_that_cannot_be_resumed_says_why(tmp_path: Path, keys: list[
         assert (said["status"], said["error"]["reason"]) == ("failed", "history_too_large")
 
 
-async def test_nothing_counts_once_it_is_over(tmp_path: Path) -> None:
-    """Runs that succeed, fail, are cancelled, are read again or wait for nobody give back what they held."""
+ENDS = {"completed": say("Hello."), "failed": fail("provider_unauthorized"), "cancelled": stall()}
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_nothing_counts_once_it_is_over(tmp_path: Path, end: str) -> None:
+    """Runs that succeed, fail, are cancelled, are read again, previewed or waited for by nobody give back what they held."""
     quota = MemoryQuota(10_000_000)
-    provider = Scripted(say("Hello."), repeat=True)
+    provider = Scripted(say("Hello."), *[ENDS[end]] * 5, say("Nobody hears me."))
     async with Engine(provider, database=tmp_path / "m.db", quota=quota) as engine:
         first = await engine.core.start(engine.core.order("Hi " * 1000))
         await first.wait()
         handles = [await engine.core.start(engine.core.order("again", previous=first.id)) for _ in range(5)]
         assert quota.held > 5 * 3000
-        await asyncio.gather(*[handle.wait() for handle in handles])
-        read = [await engine.core.attach(handle.id) for handle in handles]
-        await engine.core.preview(engine.core.order("more", previous=first.id))
-        del first, handles, read
+        if end == "cancelled":
+            await asyncio.gather(*[handle.cancel() for handle in handles])
+        assert {(await handle.wait()).status for handle in handles} == {end}
+        ids = [first.id, *[handle.id for handle in handles]]
+        del first, handles
+        await until(lambda: quota.held == 0)
+        read = [await engine.core.attach(id) for id in ids]
+        assert quota.held > 6 * 3000
+        del read
+        await until(lambda: quota.held == 0)
+        await engine.core.preview(engine.core.order("more", previous=ids[0]))
+        assert quota.held == 0
+        await engine.core.start(engine.core.order("alone", previous=ids[0]))
+        assert quota.held > 3000
         await until(lambda: quota.held == 0)
