@@ -12,6 +12,8 @@ from tests.kit.waiting import PATIENCE
 from tests.server.linter import Json, events_of, linted
 from tests.server.process import Served, serving
 
+from mainspring.app.serve import GARBAGE_OBJECTS
+
 HELLO: list[Json] = [
     {"when": "hello", "say": "Hello there."},
     {"when": "slowly", "say": "One word at a time, please.", "pause": 0.02},
@@ -243,3 +245,24 @@ async def test_health_readiness_and_request_ids(tmp_path: Path) -> None:
             for given in ("not sensible!", "x" * 129, "\u00e9", ""):
                 async with session.get(root + "/healthz", headers={"x-request-id": given}) as answer:
                     assert answer.headers["x-request-id"].startswith("req_")
+
+
+LOOK_AT_GARBAGE = '''
+import gc
+
+from mainspring import tool
+
+
+@tool
+def look() -> str:
+    """Tells how garbage is looked for here, and whether it is among what the server is made of."""
+    return f"{gc.get_threshold()[0]} {any(type(each).__name__ == 'ConnectionTable' for each in gc.get_objects())}"
+'''
+
+
+async def test_a_server_looks_for_garbage_seldom_and_not_in_itself(tmp_path: Path) -> None:
+    (tmp_path / "garbage.py").write_text(LOOK_AT_GARBAGE)
+    script: list[Json] = [{"calls": [{"name": "look"}]}, {"say": "Done.", "expect": f"{GARBAGE_OBJECTS} False"}]
+    with serving(tmp_path, script, "--tool", "garbage", env={"PYTHONPATH": "."}) as served:
+        _, told = await post(served, {"input": "Look."})
+    assert told["status"] == "completed", told["error"]
