@@ -11,8 +11,7 @@ import pytest
 from tests.cli.command import Result, Shell
 from tests.test_backends import listening
 from tests.zoo import requests
-from tests.zoo.animal import Animal, say
-from tests.zoo.test_zoo import serving
+from tests.zoo.animal import Animal, say, serving
 
 from mainspring.core.items import Json
 from mainspring.providers.local.provider import is_available

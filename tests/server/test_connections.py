@@ -304,7 +304,11 @@ def test_a_socket_that_does_not_begin_with_get_is_refused(served: Served, start:
 def test_no_socket_begins_while_an_answer_is_due(served: Served) -> None:
     """It would take the connection over, and the answer would be written whether or not it is read."""
     key, body = b"host: localhost\r\nauthorization: Bearer secret\r\n", b'{"input": "hi", "stream": true}'
-    ask = b"POST /v1/responses HTTP/1.1\r\n%bcontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (key, len(body), body)
+    ask = b"POST /v1/responses HTTP/1.1\r\n%bcontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (
+        key,
+        len(body),
+        body,
+    )
     upgrade = b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: %b\r\n\r\n"
     begin = b"GET /v1/responses HTTP/1.1\r\n" + key + upgrade % b64encode(b"x" * 16)
     with closing(connect(served)) as line:

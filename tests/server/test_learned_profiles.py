@@ -14,8 +14,8 @@ from tests.server.process import Served, serving
 from tests.server.test_connections import create_key
 from tests.test_backends import listening
 from tests.zoo.animal import MODEL, NOON
+from tests.zoo.animal import serving as keeping
 from tests.zoo.requests import NoStreamOptions
-from tests.zoo.test_zoo import serving as keeping
 
 from mainspring.core.items import Json
 from mainspring.ports import Document

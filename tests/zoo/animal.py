@@ -6,7 +6,9 @@ under a model name that no table knows. Most tell one story: the user asks for t
 
 import json
 import re
-from typing import Any, ClassVar
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 import pytest
@@ -39,9 +41,35 @@ class Outcome(Struct, frozen=True):
     trace: TraceRecord
 
 
+class Backend(Protocol):
+    """Whatever answers requests to one path below its root, with which its address ends."""
+
+    root: ClassVar[str]
+    path: ClassVar[str]
+
+    async def handle(self, request: web.Request) -> web.Response: ...
+
+
+@asynccontextmanager
+async def serving(animal: Backend) -> AsyncIterator[str]:
+    """The address of a server that answers what is posted to the path of this backend, and nothing else."""
+    app = web.Application(client_max_size=2**26)
+    app.router.add_post(animal.root + animal.path, animal.handle)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    try:
+        yield f"http://{host}:{port}{animal.root}"
+    finally:
+        await runner.cleanup()
+
+
 class Animal:
     """A backend with one habit. `first` answers a question, `last` what follows the output of a call."""
 
+    root: ClassVar[str] = "/v1"
+    path: ClassVar[str] = "/chat/completions"
     number: ClassVar[int]
     """The row of the list of quirks."""
     zones: ClassVar[list[str]] = ["UTC"]

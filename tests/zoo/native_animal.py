@@ -30,6 +30,8 @@ class Outcome(Struct, frozen=True):
 class NativeAnimal(ABC):
     """A backend with one habit. `first` answers a question, `last` what follows the output of a call."""
 
+    root: ClassVar[str] = ""
+    path: ClassVar[str]
     mime: ClassVar[str] = "text/event-stream"
     model: ClassVar[str] = MODEL
     zones: ClassVar[list[str]] = ["UTC"]

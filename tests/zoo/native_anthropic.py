@@ -47,6 +47,8 @@ def end(reason: str | None = "end_turn") -> Json:
 
 
 class ClaudeAnimal(NativeAnimal):
+    path = "/v1/messages"
+
     def make_provider(self, url: str) -> Provider:
         return Anthropic(url, api_key="none")
 

@@ -21,6 +21,7 @@ def chunk(*parts: Json, reason: str | None = None, index: int = 0, **fields: obj
 
 
 class GeminiAnimal(NativeAnimal):
+    path = "/v1beta/models/{model}:streamGenerateContent"
     model = "gemini-3-flash"
 
     def make_provider(self, url: str) -> Provider:

@@ -27,6 +27,7 @@ def end(reason: str | None = "stop", message: Json | None = None, **fields: obje
 
 
 class OllamaAnimal(NativeAnimal):
+    path = "/api/chat"
     mime = "application/x-ndjson"
 
     def make_provider(self, url: str) -> Provider:

@@ -47,6 +47,8 @@ CREATED = event("created", response={"id": "resp_1", "status": "in_progress", "o
 
 
 class ResponsesAnimal(NativeAnimal):
+    path = "/responses"
+
     def make_provider(self, url: str) -> Provider:
         return Responses(url)
 

@@ -9,8 +9,8 @@ import pytest
 from tests.kit.waiting import PATIENCE
 from tests.providers.backend import DONE, call_piece, chunk, sse, usage_chunk
 from tests.zoo import leaks
-from tests.zoo.animal import MODEL, Animal, Refusal, call, outputs, say
-from tests.zoo.test_zoo import ANIMALS, serving, split
+from tests.zoo.animal import MODEL, Animal, Refusal, call, outputs, say, serving
+from tests.zoo.test_zoo import ANIMALS, split
 
 from mainspring.core.items import Json
 from mainspring.features.models.probes import LEVEL_THERE, PASSWORD, ProbeResult, examine

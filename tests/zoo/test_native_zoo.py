@@ -1,18 +1,15 @@
 """Every animal of the native formats is asked, and those that only look odd, and those that are as they should be."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from inspect import isabstract
 
 import anyio
 import openai
 import pytest
-from aiohttp import web
 from openai.types.responses import Response
 from tests.kit.waiting import PATIENCE
 from tests.server.hosting import hosted
 from tests.zoo import native_anthropic, native_gemini, native_ollama, native_responses
-from tests.zoo.animal import NOON
+from tests.zoo.animal import NOON, serving
 from tests.zoo.native_animal import NativeAnimal, Outcome
 from tests.zoo.native_anthropic import ClaudeAnimal
 from tests.zoo.native_gemini import GeminiAnimal
@@ -31,20 +28,6 @@ ANIMALS = [
     for kind in vars(house).values()
     if isinstance(kind, type) and issubclass(kind, NativeAnimal) and not isabstract(kind) and kind not in FORMATS
 ]
-
-
-@asynccontextmanager
-async def serving(animal: NativeAnimal) -> AsyncIterator[str]:
-    app = web.Application(client_max_size=2**26)
-    app.router.add_post("/{path:.*}", animal.handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    host, port = runner.addresses[0][:2]
-    try:
-        yield f"http://{host}:{port}"
-    finally:
-        await runner.cleanup()
 
 
 async def tell(animal: NativeAnimal) -> Outcome:

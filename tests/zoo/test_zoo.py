@@ -3,8 +3,6 @@
 import json
 import re
 import tomllib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +16,7 @@ from tests.kit.waiting import PATIENCE
 from tests.providers.backend import DONE, call_piece, chunk, sse, usage_chunk
 from tests.server.hosting import hosted
 from tests.zoo import calls, leaks, phrases, requests, streams, thoughts
-from tests.zoo.animal import MODEL, NOON, UTC, Animal, Failing, Learner, Outcome, Refusal, Talker, call, say
+from tests.zoo.animal import MODEL, NOON, UTC, Animal, Failing, Learner, Outcome, Refusal, Talker, call, say, serving
 
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
@@ -40,20 +38,6 @@ def list_marks(kind: type[Animal]) -> list[pytest.MarkDecorator]:
     # Whoever teaches us to keep one must say so in the table.
     fate = EXPECTED[kind.__name__]
     return [] if fate == "survives" else [pytest.mark.xfail(strict=True, reason=fate)]
-
-
-@asynccontextmanager
-async def serving(animal: Animal) -> AsyncIterator[str]:
-    app = web.Application(client_max_size=2**26)
-    app.router.add_post("/v1/chat/completions", animal.handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    host, port = runner.addresses[0][:2]
-    try:
-        yield f"http://{host}:{port}/v1"
-    finally:
-        await runner.cleanup()
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=list_marks(kind), id=kind.__name__) for kind in ANIMALS])
