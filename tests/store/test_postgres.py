@@ -24,6 +24,7 @@ from tests.kit.pooler import pooled
 from tests.kit.postgres import Postgres
 from tests.kit.processes import run
 from tests.kit.waiting import PATIENCE
+from tests.store.groups import check_a_group
 from tests.store.logs import answer, begin, end, say
 
 from mainspring.core.errors import InvalidRequest, StoreError, Superseded
@@ -221,22 +222,7 @@ async def test_two_may_open_a_store_at_once(emptied: Location) -> None:
 
 async def test_in_a_group_only_those_fail_that_must(emptied: Location) -> None:
     async with open_store(emptied) as store:
-        await store.append("old", begin("old"))
-        first = store.append("first", begin("first"))
-        fine = store.append("fine", [*begin("fine"), *end(1)], answer("fine", "hi"))
-        late = store.append("old", say(7, "too late"))
-        unwritable = store.append("old", say(1, "half a \ud83d character"))
-        behind = store.append("old", say(2, "after what was not written"))
-        last = store.append("last", begin("last"))
-        await asyncio.gather(first, fine, last)
-        with pytest.raises(Superseded, match="goes on with event 1, not 7"):
-            await late
-        with pytest.raises(StoreError, match="UnicodeEncodeError"):
-            await unwritable
-        with pytest.raises(Superseded, match="goes on with event 1, not 2"):
-            await behind
-        assert await store.events("old") == begin("old")
-        assert (await store.load("fine")).response == answer("fine", "hi").response
+        await check_a_group(store)
 
 
 async def test_appends_that_wait_are_one_statement_and_one_commit(emptied: Location) -> None:

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.store.groups import check_a_group
 from tests.store.locks import write_lock
 from tests.store.logs import answer, begin, end, say
 
@@ -46,23 +46,7 @@ async def test_appends_that_wait_are_committed_together(tmp_path: Path) -> None:
 async def test_in_a_group_only_those_fail_that_must(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     async with SqliteStore(path) as store:
-        await store.append("old", begin("old"))
-        with write_lock(path):
-            first = store.append("first", begin("first"))
-            fine = store.append("fine", [*begin("fine"), *end(1)], answer("fine", "hi"))
-            late = store.append("old", say(7, "too late"))
-            unwritable = store.append("old", say(1, "half a \ud83d character"))
-            behind = store.append("old", say(2, "after what was not written"))
-            last = store.append("last", begin("last"))
-        await asyncio.gather(first, fine, last)
-        with pytest.raises(Superseded, match="goes on with event 1, not 7"):
-            await late
-        with pytest.raises(StoreError, match="UnicodeEncodeError"):
-            await unwritable
-        with pytest.raises(Superseded, match="goes on with event 1, not 2"):
-            await behind
-        assert await store.events("old") == begin("old")
-        assert (await store.load("fine")).response == answer("fine", "hi").response
+        await check_a_group(store, lambda: write_lock(path))
 
 
 async def test_of_segments_that_are_written_together_only_those_fail_that_must(tmp_path: Path) -> None:
