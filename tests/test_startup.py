@@ -42,3 +42,13 @@ def test_importing_the_engine_brings_in_two_libraries_and_few_modules() -> None:
     packages = {name.partition(".")[0] for name in loaded if not name.startswith("_")} - sys.stdlib_module_names
     assert packages <= {"mainspring", "anyio", "msgspec", *("idna", "sniffio", "typing_extensions")}
     assert len(loaded) < 400
+
+
+@pytest.mark.parametrize("command", [["keys", "--help"], ["serve", "--help"], ["runs", "--database", "missing.db"]])
+def test_a_command_brings_in_no_model_library(command: list[str]) -> None:
+    start = f"import sys\nfrom mainspring.__main__ import main\nsys.argv[1:] = {command}"
+    code = f"{start}\ntry:\n    main()\nfinally:\n    print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    loaded = {name.partition(".")[0] for name in done.stdout.rsplit("\n", 2)[-2].split()}
+    assert "typer" in loaded
+    assert not loaded & {"pydantic", "pydantic_core"}
