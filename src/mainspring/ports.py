@@ -591,6 +591,35 @@ class Store(Protocol):
     async def close(self) -> None: ...
 
 
+class FileStorage(Protocol):
+    """Keeps files where every process of a deployment finds them. Each raises `FilesUnavailable` when it cannot be used.
+
+    A key is words of ASCII letters, digits, `.`, `_` and `-` between slashes. A file is there whole or not at all.
+    """
+
+    async def open(self) -> None:
+        """Tries it out, once. Raises `FilesUnavailable` with what to do if files cannot be written, read, listed and removed."""
+        ...
+
+    async def put(self, key: str, data: bytes) -> None: ...
+
+    async def get(self, key: str) -> bytes:
+        """Raises `NotFound`."""
+        ...
+
+    async def remove(self, keys: Sequence[str]) -> None:
+        """What is not there is passed over."""
+        ...
+
+    async def list_keys(self, prefix: str) -> Sequence[str]:
+        """The keys of the files below a folder, in any order."""
+        ...
+
+    async def list_folders(self, prefix: str) -> Sequence[str]:
+        """The names of the folders in a folder, in any order."""
+        ...
+
+
 class Sink(Protocol):
     """Is told every event, with the run as that event left it. May be slow or fail; a run never waits for it.
 

@@ -39,6 +39,7 @@ TREE = [
     ("OurError", "MainspringError", "server_error", 500, False),
     ("Malformed", "OurError", "malformed_log", 500, False),
     ("StoreError", "OurError", "store_error", 500, False),
+    ("FilesUnavailable", "OurError", "files_unavailable", 503, True),
     ("Superseded", "OurError", "superseded", 409, False),
     ("SandboxError", "OurError", "sandbox_error", 500, False),
     ("SandboxFull", "SandboxError", "container_limit", 429, True),

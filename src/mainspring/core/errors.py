@@ -29,6 +29,7 @@
     └── OurError                    Mainspring or its machine is at fault
         ├── Malformed               an event that cannot follow the log it is meant for
         ├── StoreError              the store cannot be read or written
+        ├── FilesUnavailable        503, the storage of files cannot be used
         ├── Superseded              another driver has taken this run over
         ├── SandboxError            no sandbox holds here, or one could not be started
         │   └── SandboxFull         429, all there is room for are in use
@@ -223,6 +224,14 @@ class Malformed(OurError):
 
 class StoreError(OurError):
     code = "store_error"
+
+
+class FilesUnavailable(OurError):
+    """The storage of files (`files` of the settings) cannot be used; says what to do."""
+
+    code = "files_unavailable"
+    status = 503
+    retryable = True
 
 
 class Superseded(OurError):

@@ -1,0 +1,138 @@
+"""Every storage of files keeps the same promises, and says in one line what to do when it cannot be used."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+from tests.kit.s3 import S3, running_s3
+
+from mainspring.core.errors import FilesUnavailable, InvalidRequest, NotFound
+from mainspring.ports import FileStorage
+from mainspring.storage.choose_files import choose_files
+
+BYTES = bytes(range(256)) * 1000
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3]:
+    with running_s3() as s3:
+        yield s3
+
+
+@pytest.fixture
+def s3(server: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    return server
+
+
+@pytest.fixture(params=["folder", "memory", "s3"])
+async def storage(request: pytest.FixtureRequest, s3: S3, tmp_path: Path) -> FileStorage:
+    places = {"folder": str(tmp_path / "a" / "b"), "memory": "memory://", "s3": f"s3://files/some place/{os.urandom(4).hex()}"}
+    made = choose_files(places[request.param])
+    await made.open()
+    assert await made.list_keys("") == [], "trying it out leaves nothing behind"
+    return made
+
+
+async def test_what_is_put_is_found_listed_and_removed(storage: FileStorage) -> None:
+    await storage.put("c/one/1.1", BYTES)
+    await storage.put("c/one/1.2", b"")
+    await storage.put("c/two/1.1", b"other")
+    assert await storage.get("c/one/1.1") == BYTES
+    assert await storage.get("c/one/1.2") == b""
+    assert sorted(await storage.list_keys("c/one")) == ["c/one/1.1", "c/one/1.2"]
+    assert sorted(await storage.list_folders("c")) == ["one", "two"]
+    await storage.put("c/one/1.2", b"replaced")
+    assert await storage.get("c/one/1.2") == b"replaced"
+    await storage.remove(["c/one/1.1", "c/one/never", "c/one/1.2"])
+    assert (await storage.list_keys("c/one"), await storage.list_folders("c")) == ([], ["two"])
+    assert await storage.get("c/two/1.1") == b"other"
+
+
+async def test_what_is_not_there_is_not_found(storage: FileStorage) -> None:
+    with pytest.raises(NotFound):
+        await storage.get("c/none")
+    assert (await storage.list_keys("c"), await storage.list_folders("c")) == ([], [])
+    await storage.remove([])
+
+
+async def test_many_files_come_and_go_at_once(storage: FileStorage) -> None:
+    async def work(number: int) -> None:
+        for turn in range(5):
+            key = f"c/{number % 3}/{number}.{turn}"
+            await storage.put(key, key.encode())
+            assert await storage.get(key) == key.encode()
+            await storage.remove([key])
+
+    async with anyio.create_task_group() as group:
+        for number in range(12):
+            group.start_soon(work, number)
+    assert await storage.list_keys("c") == []
+
+
+async def test_a_bucket_that_is_not_there_is_told(s3: S3) -> None:
+    with pytest.raises(FilesUnavailable, match=r"s3://other/x: there is no such bucket; create it") as raised:
+        await choose_files("s3://other/x").open()
+    assert "\n" not in raised.value.message
+
+
+async def test_missing_rights_are_told_and_nothing_is_lost(s3: S3) -> None:
+    storage = choose_files("s3://files/rights")
+    await storage.put("c/kept", b"kept")
+    with s3.strict():
+        for attempt in (storage.open(), storage.get("c/kept"), storage.put("c/new", b""), storage.remove(["c/kept"])):
+            with pytest.raises(FilesUnavailable, match="access is denied; give the credentials") as raised:
+                await attempt
+            assert "\n" not in raised.value.message
+        with pytest.raises(FilesUnavailable):
+            await storage.list_keys("c")
+    assert await storage.get("c/kept") == b"kept"
+
+
+async def test_a_server_that_does_not_answer_is_told(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(FilesUnavailable, match="check the endpoint, the network and the credentials") as raised:
+        await choose_files("s3://files").open()
+    assert "\n" not in raised.value.message
+    assert "anything" not in raised.value.message, "which is the secret"
+
+
+async def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(FilesUnavailable, match="cannot be used: Not a directory; give this process the right"):
+        await choose_files(str(tmp_path / "file" / "folder")).open()
+
+
+@pytest.mark.parametrize(
+    "place", ["", " ", "ftp://host/x", "s3://", "s3:///x", "s3://key:SECRET@bucket/x", "gs://bucket/x?key=SECRET", "memory://x"]
+)
+def test_what_names_no_storage_is_refused_without_its_secrets(place: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        choose_files(place)
+    assert raised.value.param == "files"
+    assert "SECRET" not in raised.value.message
+
+
+def test_an_account_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("AZURE_"):
+            monkeypatch.delenv(name)
+    with pytest.raises(InvalidRequest, match="Account must be specified"):
+        choose_files("az://container/x")
+
+
+def test_without_the_package_it_is_named_and_a_folder_needs_none() -> None:
+    code = (
+        "import sys; sys.modules['obstore'] = None\n"
+        "from mainspring.storage.choose_files import choose_files\n"
+        "choose_files('folder')\n"
+        "try: choose_files('s3://bucket')\n"
+        "except Exception as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "object storage needs another package: pip install 'mainspring[objects]'\n"
