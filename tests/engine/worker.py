@@ -11,6 +11,7 @@ import sys
 
 from mainspring import Engine, tool
 from mainspring.core.ids import random_id
+from mainspring.core.operator_limits import OperatorLimits
 from mainspring.ports import CallContext
 from mainspring.providers.scripted import Scripted, call, calls, say
 
@@ -41,7 +42,7 @@ def script() -> Scripted:
 
 
 async def main() -> None:
-    async with Engine(script(), tools=[once, again], database=sys.argv[1]) as engine:
+    async with Engine(script(), tools=[once, again], database=sys.argv[1], limits=OperatorLimits(resumes=None)) as engine:
         handles = await engine.resume_all()
         handle = handles[0] if handles else await engine.ask("Begin.", max_turns=16, max_errors_in_row=None)
         print(handle.id, flush=True)

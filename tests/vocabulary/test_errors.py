@@ -43,6 +43,7 @@ TREE = [
     ("Superseded", "OurError", "superseded", 409, False),
     ("SandboxError", "OurError", "sandbox_error", 500, False),
     ("SandboxFull", "SandboxError", "container_limit", 429, True),
+    ("ResumeLimit", "OurError", "resume_limit", 500, False),
     ("Interrupted", "OurError", "interrupted", 503, True),
 ]
 

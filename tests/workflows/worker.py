@@ -13,6 +13,7 @@ import aiohttp
 
 from mainspring.app.engine import Engine
 from mainspring.core.events import Event, RunStarted
+from mainspring.core.operator_limits import OperatorLimits
 from mainspring.core.run import Run
 from mainspring.ports import CallContext
 from mainspring.providers.scripted import Scripted, call, calls, say
@@ -49,6 +50,7 @@ async def main() -> None:
         workflows=[folder / "flows"],
         builtins=BuiltinTools(guard=AddressGuard(("127.0.0.1",))),
         sinks=[tell],
+        limits=OperatorLimits(resumes=None),
     )
     async with engine:
         await engine.resume_all()

@@ -34,6 +34,7 @@
         ├── SandboxError            no sandbox holds here, or one could not be started
         │   └── SandboxFull         429, all there is room for are in use
         ├── OrderStepTimeout        what prepares an order did not end in time
+        ├── ResumeLimit             a run whose process has died too often
         └── Interrupted             the engine stopped before the run ended; it can be resumed
 
 Each class carries the `code` clients see and the HTTP `status` it becomes. `retryable` says whether the same call may work later.
@@ -253,6 +254,12 @@ class OrderStepTimeout(OurError):
     code = "order_step_timeout"
     status = 503
     retryable = True
+
+
+class ResumeLimit(OurError):
+    """The processes that took this run up died, one after the other: it is not taken up again."""
+
+    code = "resume_limit"
 
 
 class Interrupted(OurError):

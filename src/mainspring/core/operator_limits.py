@@ -13,10 +13,12 @@ LIMIT_EXCEEDED: Final = "limit_exceeded"
 
 
 class OperatorLimits(Struct, frozen=True):
-    """By the names of `Limits`. `defaults` replace those of a preset, None being no limit."""
+    """By the names of `Limits`. `defaults` replace those of a preset, None being no limit. `resumes` is how often a run is
+    taken up again whose process has died."""
 
     defaults: dict[str, float | None] = {}
     most: dict[str, float] = {}
+    resumes: int | None = 3
 
     def apply(self, preset: Limits) -> Limits:
         """The limits of a preset on this server. Nobody has asked for them, so what is beyond `most` is lowered."""

@@ -37,6 +37,7 @@ from mainspring.core.errors import (
     OrderStepTimeout,
     OurError,
     PreviousNotFound,
+    ResumeLimit,
     StoreError,
     Superseded,
 )
@@ -68,6 +69,7 @@ from mainspring.engine.guard import Guard, Misbehaved, TimedOut
 from mainspring.engine.handle import Handle
 from mainspring.engine.journal import Clock, Journal
 from mainspring.engine.presence import BEAT_SECONDS, Presence
+from mainspring.engine.resume_attempts import ResumeAttempts
 from mainspring.engine.seal import Seal
 from mainspring.engine.segment_writer import SegmentWriter
 from mainspring.engine.toolbox import Toolbox
@@ -183,6 +185,7 @@ class Engine:
         self._refusals: Counter[str] = Counter()
         self._starting: set[str] = set()
         self._resuming = Lock()
+        self._attempts = ResumeAttempts(store, self.defaults.limits.resumes, clock)
         self._histories: LRUCache[tuple[str, str], History] = LRUCache(REMEMBERED, _measure, REMEMBERED_BYTES)
         self._shared: WeakValueDictionary[tuple[str, str], History] = WeakValueDictionary()
         self._reading = Lock()
@@ -264,6 +267,7 @@ class Engine:
             with CancelScope(shield=True), suppress(StoreError):
                 await self._save_ends()
                 await self._writer.drain()
+                await self._attempts.end_all()
                 await self.presence.leave()
         finally:
             self._drivers = self._tellers = None
@@ -419,7 +423,11 @@ class Engine:
     async def resume(self, run_id: str) -> Handle:
         """Resumes a run whose driver is gone; a run that is live here or has ended is only shown. Raises `NotFound`."""
         async with self._resuming:
-            handle = await self._resume(run_id)
+            try:
+                handle = await self._resume(run_id)
+            except MainspringError:
+                await self._attempts.end(run_id)
+                raise
         if not handle.run.has_ended and handle.run.spec.governed not in ("", self.governed):
             log.warning(
                 "run %s was started under other governance or budget settings and continues under the current ones", run_id
@@ -433,8 +441,11 @@ class Engine:
         return (await self.attach(run_id)).run
 
     async def _resume(self, run_id: str) -> Handle:
-        handle = self._live.get(run_id) or self._unsaved.get(run_id) or await self._read_run(run_id, "resume")
-        if run_id in self._live or handle.run.has_ended:
+        if (handle := self._live.get(run_id)) is not None:
+            return handle
+        handle = self._unsaved.get(run_id) or await self._read_to_resume(run_id)
+        if handle.run.has_ended:
+            await self._attempts.end(run_id)
             return handle
         journal = handle.journal
         found = journal.run
@@ -445,13 +456,24 @@ class Engine:
         await journal.flush()
         return self._drive(journal, found)
 
+    async def _read_to_resume(self, run_id: str) -> Handle:
+        try:
+            await self._attempts.begin(run_id)
+        except ResumeLimit as error:
+            log.error("run %s is not resumed again: %s", run_id, error)
+            handle = await self._read_run(run_id, "end")
+            await self._end_read(handle, Finish("failed", Reason.INTERNAL_ERROR, ErrorInfo.of(error)))
+            return handle
+        return await self._read_run(run_id, "resume")
+
     async def resume_all(self) -> list[Handle]:
         """Takes up every unfinished run of the store that nobody drives; one that cannot be is logged and left."""
         await self._save_ends()
         handles = []
-        for run_id in await self.store.list_unfinished():
+        left = [id for id in await self.store.list_unfinished() if id not in self._live and id not in self._unsaved]
+        for run_id in await self._attempts.sort(left):
             try:
-                if run_id not in self._live and run_id not in self._unsaved and not await self.is_driven(run_id):
+                if not await self.is_driven(run_id) and self._attempts.may_try(run_id):
                     handles.append(await self.resume(run_id))
             except HistoryTooLarge as error:
                 log.error("run %s cannot be resumed: %s", run_id, error)
@@ -689,6 +711,8 @@ class Engine:
             if timer is not None:
                 timer.cancel()
             await self._settle(handle, finish)
+            if is_resumed:
+                await self._attempts.end(handle.id)
 
     async def _settle(self, handle: Handle, finish: Finish | None) -> None:
         """Records the end, or leaves the run for another driver, and lets the readers go."""

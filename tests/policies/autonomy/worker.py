@@ -13,8 +13,9 @@ import sys
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.ids import random_id
 from mainspring.core.items import ToolDefinition, ToolKind, user
+from mainspring.core.operator_limits import OperatorLimits
 from mainspring.core.spec import spec_for
-from mainspring.engine.engine import Engine
+from mainspring.engine.engine import Engine, RunDefaults
 from mainspring.engine.policy_order import order_policies
 from mainspring.features.budgets.amounts import Amounts
 from mainspring.features.budgets.budget import AutonomyBudget, AutonomyLimits
@@ -57,7 +58,8 @@ async def main() -> None:
         turns = [calls(Call("look", {"n": n}), Call("look", {"m": n})) for n in range(9)]
         script = Scripted(*turns, say("Done."), repeat=True, chunk=0, pause=0.0005)
         policies = order_policies(fill_standard_slots(hands), {"custom": [BudgetPolicy(ledger.find_state)]})
-        async with Engine(script, store, executors=hands, policies=policies, sinks=[ledger]) as engine:
+        defaults = RunDefaults(limits=OperatorLimits(resumes=None))
+        async with Engine(script, store, executors=hands, policies=policies, sinks=[ledger], defaults=defaults) as engine:
             for handle in await engine.resume_all():
                 await handle.wait()
             print("ready", flush=True)

@@ -54,6 +54,9 @@ class LimitSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     turn_bytes: TurnBytes | Unlimited | None = None
     """Bytes that a backend may send in one answer, and about the memory that the answer takes; without an entry 64 MiB. Beyond
     that it is cut off."""
+    max_resumes: Turns | Unlimited | None = None
+    """How often a run is taken up again after the process that drove it has died, within an hour of each other; without an
+    entry 3. Then it has failed with `resume_limit`: a run that ends the process does not do so for ever."""
     most: MostLimits = MostLimits()
     """The most that a request or an agent's definition may ask for: a table `[limits.most]`."""
 
@@ -66,11 +69,18 @@ class LimitSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 def build_limits(settings: LimitSettings) -> OperatorLimits:
     defaults = {name: None if isinstance(value, str) else value for name, value in _list_given(settings).items()}
-    return OperatorLimits(defaults, {name: value for name, value in asdict(settings.most).items() if value is not None})
+    most = {name: value for name, value in asdict(settings.most).items() if value is not None}
+    match settings.max_resumes:
+        case None:
+            return OperatorLimits(defaults, most)
+        case "unlimited":
+            return OperatorLimits(defaults, most, resumes=None)
+        case int(resumes):
+            return OperatorLimits(defaults, most, resumes=resumes)
 
 
 def _list_given(settings: LimitSettings) -> dict[str, float | str]:
-    return {name: value for name, value in asdict(settings).items() if value is not None and name != "most"}
+    return {name: value for name, value in asdict(settings).items() if value is not None and name not in ("most", "max_resumes")}
 
 
 class LimitsStep(OrderStep):
