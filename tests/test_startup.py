@@ -52,3 +52,13 @@ def test_a_command_brings_in_no_model_library(command: list[str]) -> None:
     loaded = {name.partition(".")[0] for name in done.stdout.rsplit("\n", 2)[-2].split()}
     assert "typer" in loaded
     assert not loaded & {"pydantic", "pydantic_core"}
+
+
+def test_the_supervisor_of_server_processes_imports_next_to_nothing() -> None:
+    """It stays in memory for as long as they serve."""
+    code = "import sys; before = set(sys.modules); import mainspring.app.server_processes; print(*(set(sys.modules) - before))"
+    loaded = child(code).split()
+    assert {name.partition(".")[0] for name in loaded if not name.startswith("_")} <= sys.stdlib_module_names | {"mainspring"}
+    ours = {name for name in loaded if name.startswith("mainspring")}
+    assert ours == {"mainspring", "mainspring.app", "mainspring.app.server_processes"}
+    assert len(loaded) < 45

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from msgspec import Struct
@@ -80,20 +81,21 @@ def build_engine(options: EngineOptions) -> Engine:
         return _build(settings, options)
 
 
-def build_server_engine(settings: Settings, file: Path | None = None) -> ServerEngine:
-    """The engine of a server. What in the settings may be a mistake is told on standard error. Raises `InvalidRequest` with
-    everything that is wrong with them; `file` is where they are from."""
+def build_server_engine(settings: Settings, file: Path | None = None, *, count: int = 1, is_quiet: bool = False) -> ServerEngine:
+    """The engine of a server, one of `count` that share the memory. What in the settings may be a mistake is told on standard
+    error unless it `is_quiet`. Raises `InvalidRequest` with everything that is wrong with them; `file` is where they are from."""
+    note = _say_nothing if is_quiet else _note
     with explain_refusals(settings, file):
-        answering = _choose_server_model(settings)
+        answering = _choose_server_model(settings, note)
         database, seconds = parse_location(settings.database), settings.mcp_start_seconds
-        quota = MemoryQuota(find_most_bytes(settings.http))
+        quota = MemoryQuota(find_most_bytes(settings.http) // count)
         engine = compose_engine(
             settings, answering.provider, answering.model, database=database, start_seconds=seconds, quota=quota
         )
     for folders in (engine.agents.registry, engine.skills, engine.workflows.folders):
         _ = folders.problems  # what is wrong with a definition is logged now, not at the first request
     for doubt in find_doubts(engine, settings):
-        _note(f"mainspring: {doubt}")
+        note(f"mainspring: {doubt}")
     return ServerEngine(engine, answering.told)
 
 
@@ -195,19 +197,23 @@ def _choose_cassette(options: EngineOptions, model: str | None) -> Provider:
     return model_choice.resolve_provider(model, options.base_url, options.api_key, environment=environment, tape=tape)
 
 
-def _choose_server_model(settings: Settings) -> ModelChoice:
+def _choose_server_model(settings: Settings, note: Callable[[str], None]) -> ModelChoice:
     if settings.providers:
-        return model_choice.choose_configured(settings, progress=_note)
+        return model_choice.choose_configured(settings, progress=note)
     if settings.model is not None or settings.base_url is not None or settings.backend_key is not None:
         model = settings.model or ""
-        provider = model_choice.resolve_provider(model, settings.base_url, settings.backend_key, progress=_note)
+        provider = model_choice.resolve_provider(model, settings.base_url, settings.backend_key, progress=note)
         told = settings.model or f"every model of {settings.base_url or backends.OPENAI}"
         return ModelChoice(provider, model, told)
     found = asyncio.run(discovery.find_backends())
-    if (answering := model_choice.choose_discovered(found, aliases=settings.aliases, progress=_note)) is not None:
+    if (answering := model_choice.choose_discovered(found, aliases=settings.aliases, progress=note)) is not None:
         return answering
     return ModelChoice(Scripted(reply(WELCOME), repeat=True, chunk=4), "scripted", "a scripted stand-in, since there is no other")
 
 
 def _note(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
+
+
+def _say_nothing(line: str) -> None:
+    """Another process has said it."""

@@ -4,24 +4,27 @@ import asyncio
 import gc
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from socket import AF_INET, AF_INET6, SO_REUSEADDR, SOL_SOCKET, socket
+from socket import socket
 
 import msgspec
 from anyio import move_on_after
+from msgspec import Struct
 from starlette.applications import Starlette
 from uvicorn import Config, Server
 
 import mainspring
 from mainspring.app.assembly import ServerEngine, build_server_engine
 from mainspring.app.server import server
-from mainspring.app.settings import Settings, find_settings_type
+from mainspring.app.settings import Settings, load
+from mainspring.app.shared_listener import SharedListener, bind_listener
 from mainspring.cli.exit import INTERRUPTED, leave, run_reporting_errors
 from mainspring.cli.output import accept_any_text
-from mainspring.core.errors import InvalidRequest
+from mainspring.features.traces.shared_metrics import SharedMetrics
 from mainspring.http.auth import Keys, is_loopback
 from mainspring.http.bodies import MOST_BODY_BYTES
-from mainspring.http.connections import ConnectionTable, raise_file_limit
+from mainspring.http.connections import BoundedProtocol, ConnectionTable, raise_file_limit
 from mainspring.http.wire import Dialect
 from mainspring.ports import Store
 from mainspring.storage.location import parse_location
@@ -33,11 +36,37 @@ TICKS_PER_SECOND = 10  # of uvicorn
 GARBAGE_OBJECTS = 10_000
 
 
+class Siblings(Struct, frozen=True):
+    """What a process has from the supervisor that started it, as descriptors: the `listener` and the `metrics` that all of them
+    share, its own metrics first, and its `link` to the supervisor. `is_first` says that the others come after it."""
+
+    listener: int
+    link: int
+    count: int
+    is_first: bool
+    metrics: Sequence[int]
+
+    @classmethod
+    def parse(cls, text: str) -> "Siblings":
+        listener, link, count, is_first, *metrics = [int(number) for number in text.split(",")]
+        for descriptor in (listener, link, *metrics):
+            os.set_inheritable(descriptor, False)
+        return cls(listener, link, count, bool(is_first), metrics)
+
+
 class EngineServer(Server):
     """Says where it listens once it does, so that port 0 and scripts work, and stops in two steps, so that runs can end. What
-    fails when the application starts is raised."""
+    fails when the application starts is raised. One that has `siblings` tells their supervisor instead, and stops without it."""
 
-    def __init__(self, app: Starlette, settings: Settings, choice: ServerEngine, connections: ConnectionTable) -> None:
+    def __init__(
+        self,
+        app: Starlette,
+        settings: Settings,
+        choice: ServerEngine,
+        connections: ConnectionTable,
+        siblings: Siblings | None = None,
+        metrics: SharedMetrics | None = None,
+    ) -> None:
         super().__init__(
             Config(
                 app,
@@ -57,38 +86,68 @@ class EngineServer(Server):
             )
         )
         self._app, self._settings, self._choice, self._connections = app, settings, choice, connections
+        self._siblings, self._metrics = siblings, metrics
+        self._link = None if siblings is None else socket(fileno=siblings.link)
+        self._accepting: SharedListener | None = None
 
     async def _serve(self, sockets: list[socket] | None = None) -> None:
         async with self._app.router.lifespan_context(self._app):
             await super()._serve(sockets)
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.servers:
-            host, port = self.servers[0].sockets[0].getsockname()[:2]
-            url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
-            print(await announcement(self._settings, self._choice, url), flush=True)
+        assert sockets is not None
+        await super().startup(sockets if self._siblings is None else [])
+        host, port = sockets[0].getsockname()[:2]
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+        told = await announcement(self._settings, self._choice, url, 1 if self._siblings is None else self._siblings.count)
+        if self._link is None:
+            print(told, flush=True)
+        else:
+            self._accepting = SharedListener(sockets[0], self._make_protocol)
+            self._accepting.open()
+            self._link.sendall(told.encode())
+            asyncio.get_running_loop().add_reader(self._link, self._leave)
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        return self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state={}
+        )
+
+    def _leave(self) -> None:
+        """The supervisor is gone."""
+        assert self._link is not None
+        asyncio.get_running_loop().remove_reader(self._link)
+        self.should_exit = True
 
     async def on_tick(self, counter: int) -> bool:
         if counter % TICKS_PER_SECOND == 0:
             self._connections.sweep(self.server_state.connections, asyncio.get_running_loop().time())
+            if self._metrics is not None:
+                self._metrics.write(self._choice.engine.core.live)
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         """Takes no more requests, lets runs finish for a while, and leaves the rest to be resumed; its clients are told so."""
         for listening in self.servers:
             listening.close()
+        if self._accepting is not None:
+            self._accepting.close()
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, BoundedProtocol):
+                    connection.shutdown()  # once it is idle: the next request goes to another process
         for listener in sockets or ():
             listener.close()
         with move_on_after(self._settings.drain_seconds):
             await self._choice.engine.drain()
         self._choice.engine.interrupt()
         await super().shutdown(sockets)
+        if self._metrics is not None:
+            self._metrics.write(0)
         # Stopping when told to is a success; uvicorn would raise the signal once more.
         self._captured_signals.clear()
 
 
-async def announcement(settings: Settings, choice: ServerEngine, url: str) -> str:
+async def announcement(settings: Settings, choice: ServerEngine, url: str, count: int = 1) -> str:
     example = choice.engine.model or "NAME"
     database = parse_location(settings.database)
     keys, header, key = "none needed, since only this machine can reach it, until you make one", "", "unused"
@@ -97,7 +156,7 @@ async def announcement(settings: Settings, choice: ServerEngine, url: str) -> st
         header, key = " -H 'authorization: Bearer KEY'", "KEY"
     return (
         f"Mainspring {mainspring.__version__} listens at {url}\n"
-        f"  model     {choice.model}\n"
+        f"  model     {choice.model}\n{f'  workers   {count} processes' + chr(10) if count > 1 else ''}"
         f"  database  {database}\n"
         f"  API keys  {keys}\n"
         f"  try       curl {url}/responses{header} -H 'content-type: application/json' "
@@ -106,7 +165,7 @@ async def announcement(settings: Settings, choice: ServerEngine, url: str) -> st
     )
 
 
-def serve(settings: Settings, file: Path | None = None) -> int:
+def serve(settings: Settings, file: Path | None = None, siblings: Siblings | None = None) -> int:
     """Serves until it is told to stop. Runs that do not finish in time are resumed by the next start. `file` is where the
     settings are from."""
     dialect = Dialect(
@@ -116,36 +175,21 @@ def serve(settings: Settings, file: Path | None = None) -> int:
         extensions=settings.extension_events,
         error_event=settings.error_event,
     )
-    choice = build_server_engine(settings, file)
+    count, is_first = (1, True) if siblings is None else (siblings.count, siblings.is_first)
+    choice = build_server_engine(settings, file, count=count, is_quiet=not is_first)
     engine = choice.engine
     asyncio.run(_try_out(engine.store))
     connections = ConnectionTable(settings.http, raise_file_limit(), engine.core.quota)
     keys = Keys(engine.store, configured=settings.api_key, most_requests=connections.most_per_key, quota=engine.core.quota)
-    app = server(engine, dialect, keys=keys, is_local=is_loopback(settings.host))
+    metrics = None if siblings is None else SharedMetrics(engine.metrics, siblings.metrics)
+    app = server(engine, dialect, keys=keys, is_local=is_loopback(settings.host), metrics=metrics)
     # A thousand open streams are half a million objects: looking through all of them again and again took a fifth of the time,
     # and everybody waited meanwhile. What is there now stays, and need not be looked at.
     gc.freeze()
     gc.set_threshold(GARBAGE_OBJECTS)
-    with _listening(settings) as listener:
-        EngineServer(app, settings, choice, connections).run([listener])
+    with bind_listener(settings) if siblings is None else socket(fileno=siblings.listener) as listener:
+        EngineServer(app, settings, choice, connections, siblings, metrics).run([listener])
     return 0
-
-
-def _listening(settings: Settings) -> socket:
-    """The socket to listen at. Raises `InvalidRequest` if it cannot be had."""
-    family = AF_INET6 if ":" in settings.host else AF_INET
-    listener = socket(family)
-    listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
-    try:
-        listener.bind((settings.host, settings.port))
-    except OSError as error:
-        listener.close()
-        reason = error.strerror or str(error)
-        message = (
-            f"cannot listen at {settings.host} port {settings.port}: {reason}; choose another with --port (0 picks a free one)"
-        )
-        raise InvalidRequest(message, param="port") from None
-    return listener
 
 
 async def _try_out(store: Store) -> None:
@@ -154,15 +198,19 @@ async def _try_out(store: Store) -> None:
     await store.close()
 
 
-def _serve_from_file() -> int:
-    with os.fdopen(int(sys.argv[1]), "rb") as file:
-        settings = msgspec.json.decode(file.read(), type=find_settings_type())
-    return serve(settings, Path(sys.argv[2]) if len(sys.argv) > 2 else None)
+def _serve_given() -> int:
+    """Serves as the arguments say: the descriptor of what the command line had, the settings file, and, for one of several
+    processes, what it shares with the others."""
+    descriptor, path, *shared = sys.argv[1:]
+    given = os.pread(int(descriptor), os.fstat(int(descriptor)).st_size, 0)
+    os.close(int(descriptor))
+    file = Path(path) if path else None
+    return serve(load(msgspec.json.decode(given, type=dict[str, object]), file=file), file, *map(Siblings.parse, shared))
 
 
 if __name__ == "__main__":
     accept_any_text()
     try:
-        leave(run_reporting_errors(_serve_from_file))
+        leave(run_reporting_errors(_serve_given))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

@@ -27,6 +27,7 @@ from mainspring.features.memory.routes import MemoryRoutes
 from mainspring.features.models.routes import ModelRoutes
 from mainspring.features.responses.routes import ResponseRoutes
 from mainspring.features.traces.routes import TraceRoutes
+from mainspring.features.traces.shared_metrics import SharedMetrics
 from mainspring.features.workflows.routes import WorkflowRoutes
 from mainspring.http.app import build_app
 from mainspring.http.auth import Keys
@@ -40,10 +41,18 @@ from mainspring.tools.mcp.watch import ServerState
 log = getLogger(__name__)
 
 
-def server(engine: Engine, dialect: Dialect | None = None, *, keys: Keys | None = None, is_local: bool = True) -> Starlette:
+def server(
+    engine: Engine,
+    dialect: Dialect | None = None,
+    *,
+    keys: Keys | None = None,
+    is_local: bool = True,
+    metrics: SharedMetrics | None = None,
+) -> Starlette:
     """The application: an engine behind its endpoints. The engine runs as long as the application does.
 
-    `is_local` says that only this machine can reach it; then, and while there are no keys, none is asked for.
+    `is_local` says that only this machine can reach it; then, and while there are no keys, none is asked for. `metrics` are those
+    of all processes that serve the same address.
     """
     dialect = dialect or Dialect()
     core, agents = engine.core, engine.agents
@@ -54,7 +63,7 @@ def server(engine: Engine, dialect: Dialect | None = None, *, keys: Keys | None 
         AgentRoutes(agents),
         ApprovalRoutes(Approvals(core, {spec.label for spec in engine.mcp.servers}), dialect),
         BudgetRoutes(engine.admission.ledger),
-        TraceRoutes(core, engine.metrics),
+        TraceRoutes(core, metrics or engine.metrics),
         MemoryRoutes(engine.memory),
         ContainerRoutes(engine.builtins.containers, core.new_id),
         WorkflowRoutes(engine.workflows),

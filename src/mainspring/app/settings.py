@@ -39,6 +39,8 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     """The address to listen at. Anything but loopback needs an API key."""
     port: Annotated[int, Meta(ge=0, le=65_535)] = 8080
     """The port to listen at; 0 picks a free one."""
+    workers: Annotated[int, Meta(ge=1, le=512)] | Literal["auto"] = 1
+    """How many processes serve this address; `auto` is one for each core. See docs/scale-out.md."""
     database: str = "mainspring.db"
     """The file that keeps everything, or the `postgresql://` URL of a database that does; see docs/storage.md."""
     api_key: str | None = None

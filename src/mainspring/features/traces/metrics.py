@@ -1,7 +1,7 @@
 """Counters and histograms of the runs that ended here, each run counted once, in the text format of Prometheus."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from mainspring.core.redact import redact_text
@@ -13,6 +13,8 @@ LONGEST_NAME: Final = 64
 OTHER: Final = "_other"
 
 Labels = tuple[str, ...]
+Samples = list[tuple[Labels, list[float]]]
+"""What a family has counted, by label values: numbers that can be added to those of another process."""
 
 
 class LabelNames:
@@ -47,6 +49,14 @@ class Counter:
     def add(self, *values: str, by: float = 1) -> None:
         self._counts[values] = self._counts.get(values, 0) + by
 
+    def export(self) -> Samples:
+        return [(values, [count]) for values, count in self._counts.items()]
+
+    def merge(self, samples: Samples) -> None:
+        """Adds what was counted elsewhere."""
+        for values, (count,) in samples:
+            self.add(*values, by=count)
+
     def lines(self) -> Iterator[str]:
         for values, count in self._counts.items():
             yield f"{self.name}{_render_labels(zip(self._labels, values, strict=True))} {_number(count)}"
@@ -76,6 +86,16 @@ class Histogram:
             counts = self._counts[values] = [0] * (len(self._bounds) + 1)
         counts[bisect_left(self._bounds, value)] += 1
         self._sums[values] = self._sums.get(values, 0.0) + value
+
+    def export(self) -> Samples:
+        return [(values, [*counts, self._sums[values]]) for values, counts in self._counts.items()]
+
+    def merge(self, samples: Samples) -> None:
+        """Adds what was observed elsewhere."""
+        for values, (*counts, total) in samples:
+            known = self._counts.get(values) or [0] * len(counts)
+            self._counts[values] = [before + int(count) for before, count in zip(known, counts, strict=True)]
+            self._sums[values] = self._sums.get(values, 0.0) + total
 
     def lines(self) -> Iterator[str]:
         bounds = [*[_number(bound) for bound in self._bounds], "+Inf"]
@@ -124,6 +144,10 @@ class Metrics:
         self._turn_seconds = Histogram("mainspring_turn_duration_seconds", "From a question to the answer's end.", "model")
         self._first_token = Histogram("mainspring_time_to_first_token_seconds", "From a question to its first token.", "model")
         self._call_seconds = Histogram("mainspring_tool_duration_seconds", "From a call's start to its end.", "tool")
+        self._families: tuple[Counter | Histogram, ...] = (
+            self._runs, self._turns, self._tokens, self._calls, self._verdicts, self._failures,
+            self._run_seconds, self._turn_seconds, self._first_token, self._call_seconds,
+        )  # fmt: skip
         self._live = Gauge("mainspring_live_runs", "Runs that are under way here.")
         self._store_up = Gauge("mainspring_store_up", "1 if the store can be used, else 0.")
 
@@ -143,11 +167,16 @@ class Metrics:
         """The metrics as text for a scraper."""
         self._live.set(live)
         self._store_up.set(int(is_store_up))
-        families = (
-            self._runs, self._turns, self._tokens, self._calls, self._verdicts, self._failures,
-            self._run_seconds, self._turn_seconds, self._first_token, self._call_seconds, self._live, self._store_up,
-        )  # fmt: skip
-        return render_exposition(families)
+        return render_exposition((*self._families, self._live, self._store_up))
+
+    def export(self) -> dict[str, Samples]:
+        """All that was counted, by family."""
+        return {family.name: family.export() for family in self._families}
+
+    def merge(self, exported: Mapping[str, Samples]) -> None:
+        """Adds what was counted elsewhere."""
+        for family in self._families:
+            family.merge(exported.get(family.name, []))
 
     def _add_step(self, step: TraceStep, model: str) -> None:
         if step.kind == "turn":

@@ -10,6 +10,7 @@ from mainspring.core.errors import NotFound, StoreError
 from mainspring.core.redact import redact_arguments
 from mainspring.engine.engine import Engine
 from mainspring.features.traces.metrics import Metrics
+from mainspring.features.traces.shared_metrics import SharedMetrics
 from mainspring.features.traces.trace_builder import read_trace
 from mainspring.features.traces.trace_record import TraceRecord
 from mainspring.http.auth import get_caller, get_tenant
@@ -24,7 +25,7 @@ PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 class TraceRoutes:
     """Every endpoint of traces and metrics."""
 
-    def __init__(self, engine: Engine, metrics: Metrics) -> None:
+    def __init__(self, engine: Engine, metrics: Metrics | SharedMetrics) -> None:
         self._engine, self._metrics = engine, metrics
 
     def endpoints(self) -> tuple[Endpoint, ...]:

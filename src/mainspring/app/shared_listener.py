@@ -1,0 +1,69 @@
+"""The socket that a server listens at, for one process or for several that share it."""
+
+import asyncio
+from collections.abc import Callable
+from logging import getLogger
+from socket import AF_INET, AF_INET6, IPPROTO_TCP, SO_REUSEADDR, SOL_SOCKET, TCP_NODELAY, socket
+
+from mainspring.app.settings import Settings
+from mainspring.core.errors import InvalidRequest
+
+log = getLogger(__name__)
+
+PAUSE_SECONDS = 1.0
+
+
+def bind_listener(settings: Settings) -> socket:
+    """A socket to listen at. Raises `InvalidRequest` if the address cannot be had."""
+    family = AF_INET6 if ":" in settings.host else AF_INET
+    listener = socket(family)
+    listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+    listener.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)  # connections inherit it
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        reason = error.strerror or str(error)
+        message = (
+            f"cannot listen at {settings.host} port {settings.port}: {reason}; choose another with --port (0 picks a free one)"
+        )
+        raise InvalidRequest(message, param="port") from None
+    return listener
+
+
+class SharedListener:
+    """Accepts from a socket that other processes accept from as well: one connection at a time, so that those of a burst go to
+    whoever has time for the next. The accept loops of asyncio and uvloop would take all that are there."""
+
+    def __init__(self, listener: socket, make_protocol: Callable[[], asyncio.Protocol]) -> None:
+        self._listener, self._make_protocol = listener, make_protocol
+        self._beginning: set[asyncio.Task[object]] = set()
+        self._resuming: asyncio.TimerHandle | None = None
+
+    def open(self) -> None:
+        self._listener.setblocking(False)
+        asyncio.get_running_loop().add_reader(self._listener, self._accept)
+
+    def close(self) -> None:
+        """Accepts no more here; the others go on."""
+        if self._resuming is not None:
+            self._resuming.cancel()
+        if self._listener.fileno() >= 0:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
+
+    def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            connection, _ = self._listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return  # another process was faster, or the client has left
+        except OSError as error:
+            log.error("no connection can be accepted: %s", error)
+            loop.remove_reader(self._listener)
+            self._resuming = loop.call_later(PAUSE_SECONDS, self.open)
+            return
+        connection.setblocking(False)
+        task: asyncio.Task[object] = loop.create_task(loop.connect_accepted_socket(self._make_protocol, connection))
+        self._beginning.add(task)
+        task.add_done_callback(self._beginning.discard)
