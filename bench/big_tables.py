@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from bench.scenarios import Context, Row
 from bench.targets import Target, mainspring
 
-from mainspring.storage.run_appender import SEQ_BITS
+from mainspring.storage.recent_deltas import SEQ_BITS
 
 BYTES_EACH = 4000
 # Names of columns whose values must be new in a copy, and how a copy number makes them so.

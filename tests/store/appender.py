@@ -7,7 +7,7 @@ from itertools import count
 from tests.store.logs import answer, begin, end, pieces, say
 
 from mainspring.core.events import Recorded
-from mainspring.ports import Snapshot, Store
+from mainspring.ports import Segment, Snapshot, Store
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import parse_location
 
@@ -31,9 +31,20 @@ async def drive(store: Store, lane: int) -> None:
             print(id, last, flush=True)
 
 
+async def drive_together(store: Store, runs: int) -> None:
+    """Runs whose deltas come at the same time."""
+    for number in count():
+        ids = [f"{lane}-of-{runs}-{number}" for lane in range(runs)]
+        for seq in range(LENGTH):
+            segments = [Segment(id, log_of(id)[seq : seq + 1], answer_of(id) if seq == LENGTH - 1 else None) for id in ids]
+            assert await store.append_all(segments) == [None] * runs
+            for id in ids:
+                print(id, seq, flush=True)
+
+
 async def main(database: str) -> None:
     async with open_store(parse_location(database)) as store:
-        await asyncio.gather(*[drive(store, lane) for lane in range(4)])
+        await asyncio.gather(*[drive(store, lane) for lane in range(4)], drive_together(store, 6))
 
 
 if __name__ == "__main__":

@@ -141,9 +141,10 @@ async def test_a_database_of_another_program_is_refused(tmp_path: Path, journal:
 async def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     await make(path)
-    alter(path, "PRAGMA user_version = 7")
+    known = len(RUNS.migrations)
+    alter(path, f"PRAGMA user_version = {known + 1}")
     assert await refusal(path) == (
-        f"{path} was written by a newer Mainspring (schema 7, this one knows {len(RUNS.migrations)}); "
+        f"{path} was written by a newer Mainspring (schema {known + 1}, this one knows {known}); "
         "upgrade Mainspring or choose another file with --database"
     )
 

@@ -266,8 +266,6 @@ def encode_log(records: Sequence[Recorded], after: Recorded | None = None, enter
     if after is not None:
         start = _find_texts(after, records, 0)
         lines = [b"", _encoder.encode(_list_texts(after.at, records[:start]))[1:-1]] if start else [b""]
-        if start == len(records):
-            return b"\n".join(lines)
     stored: list[object] = []
     places = {id(item): place for place, item in enumerate(entered)}
     last: float | None = None
@@ -292,6 +290,13 @@ def encode_log(records: Sequence[Recorded], after: Recorded | None = None, enter
     if stored:
         lines.append(_encoder.encode(stored))
     return b"\n".join(lines)
+
+
+def encode_texts(records: Sequence[Recorded], after: Recorded) -> bytes:
+    """What `encode_log` makes of deltas that all go on with `after`; nothing if one does not."""
+    if _find_texts(after, records, 0) < len(records):
+        return b""
+    return b"\n" + _encoder.encode(_list_texts(after.at, records))[1:-1]
 
 
 def _make_compact(event: Event) -> Struct:

@@ -5,11 +5,12 @@ another connection commits: SQLite tells that by its `data_version`, which is as
 its write lock. Then everything known is forgotten, and each run is looked up again. The same goes for the end of the audit.
 
 A log is in rows of some size. A segment that fits goes into the last row of its log, so that a delta which comes alone costs
-little more than its text; the number of the row says which run and event it begins with.
+little more than its text; the number of the row says which run and event it begins with. Deltas of several runs that come in one
+batch go into one row together, see `recent_deltas`.
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import chain
 from typing import Final
@@ -17,10 +18,11 @@ from typing import Final
 from msgspec import Struct
 
 from mainspring.core.errors import Superseded
-from mainspring.core.events import Recorded, encode_log
+from mainspring.core.events import Recorded, encode_log, encode_texts
 from mainspring.core.items import Item, encode
 from mainspring.ports import Document, Link, Note, Segment, Snapshot
 from mainspring.storage.audit_chain import chain_notes
+from mainspring.storage.recent_deltas import FEWEST, ROW_BYTES, SEQ_BITS, Log, RecentDeltas, Row
 from mainspring.storage.segment import (
     collect_item_ids,
     encode_response,
@@ -29,12 +31,8 @@ from mainspring.storage.segment import (
     find_opening,
 )
 
-ROW_BYTES: Final = 1_960  # two fit a page
-SEQ_BITS: Final = 24
 MOST_KNOWN: Final = 50_000
 MOST_ROWS: Final = 64
-
-Row = tuple[object, ...]
 
 _RUNS = """
     INSERT INTO runs
@@ -61,16 +59,6 @@ _PUT = """
 """
 
 
-class _Log(Struct):
-    """The log of a run that goes on: its number, how many events it has, and its last row, if that is known."""
-
-    number: int
-    length: int
-    row: int = 0
-    size: int = ROW_BYTES
-    last: Recorded | None = None
-
-
 class _Rows(Struct):
     """What a transaction adds, by table."""
 
@@ -88,13 +76,15 @@ class RunAppender:
     def __init__(self) -> None:
         self._connection: sqlite3.Connection | None = None
         self._version = -1
-        self._logs: dict[str, _Log] = {}
+        self._logs: dict[str, Log] = {}
+        self._recent = RecentDeltas()
         self._next_run: int | None = None
         self._last_note: Link | None = None
         self._has_last_note = False
 
     def forget(self) -> None:
         self._logs.clear()
+        self._recent.forget()
         self._next_run = None
         self._has_last_note = False
 
@@ -105,7 +95,8 @@ class RunAppender:
         for segment in segments:
             rows.notes += segment.notes
             if segment.records:
-                self._add_segment(connection, segment, rows)
+                self._add_segment(connection, segment, rows, is_alone=len(segments) < FEWEST)
+        rows.segments += self._recent.write(connection)
         try:
             _insert(connection, _RUNS, 12, rows.runs)
         except sqlite3.IntegrityError:
@@ -128,18 +119,23 @@ class RunAppender:
         if version != self._version or connection is not self._connection or len(self._logs) > MOST_KNOWN:
             self.forget()
             self._version, self._connection = version, connection
+        self._recent.settle(connection)
 
-    def _add_segment(self, connection: sqlite3.Connection, segment: Segment, rows: _Rows) -> None:
+    def _add_segment(self, connection: sqlite3.Connection, segment: Segment, rows: _Rows, *, is_alone: bool) -> None:
         records = segment.records
         if segment.snapshot is None and records[0].seq:
-            rows.segments.append(_take(self._find_log(connection, segment), records))
+            log = self._find_log(connection, segment)
+            if not is_alone and log.last is not None and (texts := encode_texts(records, log.last)):
+                self._recent.add(log, records, texts)
+            else:
+                rows.segments += self._take(log, records)
             return
         ending = find_ending(segment)
         end: Row = (None, None, None)
         if ending is not None:
             end = (ending.at, encode_response(ending.snapshot), encode(ending.snapshot.entries))
         if (opening := find_opening(segment)) is not None and segment.run_id not in self._logs:
-            log = _Log(self._count_run(connection), 0)
+            log = Log(self._count_run(connection), 0)
             status = opening.status if ending is None else ending.status
             conversation = None if opening.conversation is None else encode(opening.conversation)
             begun = (log.number, opening.id, opening.parent, opening.model, opening.background, status, opening.created_at)
@@ -149,12 +145,25 @@ class RunAppender:
             if ending is not None:
                 rows.ends.append((ending.status, *end, log.number))
         entered = () if ending is None else [entry.item for entry in ending.snapshot.entries]
-        rows.segments.append(_take(log, records, entered))
+        rows.segments += self._take(log, records, entered)
         if ending is None:
             self._logs[segment.run_id] = log
         else:
             self._logs.pop(segment.run_id, None)
             _add_ending(ending.snapshot, log.number, rows)
+
+    def _take(self, log: Log, records: Sequence[Recorded], entered: Sequence[Item] = ()) -> Iterator[Row]:
+        """The rows that the records are, or are added to; the log is longer by them."""
+        if log.waiting:
+            yield self._recent.take(log)
+        last = records[-1]
+        body = b"" if log.last is None else encode_log(records, log.last, entered)
+        if log.last is None or log.size + len(body) > ROW_BYTES:
+            body = encode_log(records, entered=entered)
+            log.row, log.size = records[0].seq, 0
+        log.size += len(body)
+        log.last, log.length = last, last.seq + 1
+        yield (log.number << SEQ_BITS | log.row, last.seq, body)
 
     def _count_run(self, connection: sqlite3.Connection) -> int:
         if self._next_run is None:
@@ -162,17 +171,23 @@ class RunAppender:
         number, self._next_run = self._next_run, self._next_run + 1
         return number
 
-    def _find_log(self, connection: sqlite3.Connection, segment: Segment) -> _Log:
+    def _find_log(self, connection: sqlite3.Connection, segment: Segment) -> Log:
         log = self._logs.get(segment.run_id)
         if log is None:
             number, has_ended, length = connection.execute(_LENGTH, (segment.run_id,)).fetchone() or (0, 0, 0)
-            log = _Log(number, -1 if has_ended else length)
+            log = Log(number, -1 if has_ended else length)
         if not log.length or log.length != segment.records[0].seq:
             raise self._explain(connection, segment)
         self._logs[segment.run_id] = log
         return log
 
+    def settle(self, connection: sqlite3.Connection) -> None:
+        """Puts all that was written into the logs, so that their rows can be deleted."""
+        self.forget()
+        self._recent.settle(connection)
+
     def _explain(self, connection: sqlite3.Connection, segment: Segment) -> Superseded:
+        self.settle(connection)
         _, has_ended, length = connection.execute(_LENGTH, (segment.run_id,)).fetchone() or (0, 0, 0)
         return explain_mismatch(segment, length=length, has_ended=bool(has_ended))
 
@@ -194,18 +209,6 @@ def put_document(connection: sqlite3.Connection, document: Document, if_absent: 
     otherwise = "DO NOTHING" if if_absent else "DO UPDATE SET body = excluded.body"
     fields = (document.tenant, document.parent, document.id, document.kind, document.body)
     return connection.execute(_PUT + otherwise, fields).rowcount > 0
-
-
-def _take(log: _Log, records: Sequence[Recorded], entered: Sequence[Item] = ()) -> Row:
-    """The row that the records are, or are added to; the log is longer by them."""
-    last = records[-1]
-    body = b"" if log.last is None else encode_log(records, log.last, entered)
-    if log.last is None or log.size + len(body) > ROW_BYTES:
-        body = encode_log(records, entered=entered)
-        log.row, log.size = records[0].seq, 0
-    log.size += len(body)
-    log.last, log.length = last, last.seq + 1
-    return (log.number << SEQ_BITS | log.row, last.seq, body)
 
 
 def _add_ending(snapshot: Snapshot, number: int, rows: _Rows) -> None:

@@ -9,7 +9,8 @@ from mainspring.core.history import Entry
 from mainspring.core.items import Item, decode
 from mainspring.core.spec import Conversation
 from mainspring.ports import PAGE_BYTES, Document, Filter, Link, Note, Page, StoredRun
-from mainspring.storage.run_appender import SEQ_BITS, put_document
+from mainspring.storage.recent_deltas import OF_RUN, SEQ_BITS, TABLE, read_recent
+from mainspring.storage.run_appender import put_document
 from mainspring.storage.segment import (
     PRUNED_AT_ONCE,
     RECORD_BYTES,
@@ -120,22 +121,22 @@ _MIGRATIONS: tuple[Migration, ...] = (
         )
         """,
     ),
+    (TABLE,),
 )
 RUNS = Schema(
     application_id=0x4D73_7072,  # "Mspr"
     migrations=_MIGRATIONS,
-    tables=("runs", "segments", "old_segments", "documents", "items", "audit"),
+    tables=("runs", "segments", "old_segments", "recent_deltas", "documents", "items", "audit"),
     retry="resume the run",
 )
 
-# The rows of one run.
-OF_RUN = f"place BETWEEN :run << {SEQ_BITS} AND ((:run + 1) << {SEQ_BITS}) - 1"
 EVENTS = f"""
-    SELECT body FROM (
-        SELECT first, body FROM old_segments WHERE run = :run AND last > :after
-        UNION ALL SELECT first, body FROM segments WHERE {OF_RUN} AND last > :after
+    SELECT last, body FROM (
+        SELECT first, last, body FROM old_segments WHERE run = :run AND last > :after
+        UNION ALL SELECT first, last, body FROM segments WHERE {OF_RUN} AND last > :after
     ) ORDER BY first
 """
+_LAST = f"SELECT max(last) FROM segments WHERE {OF_RUN}"
 HOLDING = """
     SELECT entries FROM items JOIN runs ON number = run WHERE items.id = ? AND tenant = ? ORDER BY run DESC LIMIT 1
 """
@@ -172,7 +173,7 @@ def load_events(connection: sqlite3.Connection, run_id: str, after: int) -> list
     number = connection.execute("SELECT number FROM runs WHERE id = ?", (run_id,)).fetchone()
     if number is None:
         raise not_found(run_id)
-    bodies = [body for (body,) in connection.execute(EVENTS, {"run": number[0], "after": after})]
+    bodies = _load_bodies(connection, number[0], after)
     # Last, because another process may end the run meanwhile: a log that leaves an item to the entries came with them.
     known = connection.execute("SELECT entries FROM runs WHERE id = ?", (run_id,)).fetchone()
     if known is None:
@@ -180,6 +181,18 @@ def load_events(connection: sqlite3.Connection, run_id: str, after: int) -> list
     entered = [entry.item for entry in decode(known[0] or b"[]", list[Entry])] if bodies else []
     found = [record for body in bodies for record in decode_log(body, entered)]
     return [record for record in found if record.seq > after] if after >= 0 else found
+
+
+def _load_bodies(connection: sqlite3.Connection, run: int, after: int) -> list[bytes]:
+    """The rows of the log in which there is something behind event number `after`."""
+    recent = read_recent(connection, run)  # before the log, which may get some of it meanwhile
+    if recent and recent[-1].last > after:
+        after = min(after, (connection.execute(_LAST, {"run": run}).fetchone()[0] or 0) - 1)  # they go on with its last row
+    rows = connection.execute(EVENTS, {"run": run, "after": after}).fetchall()
+    bodies: list[bytes] = [body for _, body in rows]
+    if rows:
+        bodies[-1] += b"".join([texts.body for texts in recent if texts.first > rows[-1][0]])
+    return bodies
 
 
 def load(connection: sqlite3.Connection, run_id: str) -> StoredRun:

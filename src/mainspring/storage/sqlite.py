@@ -567,6 +567,7 @@ def _prepare(connection: sqlite3.Connection, path: Path | None, schema: Schema) 
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA secure_delete = ON")
+    connection.execute("PRAGMA temp_store = MEMORY")  # else a statement that writes many rows makes a file
     _migrate(connection, path, schema)
     # Deletes nothing, but fails if a table is missing or if SQLite has opened the file for reading only, which it does silently.
     for table in schema.tables:

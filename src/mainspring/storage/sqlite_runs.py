@@ -103,14 +103,14 @@ class SqliteStore:
         await self._database.erase(self._delete, run_id=run_id)
 
     def _delete(self, connection: Connection, run_id: str) -> None:
-        self._appender.forget()
+        self._appender.settle(connection)
         rows.delete(connection, run_id)
 
     async def prune(self, before: float) -> int:
         return await self._database.erase(self._prune, before=before)
 
     def _prune(self, connection: Connection, before: float) -> int:
-        self._appender.forget()
+        self._appender.settle(connection)
         return rows.prune(connection, before)
 
     async def put(self, documents: Sequence[Document], *, if_absent: bool = False) -> bool:
