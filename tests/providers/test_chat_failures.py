@@ -214,7 +214,7 @@ async def test_an_error_in_the_middle_ends_the_turn(
         b"data: tick tock\n\n",
         b'data: {"choices": 5}\n\n',
         b'data: {"choices": [{"delta": {"content": {"text": 1}}}]}\n\n',
-        b"data: null\n\n",
+        b"data: 7\n\n",
         b'data: {"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n\n",
         b'data: {"choices": [{"delta": {"content": "no"}}]} trailing\n\n',
     ],

@@ -20,7 +20,7 @@ CLOCK = ToolDefinition("get_time", "Tells the time.", ZONE)
 
 def play(pieces: list[str], finish: Finish = "stop", *, is_json: bool = False) -> list[ModelEvent]:
     leaks = LeakReader([CLOCK], is_json=is_json)
-    turn = TurnBuilder(counting(), thinks=True, names=["get_time"], leaks=leaks, is_json=is_json)
+    turn = TurnBuilder(counting(), thinks=True, tools=[CLOCK], leaks=leaks, is_json=is_json)
     for piece in pieces:
         turn.text(piece)
     turn.end(finish, None)
@@ -98,7 +98,7 @@ def test_a_call_that_was_cut_off_is_no_call() -> None:
 
 
 def test_a_call_in_text_beside_a_real_one_stays_text() -> None:
-    turn = TurnBuilder(counting(), names=["get_time"], leaks=LeakReader([CLOCK]))
+    turn = TurnBuilder(counting(), tools=[CLOCK], leaks=LeakReader([CLOCK]))
     turn.text(HERMES)
     turn.call(index=0, id="a", name="get_time", arguments="{}")
     turn.end("stop", None)

@@ -104,6 +104,25 @@ class EmptyData(Talker):
         return b"data:\n\n" + sse(SAID) + b"data: \n\n" + sse(STOP) + DONE
 
 
+class NullData(Talker):
+    """Quirk 38: `data: null` lines; code read in several proxies."""
+
+    number = 38
+
+    def last(self, body: Json) -> bytes:
+        return b"data: null\n\n" + sse(SAID) + b"data: null\n\n" + sse(STOP) + DONE
+
+
+class TextOfCompletions(Talker):
+    """Quirk 40: words come as `text`, as from the older endpoint; code read in several adapters."""
+
+    number = 40
+
+    def last(self, body: Json) -> bytes:
+        choices = [{"index": 0, "text": "It is noon.", "finish_reason": None}, {"index": 0, "text": "", "finish_reason": "stop"}]
+        return sse(*[{"object": "text_completion", "choices": [choice]} for choice in choices]) + DONE
+
+
 class NoChoicesFirst(Talker):
     """Quirk 39: the first piece has no choices (Azure). https://github.com/Azure/azure-sdk-for-go/issues/21086"""
 

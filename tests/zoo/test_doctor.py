@@ -86,6 +86,11 @@ NAMES: Final = {
     68: "one system message",
     70: "tools with history",
     71: "no tools",
+    72: "other form of names",
+    73: "arguments within",
+    74: "empty arguments first",
+    75: "quote tokens",
+    76: "calls again",
 }
 # No request of ours provokes them: we stream, send no signature of another vendor's, no metadata, no odd description, and no word
 # as the developer.

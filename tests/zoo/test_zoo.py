@@ -15,7 +15,7 @@ from openai.types.responses import Response
 from tests.kit.waiting import PATIENCE
 from tests.providers.backend import DONE, call_piece, chunk, sse, usage_chunk
 from tests.server.hosting import hosted
-from tests.zoo import calls, leaks, phrases, requests, streams, thoughts
+from tests.zoo import calls, leaks, phrases, requests, slips, streams, thoughts
 from tests.zoo.animal import MODEL, NOON, UTC, Animal, Failing, Learner, Outcome, Refusal, Talker, call, say, serving
 
 from mainspring.app.engine import Engine
@@ -28,7 +28,7 @@ from mainspring.providers.profiles import NEUTRAL, find_profile
 EXPECTED: dict[str, str] = tomllib.loads(Path(__file__).with_name("expectations.toml").read_text())
 ANIMALS = [
     kind
-    for house in (calls, leaks, thoughts, streams, requests)
+    for house in (calls, slips, leaks, thoughts, streams, requests)
     for kind in vars(house).values()
     if isinstance(kind, type) and issubclass(kind, Animal) and kind not in (Animal, Failing, Learner, Talker)
 ]

@@ -230,13 +230,12 @@ class HttpProvider(ABC):
         """The turn that answers the request. `leaks` says that reasoning and calls may come as text, for servers that run models
         of any kind."""
         tools, taken = list_functions(request), list_call_ids(request.items)
-        names = [tool.name for tool in tools]
         if not leaks:
-            return TurnBuilder(self._new_id, taken, names=names)
+            return TurnBuilder(self._new_id, taken, tools=tools)
         is_json = find_schema(request) is not None
         reader = LeakReader(tools, is_json=is_json) if tools and request.tool_choice.mode != "none" else None
         is_begun = self._book.find(request.model).thinking == "begun"
-        return TurnBuilder(self._new_id, taken, names=names, thinks=True, is_begun=is_begun, leaks=reader, is_json=is_json)
+        return TurnBuilder(self._new_id, taken, tools=tools, thinks=True, is_begun=is_begun, leaks=reader, is_json=is_json)
 
     async def _post(self, path: str, body: Json, query: Mapping[str, str] | None = None) -> HttpReply:
         reply = await self._http.send(path, encode_body(body), query)

@@ -2,7 +2,10 @@
 
 import ast
 import json
+import re
+from collections.abc import Collection, Iterator
 from contextlib import suppress
+from typing import Final
 
 import msgspec
 
@@ -10,6 +13,18 @@ from mainspring.core.errors import BadOutput, Refused
 from mainspring.core.items import Json
 
 _MOST_TOKENS = 2**53
+ARGUMENT_KEYS: Final = ("arguments", "parameters", "args", "input", "tool_input")
+_BESIDE_ARGUMENTS: Final = ("name", "tool", "tool_name", "function", "function_name", "type", "id")
+_HEAD: Final = re.compile(r'\s*\{\s*"(\w*)("?)')
+_HALF_HEAD: Final = re.compile(r"\s*(?:\{\s*(?:\}\s*)?)?")
+_CONSTANTS: Final = {"True": "true", "False": "false", "None": "null"}
+STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+# A string, what closes behind a comma, or a constant.
+_SLIP: Final = re.compile(rf"({STRING.pattern})|,(\s*[}}\]])|\b(True|False|None)\b", re.DOTALL)
+_WHOLE_VALUE: Final = re.compile(r'(?:["}\]]|\b(?:true|false|null))\s*\Z')
+# Gemma's token for a quote around all of a string, and in place of its quotes.
+_QUOTED: Final = re.compile(r'"<\|\\"\|>((?:[^"\\]|\\.)*?)<\|\\"\|>"')
+_BARE_QUOTED: Final = re.compile(r'<\|"\|>(.*?)<\|"\|>', re.DOTALL)
 
 
 def repair(data: bytes) -> bytes:
@@ -31,23 +46,82 @@ def json_text(arguments: object) -> str:
         raise BadOutput("the model called a tool with arguments nested too deeply; ask again") from error
 
 
-def unwrap_arguments(text: str) -> str:
-    """Arguments that begin as no object, as the object that they can only mean: JSON in JSON, null, JSON among words, an object
-    of Python's. As they are if they mean none."""
-    value: object = text
+def read_arguments(text: str, tool: str = "", properties: Collection[str] = ()) -> str:
+    """Arguments as the object that they can only mean: JSON in JSON or in a list, null, JSON among words or with slips, an object
+    of Python's, arguments within arguments. As they are if they are what they should be, or mean none."""
+    cleaned = _QUOTED.sub(r'"\1"', text) if "<|" in text else text
+    value = _parse(cleaned)
+    if isinstance(value, dict):
+        inner = _unwrap(value, tool, properties)
+        return cleaned if inner is value else json_text(inner)
+    for written in _mend(cleaned):
+        if isinstance(_parse(written), dict):
+            return written
+    match value:
+        case None:
+            return "{}" if text.strip() == "null" else _find_object(cleaned) or text
+        case str():
+            told = read_arguments(value, tool, properties)
+            return told if isinstance(_parse(told), dict) else text
+        case [dict(only)]:
+            return json_text(_unwrap(only, tool, properties))
+        case _:
+            return text
+
+
+def may_be_wrapped(head: str, tool: str, properties: Collection[str]) -> bool | None:
+    """Whether arguments that begin like this may have the real ones within or behind them; None if it cannot be told yet."""
+    if not properties:
+        return False
+    key = _HEAD.match(head)
+    if key is None:
+        return None if _HALF_HEAD.fullmatch(head) else False
+    words = [word for word in (*ARGUMENT_KEYS, *_BESIDE_ARGUMENTS, tool) if word not in properties]
+    if key[2]:
+        return key[1] in words
+    return None if any(word.startswith(key[1]) for word in words) else False
+
+
+def _unwrap(value: Json, tool: str, properties: Collection[str]) -> Json:
+    """The arguments within arguments, if all of them are known to the tool and what is around them is not."""
+    keys = [key for key in (*ARGUMENT_KEYS, tool) if key in value and key not in properties]
+    if len(keys) != 1 or not value.keys() <= {keys[0], *_BESIDE_ARGUMENTS} - {*properties}:
+        return value
+    inner = value[keys[0]]
+    if isinstance(inner, str):
+        inner = _parse(inner)
+    return inner if isinstance(inner, dict) and inner.keys() <= {*properties} else value
+
+
+def _mend(text: str) -> Iterator[str]:
+    """JSON without the slips of those who write it by hand: a comma too many, words of Python's, no brace at the end."""
+    quoted = _BARE_QUOTED.sub(lambda found: json.dumps(found[1]), text) if "<|" in text else text
+    written = _SLIP.sub(lambda found: found[1] or found[2] or _CONSTANTS.get(found[3], found[3]), quoted)
+    yield written
+    # Behind a number or within a text, more may have been to come.
+    if _WHOLE_VALUE.search(text):
+        yield written + "}"
+
+
+def _find_object(text: str) -> str | None:
+    """The first whole object in a text, as JSON or as Python writes it."""
+    start = text.find("{")
+    if start < 0:
+        return None
     with suppress(ValueError, RecursionError):
-        value = json.loads(text)
-    if value is None:
-        return "{}"
-    if not isinstance(value, str) or (start := value.find("{")) < 0:
-        return text
-    with suppress(ValueError, RecursionError):
-        _, end = json.JSONDecoder().raw_decode(value, start)
-        return value[start:end]
+        _, end = json.JSONDecoder().raw_decode(text, start)
+        return text[start:end]
     with suppress(ValueError, RecursionError, SyntaxError, TypeError, MemoryError):
-        literal = ast.literal_eval(value[start : value.rfind("}") + 1])
-        return json_text(literal) if isinstance(literal, dict) else text
-    return text
+        literal = ast.literal_eval(text[start : text.rfind("}") + 1])
+        return json_text(literal) if isinstance(literal, dict) else None
+    return None
+
+
+def _parse(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def cut_behind_object(before: str, piece: str) -> str:

@@ -30,10 +30,18 @@ class _Found(NamedTuple):
 
 
 def find_tool_name(name: str, names: Collection[str]) -> str:
-    """The one tool that is meant by a name with control tokens or a number behind it or a namespace before it; else the name."""
-    bare = re.sub(r":\d+$", "", name.partition("<|")[0].strip())
-    meant = [known for known in names if bare == known or bare.endswith((f":{known}", f".{known}"))]
+    """The one tool that is meant by a name with control tokens, brackets or a number behind it or a namespace before it, or in
+    other case or with other signs between its words; else the name."""
+    bare = re.sub(r":\d+$", "", _BEHIND_NAME.split(name.strip(), maxsplit=1)[0].strip())
+    meant = [known for known in names if bare == known or bare.endswith((f":{known}", f".{known}", f"/{known}"))]
+    if not meant:
+        plain = _flatten(_NAMESPACE.sub("", bare))
+        meant = [known for known in names if plain and plain == _flatten(known)]
     return meant[0] if len(meant) == 1 else name
+
+
+def _flatten(name: str) -> str:
+    return re.sub(r"[\W_]", "", name).casefold()
 
 
 def parse_calls(text: str, tools: Tools) -> list[LeakedCall]:
@@ -238,6 +246,8 @@ def _read_name(text: str, place: int, tools: Tools) -> _Found | None:
     return _Found([LeakedCall(name, "{}")], found.end())
 
 
+_BEHIND_NAME: Final = re.compile(r"<[|\uff5c]|\(")
+_NAMESPACE: Final = re.compile(r"\A.*[.:/]", re.DOTALL)
 _decoder = json.JSONDecoder(strict=False)
 _CALLED: Final = re.compile(r"\[?\s*+[A-Za-z_][\w.]*+\(.*?\)\s*+\]?(?=\s*+(?:</?[\w|]|```|\Z))", re.DOTALL)
 _BRACES: Final = re.compile(r"call:([\w.:-]+?)\{(.*?)\}(?=\s*(?:<tool_call\|>|<end_function_call>|\Z))", re.DOTALL)

@@ -7,29 +7,21 @@ parallel calls may alternate. Text after later reasoning still belongs to the on
 backend first mentions them; calls also end in that order.
 """
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
-import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from mainspring.core import events, items
-from mainspring.core.errors import BadOutput
 from mainspring.core.events import Finish, ModelEvent
 from mainspring.core.ids import NewId
 from mainspring.core.items import Json
 from mainspring.core.model_request import Items
-from mainspring.providers.json_text import cut_behind_object, unwrap_arguments
+from mainspring.providers.call_draft import CallDraft, Index, build_unnamed_error, is_json
 from mainspring.providers.leak_reader import LeakReader
 from mainspring.providers.leaked_calls import LeakedCall, find_tool_name
 from mainspring.providers.thinking import TagSplitter, find_unopened
-
-Index = int | str
-
-
-MOST_HELD = 65_536
 
 
 class TurnEvents(ABC):
@@ -81,7 +73,7 @@ class TurnEvents(ABC):
 class TurnBuilder(TurnEvents):
     """Builds the events of one turn.
 
-    `thinks` says that reasoning may come as text, in tags, `is_begun` that the text begins within it. `names` are the tools there
+    `thinks` says that reasoning may come as text, in tags, `is_begun` that the text begins within it. `tools` are those there
     are, `leaks` finds their calls in text. Where JSON is asked for (`is_json`), it may have come as reasoning.
     """
 
@@ -92,18 +84,18 @@ class TurnBuilder(TurnEvents):
         *,
         thinks: bool = False,
         is_begun: bool = False,
-        names: Iterable[str] = (),
+        tools: Iterable[items.ToolDefinition] = (),
         leaks: LeakReader | None = None,
         is_json: bool = False,
     ) -> None:
         super().__init__(new_id, taken)
-        self._names = frozenset(names)
+        self._tools = {tool.name: tool for tool in tools}
         self._reasoning: _ReasoningDraft | None = None
         self._message: _MessageDraft | None = None
-        self._calls: list[_CallDraft] = []
+        self._calls: list[CallDraft] = []
         # By (index, vendor id). An empty id leads to the latest call with that index, no index to the latest with that id.
-        self._known: dict[tuple[Index | None, str], _CallDraft] = {}
-        self._last: _ReasoningDraft | _MessageDraft | _CallDraft | None = None
+        self._known: dict[tuple[Index | None, str], CallDraft] = {}
+        self._last: _ReasoningDraft | _MessageDraft | CallDraft | None = None
         self._blank: list[str] = []
         # Those of words that are held back, because they are blank or may be a tag.
         self._logprobs: list[Json] = []
@@ -228,9 +220,8 @@ class TurnBuilder(TurnEvents):
         """
         if not (id or name or arguments):
             return
-        if name and name not in self._names and (meant := find_tool_name(name, self._names)) != name:
-            self._note_recovered("tool_name", "a tool's name came with something around it")
-            name = meant
+        if name and name not in self._tools:
+            name = self._find_name(name)
         call = self._known.get((index, id))
         if call is None or name:
             call = call or self._find(index, id, name)
@@ -239,7 +230,7 @@ class TurnBuilder(TurnEvents):
             if call is None or not call.is_continued(index, id, name, arguments, is_beside):
                 self._settle()
                 self._close_message()
-                call = _CallDraft(id, index)
+                call = CallDraft(id, index, original=self._find_original(index, id, name))
                 self._calls.append(call)
             self._known[index, id] = self._known[None, id] = call
         self._known[index, ""] = self._known[None, ""] = call
@@ -248,7 +239,12 @@ class TurnBuilder(TurnEvents):
             call.vendor_id = id
         if name and name != call.name:
             self._name(call, name)
-        if (piece := call.add(arguments)) and call.name and not call.is_held:
+        if arguments:
+            call.add(arguments)
+        if call.original is not None and not call.may_repeat(call.original):
+            call.original = None
+            self._begin(call)
+        if call.id and (piece := call.take()):
             self._events.append(events.ArgumentsDelta(call.id, piece))
 
     def end(self, finish: Finish, usage: items.Usage | None) -> None:
@@ -266,14 +262,43 @@ class TurnBuilder(TurnEvents):
         self._close_message(is_cut=is_cut and self._last is self._message)
         for call in self._calls:
             if call.name:
-                if call.is_held:
-                    self._note_recovered("arguments", "arguments came in an odd form")
-                    call.pieces = [call.arguments if is_cut else unwrap_arguments(call.arguments)]
-                    self._events.append(events.ArgumentsDelta(call.id, call.arguments))
-                self._events.append(events.ItemDone(call.build(is_cut and (call is self._last or call.is_half))))
+                self._end_call(call, is_cut=is_cut)
             elif not is_cut and (call.pieces or call.vendor_id):
                 raise build_unnamed_error(call.arguments)
         self._events.append(events.TurnEnded(finish, usage))
+
+    def _end_call(self, call: CallDraft, *, is_cut: bool) -> None:
+        if call.original is not None:
+            if is_cut or call.original.makes(call.name, call.arguments):
+                self._note_recovered("calls", "a call came again under another id")
+                return
+            self._begin(call)
+        if call.name not in self._tools:
+            call.name = self._find_name(call.name)
+        came = call.arguments
+        if piece := call.settle(is_cut=is_cut):
+            self._events.append(events.ArgumentsDelta(call.id, piece))
+        if call.arguments != came:
+            self._note_recovered("arguments", "arguments came in an odd form")
+        self._events.append(events.ItemDone(call.build(is_cut and (call is self._last or call.is_half))))
+
+    def _find_name(self, name: str) -> str:
+        """The name of the tool that is meant. What may be the first piece of a name waits for the others."""
+        if any(known.startswith(name) for known in self._tools):
+            return name
+        meant = find_tool_name(name, self._tools)
+        if meant != name:
+            self._note_recovered("tool_name", "a tool's name came in another form")
+        return meant
+
+    def _find_original(self, index: Index | None, id: str, name: str) -> CallDraft | None:
+        """The call that one with the same index may repeat under another id. One that came in the same chunk is another."""
+        if not id or not name:
+            return None
+        begun = [event.item for event in self._events if isinstance(event, events.ItemStarted)]
+        fresh = {item.id for item in begun if isinstance(item, items.FunctionCall)}
+        told = [call for call in self._calls if call.index == index and call.vendor_id and call.id not in fresh]
+        return next((call for call in reversed(told) if call.name == name and call.is_whole), None)
 
     def _settle(self, *, is_last: bool = False) -> None:
         """Tells what was held back because it might be a call: it is one if the turn ends with it and has no other. A turn that
@@ -289,7 +314,7 @@ class TurnBuilder(TurnEvents):
             if self._is_begun and self._tagged is not None and not calls:
                 # It has not thought this time: these are its words.
                 self._say(thought)
-            if not calls and self._is_json and thought.lstrip().startswith(("{", "[")) and _is_json(thought):
+            if not calls and self._is_json and thought.lstrip().startswith(("{", "[")) and is_json(thought):
                 self._say(thought)
         if calls:
             self.notes.append(items.Adaptation("recovered", "calls", len(calls), "calls came as text"))
@@ -332,7 +357,7 @@ class TurnBuilder(TurnEvents):
             self._events.append(events.ItemDone(self._message.build(is_cut)))
             self._message = None
 
-    def _find(self, index: Index | None, id: str, name: str) -> "_CallDraft | None":
+    def _find(self, index: Index | None, id: str, name: str) -> CallDraft | None:
         """The call of a piece whose index and id together lead to none."""
         if index is None:
             # A new id is a new call.
@@ -345,17 +370,20 @@ class TurnBuilder(TurnEvents):
         started = None if name else self._known.get((None, id))
         return started if started is not None and started.index is None else None
 
-    def _name(self, call: "_CallDraft", name: str) -> None:
+    def _name(self, call: CallDraft, name: str) -> None:
         if call.name:
             if not call.pieces:
                 call.name += name
             return
         call.name = name
+        call.tool = self._tools.get(name)
+        if call.original is None:
+            self._begin(call)
+
+    def _begin(self, call: CallDraft) -> None:
         call.id = self._new_id("fc")
         call.call_id = self._make_unique(call.vendor_id)
-        self._events.append(events.ItemStarted(items.FunctionCall(call.call_id, name, id=call.id, status="in_progress")))
-        if call.pieces and not call.is_held:
-            self._events.append(events.ArgumentsDelta(call.id, call.arguments))
+        self._events.append(events.ItemStarted(items.FunctionCall(call.call_id, call.name, id=call.id, status="in_progress")))
 
 
 class _ReasoningDraft(Struct, eq=False):
@@ -407,86 +435,6 @@ class _PartDraft(Struct, eq=False):
         return items.OutputText(said, tuple(self.notes), tuple(self.logprobs))
 
 
-class _CallDraft(Struct, eq=False):
-    """A call. It gets our ids with its name; until then its pieces wait."""
-
-    vendor_id: str
-    index: Index | None
-    name: str = ""
-    id: str = ""
-    call_id: str = ""
-    pieces: list[str] = []
-    size: int = 0
-    is_held: bool = False
-
-    def add(self, arguments: str) -> str:
-        """Adds a piece of the arguments and returns what is new in it. What begins as no JSON is held until it is whole, and what
-        follows a whole object is none of it."""
-        if not self.pieces:
-            begun = arguments.lstrip()
-            self.is_held = bool(begun) and (not begun.startswith("{") or begun.startswith("{'"))
-        elif len(arguments) >= self.size and arguments.startswith(self.pieces[0]):
-            # Some backends repeat all before it with each piece. No JSON goes on as it began, but for the odd name.
-            said = self.arguments
-            if (said == "{" or len(said) > 2) and said.startswith("{") and arguments.startswith(said):
-                arguments = arguments[len(said) :]
-        if not self.is_held and self.size < MOST_HELD and self._may_be_past(arguments):
-            arguments = cut_behind_object(self.arguments, arguments)
-        if not arguments:
-            return ""
-        self.pieces.append(arguments)
-        self.size += len(arguments)
-        if self.is_held and self.size > MOST_HELD:
-            self.is_held = False
-            return self.arguments
-        return arguments
-
-    def _may_be_past(self, piece: str) -> bool:
-        """Whether the piece has a brace, or follows one, behind which JSON does not go on like this. Code in a string may."""
-        if "}" in piece and _BEHIND.search(piece):
-            return True
-        return bool(self.pieces) and self.pieces[-1].endswith("}") and not piece.lstrip().startswith((",", "}", "]"))
-
-    @property
-    def arguments(self) -> str:
-        return "".join(self.pieces)
-
-    def is_continued(self, index: Index | None, id: str, name: str, arguments: str, is_beside: bool) -> bool:
-        """Whether a piece that leads here continues this call. Backends that number all calls 0, or none, and give no ids begin
-        another call by naming a tool when the arguments so far are complete, or beside a call that has none."""
-        if not name or not self.name:
-            return True
-        if index is None and name != self.name:
-            return False
-        if self.is_whole:
-            # Those that give ids may say name and id once more at the end.
-            return bool(self.vendor_id) and name == self.name and not arguments.strip()
-        return bool(id or self.pieces) or not is_beside
-
-    @property
-    def is_whole(self) -> bool:
-        """The arguments so far are a JSON object. The first check is cheap, for backends that name the tool in each piece."""
-        return bool(self.pieces) and self.pieces[-1].rstrip().endswith("}") and _is_json(self.arguments)
-
-    @property
-    def is_half(self) -> bool:
-        return bool(self.pieces) and not _is_json(self.arguments)
-
-    def is_repeated(self, id: str, name: str, arguments: str) -> bool:
-        """Whether a piece only repeats this complete call."""
-        return bool(id and name) and id == self.vendor_id and name == self.name and self.is_whole and arguments == self.arguments
-
-    def build(self, is_cut: bool) -> items.FunctionCall:
-        return items.FunctionCall(self.call_id, self.name, self.arguments, id=self.id, status=_status(is_cut))
-
-
-def build_unnamed_error(arguments: str) -> BadOutput:
-    return BadOutput(f"the model called a tool without naming it, with arguments `{arguments:.200}`; ask again")
-
-
-_BEHIND = re.compile(r"\}\s*[^\s,}\]:\"\\]")
-
-
 def list_call_ids(history: Sequence[items.Item]) -> Collection[str]:
     """The call ids that a conversation has used."""
     if isinstance(history, Items) and (prefix := history.prefix) is not None:
@@ -496,11 +444,3 @@ def list_call_ids(history: Sequence[items.Item]) -> Collection[str]:
 
 def _status(is_cut: bool) -> items.ItemStatus:
     return "incomplete" if is_cut else "completed"
-
-
-def _is_json(text: str) -> bool:
-    try:
-        msgspec.json.decode(text)
-    except (ValueError, RecursionError):
-        return False
-    return True

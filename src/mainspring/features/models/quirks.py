@@ -16,6 +16,8 @@ from mainspring.core.items import Json
 from mainspring.ports import ProfileValue
 from mainspring.providers.cassette import Exchange
 from mainspring.providers.chat.refusals import REFUSALS
+from mainspring.providers.json_text import may_be_wrapped
+from mainspring.providers.leaked_calls import find_tool_name
 from mainspring.providers.thinking import find_unopened
 
 PATH: Final = "chat/completions"
@@ -101,6 +103,17 @@ class Seen:
     def names_tool(self, text: str) -> bool:
         return any(name in text for name in self.tools)
 
+    @cached_property
+    def made(self) -> list[tuple[str, str]]:
+        """The name and the arguments of each call, as far as they are text."""
+        names = ["".join([str(_function(piece).get("name") or "") for piece in call]) for call in self.calls]
+        return list(zip(names, self.arguments, strict=True))
+
+    def list_properties(self, name: str) -> list[str]:
+        functions = [tool["function"] for tool in self.sent.get("tools", ())]
+        found = [(each.get("parameters") or {}).get("properties") for each in functions if each["name"] == name]
+        return list(found[0] or ()) if found else []
+
     def _join(self, field: str) -> str:
         return "".join([said for delta in self.deltas if isinstance(said := delta.get(field), str)])
 
@@ -180,6 +193,31 @@ def _has_mixed_arguments(seen: Seen) -> bool:
 def _has_other_name(seen: Seen, mark: str) -> bool:
     names = [str(_function(piece).get("name") or "") for piece in seen.pieces]
     return any(mark in name and name not in seen.tools and seen.names_tool(name) for name in names)
+
+
+def _has_other_form(seen: Seen) -> bool:
+    """A name means a tool, but is not written as that one, or as a call of it."""
+    names = [name for name, _ in seen.made if name not in seen.tools]
+    return any(find_tool_name(name, seen.tools) != name and ("(" in name or not seen.names_tool(name)) for name in names)
+
+
+def _is_wrapped(seen: Seen) -> bool:
+    for called, told in seen.made:
+        name = find_tool_name(called, seen.tools)
+        if told.lstrip().startswith("[{") or may_be_wrapped(told, name, seen.list_properties(name)):
+            return True
+    return False
+
+
+def _makes_again(seen: Seen) -> bool:
+    """A call comes again under the same index, whole or in pieces."""
+    calls = [(call[0], name, told) for call, (name, told) in zip(seen.calls, seen.made, strict=True)]
+    whole = [(piece, str(_function(piece).get("name")), str(_function(piece).get("arguments"))) for piece in seen.pieces]
+    for made in (calls, whole):
+        told = [(piece.get("index"), name, repr(value)) for piece, name, text in made if isinstance(value := _decode(text), dict)]
+        if len(set(told)) < len(told):
+            return True
+    return False
 
 
 def _leaks(seen: Seen, pattern: str) -> bool:
@@ -275,10 +313,19 @@ QUIRKS: Final = (
     Quirk("arguments repeated", "Arguments repeat what was said of them before.", "They are read once."),
     Quirk("name repeated", "The tool's name comes with every piece.", "It is read once."),
     Quirk("no arguments", "A call without arguments has none, or `null`.", "It has `{}`."),
-    Quirk("arguments among words", "Words or tags stand around the arguments, or they are Python's.", "The object is read."),
+    Quirk(
+        "arguments among words",
+        "Words or tags are around the arguments, they have slips, or are Python's.",
+        "The object is read.",
+    ),
+    Quirk("arguments within", "The arguments are within a list or another object.", "They are taken out if the tool knows them."),
+    Quirk("empty arguments first", "`{}` comes before the arguments.", "The object behind it is read."),
+    Quirk("quote tokens", "Values are within tokens for quotes.", "The tokens are left out."),
+    Quirk("calls again", "A call comes again under another id, or written otherwise.", "It is made once."),
     Quirk("function_call", "The old `function_call` stands for `tool_calls`.", "It is read."),
     Quirk("tokens in names", "Control tokens are part of a tool's name.", "They are cut off if one tool remains."),
     Quirk("prefix of names", "A tool's name has a prefix.", "It is left out if one tool remains."),
+    Quirk("other form of names", "A tool's name is in other case or has other signs.", "One tool that it fits is meant."),
     Quirk("call as tagged text", "Calls are text in `<tool_call>` or tags like it.", "They are found and made."),
     Quirk("call as XML text", "Calls are text: XML with parameters.", "They are found and made."),
     Quirk("call as fenced text", "Calls are text: JSON in a block of code.", "They are found and made."),
@@ -299,9 +346,9 @@ QUIRKS: Final = (
     Quirk("vendor's finish", "`finish_reason` is a word of another format.", "It is translated."),
     Quirk("no [DONE]", "Streams have no `[DONE]`.", "The `finish_reason` is enough."),
     Quirk("comments", "Streams have comment lines.", "They are skipped."),
-    Quirk("empty data", "Streams have empty `data:` lines.", "They are skipped."),
+    Quirk("empty data", "Streams have empty `data:` lines, or `null`.", "They are skipped."),
     Quirk("no choices first", "The first piece has no choices.", "It is skipped."),
-    Quirk("choice without delta", "A choice has no delta.", "It is skipped."),
+    Quirk("choice without delta", "A choice has no delta, but `text` or nothing.", "It is read or skipped."),
     Quirk("whole answer", "Answers come whole although a stream was asked for.", "They are read."),
     Quirk("error in stream", "An error comes within an answer of status 200.", "The turn fails with its words."),
     Quirk("prompt cut", "A long prompt is cut without a word.", "The turn fails; give it a larger context (`num_ctx`)."),
@@ -387,6 +434,11 @@ _IN_ONE: Final[Mapping[str, Callable[[Seen], object]]] = {
     "name repeated": _repeats_name,
     "no arguments": lambda seen: any(_decode(told) is None and told in ("", "null") for told in _list_texts(seen)),
     "arguments among words": _has_mixed_arguments,
+    "arguments within": _is_wrapped,
+    "empty arguments first": lambda seen: any(re.match(r"\s*\{\s*\}\s*\{", told) for told in seen.arguments),
+    "quote tokens": lambda seen: any(re.search(r'<\|\\?"\|>', told) for told in seen.arguments),
+    "calls again": _makes_again,
+    "other form of names": _has_other_form,
     "function_call": lambda seen: any(delta.get("function_call") for delta in seen.deltas),
     "tokens in names": lambda seen: _has_other_name(seen, "<|"),
     "prefix of names": lambda seen: not _has_other_name(seen, "<|") and any(_has_other_name(seen, mark) for mark in ":./"),
@@ -410,7 +462,7 @@ _IN_ONE: Final[Mapping[str, Callable[[Seen], object]]] = {
     "vendor's finish": _is_vendor_word,
     "no [DONE]": lambda seen: seen.is_stream and seen.finishes and "data: [DONE]" not in seen.raw.replace("data:[", "data: ["),
     "comments": lambda seen: any(line.startswith(":") for line in seen.lines),
-    "empty data": lambda seen: any(line.rstrip() == "data:" for line in seen.lines),
+    "empty data": lambda seen: any(line.rstrip() in ("data:", "data: null") for line in seen.lines),
     "no choices first": _has_odd_chunk,
     "choice without delta": lambda seen: seen.is_stream and any("delta" not in choice for choice in seen.choices),
     "whole answer": lambda seen: not seen.is_stream and seen.choices and seen.sent.get("stream"),

@@ -8,12 +8,13 @@ from msgspec import Struct
 from mainspring.core.errors import Unavailable
 from mainspring.core.events import Finish
 from mainspring.core.items import Json, Usage
+from mainspring.providers.call_draft import Index
 from mainspring.providers.chat.request import name_origin
 from mainspring.providers.json_text import json_text
 from mainspring.providers.profiles import RefusalRule
 from mainspring.providers.reply import NULL, EventSplitter, ReplyReader, read_counts
 from mainspring.providers.transcript import seal
-from mainspring.providers.turn import Index, TurnBuilder
+from mainspring.providers.turn import TurnBuilder
 
 
 class ChatCompletionReply(ReplyReader[TurnBuilder]):
@@ -51,6 +52,8 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
         self._finish, self.is_over = None, False
 
     def _take(self, data: bytes) -> None:
+        if data == b"null":
+            return
         chunk = self._decode(_chunk, data)
         if chunk.error or (chunk.choices is None and (chunk.object == "error" or _is_complaint(data))):
             raise self._failure(data)
@@ -71,6 +74,9 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
         delta = choice.delta
         if delta is None and self._turn.is_silent:
             delta = choice.message
+        if choice.text and delta is None:
+            # The older endpoint's name for the words.
+            self._turn.text(choice.text)
         if delta is not None:
             _say(self._turn, delta, self._http.host, _logprobs(choice.logprobs) if choice.logprobs is not None else ())
         if reason := choice.finish_reason:
@@ -211,6 +217,7 @@ class _Choice(Struct, gc=False):
     index: int | None = None
     delta: _ChatDelta | None = None
     message: _ChatDelta | None = None
+    text: str | None = None
     finish_reason: str | None = None
     logprobs: object = None
 

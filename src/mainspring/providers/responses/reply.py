@@ -19,10 +19,11 @@ from mainspring.core.errors import BadOutput
 from mainspring.core.events import Finish
 from mainspring.core.ids import NewId
 from mainspring.core.items import Item, Json, Part
+from mainspring.providers.call_draft import build_unnamed_error
 from mainspring.providers.json_text import json_text
 from mainspring.providers.reply import NULL, ReplyReader, read_counts
 from mainspring.providers.transcript import get_text
-from mainspring.providers.turn import TurnEvents, build_unnamed_error
+from mainspring.providers.turn import TurnEvents
 
 Channel = Literal["text", "refusal", "thought", "summary", "arguments"]
 

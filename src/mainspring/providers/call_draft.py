@@ -1,0 +1,172 @@
+"""A call while its pieces come: whose they are, what of the arguments can be told at once, and what they mean in the end.
+
+Theory of operation. Arguments go on as they come, but for what may have to be read otherwise: arguments that begin as no object
+or within something around them, and what follows a slip. That waits until the call is whole. Then it is told as what it can only
+mean, if that goes on as the arguments were told so far; else as it came, and the model is told that it is no JSON.
+"""
+
+import re
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from mainspring.core.errors import BadOutput
+from mainspring.core.items import FunctionCall, ToolDefinition
+from mainspring.providers.json_text import STRING, cut_behind_object, may_be_wrapped, read_arguments
+
+Index = int | str
+
+MOST_HELD: Final = 65_536
+
+
+class CallDraft(Struct, eq=False):
+    """A call. It gets our ids with its name; until then its pieces wait. One that may only repeat its `original` waits, too."""
+
+    vendor_id: str
+    index: Index | None
+    name: str = ""
+    id: str = ""
+    call_id: str = ""
+    tool: ToolDefinition | None = None
+    original: "CallDraft | None" = None
+    pieces: list[str] = []
+    size: int = 0
+    rest: str = ""
+    """What was not told yet, of arguments that are told as they come."""
+    told: int = 0
+    is_held: bool = False
+
+    def add(self, arguments: str) -> None:
+        """Adds a piece of the arguments. What follows a whole object is none of it, unless that is empty."""
+        if self.pieces and len(arguments) >= self.size and arguments.startswith(self.pieces[0]):
+            # Some backends repeat all before it with each piece. No JSON goes on as it began, but for the odd name.
+            said = self.arguments
+            if (said == "{" or len(said) > 2) and said.startswith("{") and arguments.startswith(said):
+                arguments = arguments[len(said) :]
+        if not self.told and self.size < _MOST_BLANK and (empty := _EMPTY.match(self.arguments + arguments)):
+            arguments = (self.arguments + arguments)[empty.end() :]
+            self.pieces, self.size, self.rest = [], 0, ""
+        if self.size < MOST_HELD and (self.told or not self.is_held) and self._may_be_past(arguments):
+            arguments = cut_behind_object(self.arguments, arguments)
+        if arguments:
+            self.pieces.append(arguments)
+            self.size += len(arguments)
+            if not self.is_held:
+                self.rest += arguments
+
+    def take(self) -> str:
+        """What of the arguments can be told, and was not."""
+        if self.size > MOST_HELD:
+            self.is_held = False
+            return self._tell(self.arguments[self.told :])
+        rest = self.rest
+        if not rest or self.is_held or (not self.told and self._may_be_odd()):
+            return ""
+        odd = _ODD.search(rest)
+        while odd is not None and odd[1] and self._is_quoted(rest, odd.start()):
+            odd = _ODD.search(rest, odd.end())
+        if odd is None:
+            return self._tell(rest)
+        self.is_held = bool(odd[1]) or odd[0] == "<|"
+        return self._tell(rest[: odd.start()])
+
+    def settle(self, *, is_cut: bool) -> str:
+        """What is left to tell at the end, as what it can only mean; of a call that was cut off, as it came."""
+        whole = self.arguments
+        meant = whole if is_cut or not whole.strip() else read_arguments(whole, self.name, self.properties)
+        if meant != whole and meant.startswith(whole[: self.told]):
+            self.pieces, self.size = [meant], len(meant)
+        return self._tell(self.arguments[self.told :])
+
+    @property
+    def properties(self) -> dict[str, object]:
+        properties = (self.tool.parameters or {}).get("properties") if self.tool is not None else None
+        return properties if isinstance(properties, dict) else {}
+
+    def _tell(self, piece: str) -> str:
+        self.told += len(piece)
+        self.rest = self.rest[len(piece) :]
+        return piece
+
+    def _is_quoted(self, rest: str, place: int) -> bool:
+        """Whether this place of the rest is within a string."""
+        return '"' in STRING.sub("", self.arguments[: self.size - len(rest) + place])
+
+    def _may_be_odd(self) -> bool:
+        """Whether the beginning cannot be told yet, or not before the end."""
+        head = self.arguments.lstrip()
+        self.is_held = bool(head) and (not head.startswith("{") or head.startswith("{'"))
+        if not head or self.is_held:
+            return True
+        wrapped = may_be_wrapped(head, self.name, self.properties)
+        self.is_held = wrapped is True
+        return wrapped is not False
+
+    def _may_be_past(self, piece: str) -> bool:
+        """Whether the piece has a brace, or follows one, behind which JSON does not go on like this. Code in a string may."""
+        if "}" in piece and _BEHIND.search(piece):
+            return True
+        return bool(self.pieces) and self.pieces[-1].endswith("}") and not piece.lstrip().startswith((",", "]"))
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self.pieces)
+
+    def is_continued(self, index: Index | None, id: str, name: str, arguments: str, is_beside: bool) -> bool:
+        """Whether a piece that leads here continues this call. Backends that number all calls 0, or none, and give no ids begin
+        another call by naming a tool when the arguments so far are complete, or beside a call that has none."""
+        if not name or not self.name:
+            return True
+        if index is None and name != self.name:
+            return False
+        if self.is_whole:
+            # Those that give ids may say name and id once more at the end.
+            return bool(self.vendor_id) and name == self.name and not arguments.strip()
+        return bool(id or self.pieces) or not is_beside
+
+    @property
+    def is_whole(self) -> bool:
+        """The arguments so far are a JSON object. The first check is cheap, for backends that name the tool in each piece."""
+        return bool(self.pieces) and self.pieces[-1].rstrip().endswith("}") and is_json(self.arguments)
+
+    @property
+    def is_half(self) -> bool:
+        return bool(self.pieces) and not is_json(self.arguments)
+
+    def is_repeated(self, id: str, name: str, arguments: str) -> bool:
+        """Whether a piece only repeats this complete call."""
+        return bool(id and name) and id == self.vendor_id and self.makes(name, arguments)
+
+    def makes(self, name: str, arguments: str) -> bool:
+        """Whether this is a whole call of that tool with these arguments, however they are written."""
+        if name != self.name or not self.is_whole:
+            return False
+        return arguments == self.arguments or (is_json(arguments) and _decode(arguments) == _decode(self.arguments))
+
+    def may_repeat(self, original: "CallDraft") -> bool:
+        """Whether what has come so far is how the other call begins."""
+        return self.name == original.name and original.arguments.startswith(self.arguments)
+
+    def build(self, is_cut: bool) -> FunctionCall:
+        return FunctionCall(self.call_id, self.name, self.arguments, id=self.id, status="incomplete" if is_cut else "completed")
+
+
+def build_unnamed_error(arguments: str) -> BadOutput:
+    return BadOutput(f"the model called a tool without naming it, with arguments `{arguments:.200}`; ask again")
+
+
+def is_json(text: str) -> bool:
+    try:
+        _decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+_decode: Final = msgspec.json.decode
+_MOST_BLANK: Final = 20
+_EMPTY: Final = re.compile(r"\s*\{\s*\}\s*(?=\{)")
+_BEHIND: Final = re.compile(r"\}\s*[^\s,\]:\"\\]")
+# A control token, or outside of strings a comma before what closes or a constant of Python's; or what may become one of them.
+_ODD: Final = re.compile(r"<(?:\||\Z)|(,\s*[}\]]|\b(?:True|False|None)\b)|,\s*\Z|\b[TFN]\w{0,4}\Z")
