@@ -93,10 +93,13 @@ class HttpClient:
         self._idle: defaultdict[Origin, list[tuple[float, Connection]]] = defaultdict(list)
         self._sweeper: asyncio.TimerHandle | None = None
 
-    async def request(self, method: str, endpoint: Endpoint, headers: bytes = b"", body: bytes | None = None) -> Answer:
+    async def request(
+        self, method: str, endpoint: Endpoint, headers: bytes = b"", body: bytes | None = None, *, is_repeatable: bool = True
+    ) -> Answer:
         """The answer, its head here and its body still to be read. Raises an `HttpError`.
 
-        If the server has just closed a kept connection, before any byte of an answer, the request is sent again on another.
+        If the server has just closed a kept connection, before any byte of an answer, a request that may be repeated is sent
+        again on another.
         """
         proxy = self._find_proxy(endpoint.origin)
         path, more = endpoint.path, b""
@@ -118,7 +121,7 @@ class HttpClient:
                 await answer.receive_head()
                 return answer
             except Disconnected:
-                if kept is None or connection.has_received:
+                if kept is None or connection.has_received or not is_repeatable:
                     raise
             except BaseException:
                 answer.close()

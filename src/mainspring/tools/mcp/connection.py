@@ -11,30 +11,35 @@ Connecting, listing, each call and closing have timeouts. Cancelling a caller ca
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 from logging import getLogger
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
-from anyio import to_thread
 
 from mainspring.core.backoff import backoff
 from mainspring.core.errors import MainspringError, ToolTimeout, ToolUnavailable
 from mainspring.core.items import Json
 from mainspring.core.text import shorten_line
 from mainspring.tools.addresses import AddressGuard
-from mainspring.tools.mcp.exchange import Elicit, Progress, SessionLost, ToolAnswer, ToolListing, list_errors
+from mainspring.tools.mcp.exchange import (
+    Elicit,
+    McpSession,
+    Progress,
+    SessionLost,
+    SessionOpener,
+    ToolAnswer,
+    ToolListing,
+    list_errors,
+)
 from mainspring.tools.mcp.server_specs import CALL_SECONDS, ServerSpec
 
 if TYPE_CHECKING:
-    from mainspring.tools.mcp.mcp_session import McpSession
     from mainspring.tools.sandbox.grants import Wrap
 
 log = getLogger(__name__)
 
 CONNECT_SECONDS = 30.0
 LIST_SECONDS = 30.0
-LIST_TTL = 300.0
 CLOSE_SECONDS = 5.0
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
@@ -54,12 +59,14 @@ class Connection:
         wrap: "Wrap | None" = None,
         elicit: Elicit | None = None,
         connect_seconds: float = CONNECT_SECONDS,
+        open_session: SessionOpener | None = None,
     ) -> None:
         guard = guard or AddressGuard()
         self.spec = spec
         self._guard = guard.allow(spec.host) if spec.trusted else guard
         self._wrap = wrap
         self._elicit = elicit
+        self._open_session = open_session
         self._connect_seconds = connect_seconds
         self._life: _Life | None = None
         self._owners: set[asyncio.Task[None]] = set()
@@ -76,7 +83,9 @@ class Connection:
 
     @property
     def cached_tools(self) -> ToolListing | None:
-        return self._listing if asyncio.get_running_loop().time() - self._listed_at <= LIST_TTL else None
+        listing = self._listing
+        is_fresh = listing is not None and asyncio.get_running_loop().time() - self._listed_at <= listing.seconds
+        return listing if is_fresh else None
 
     @property
     def is_open(self) -> bool:
@@ -89,7 +98,7 @@ class Connection:
         return max(0.0, self._resume_at - asyncio.get_running_loop().time())
 
     async def list_tools(self, *, is_fresh: bool = False) -> ToolListing:
-        """The server's tools, cached until the server says that they changed, for `LIST_TTL` seconds, and for the session;
+        """The server's tools, cached until the server says that they changed, and no longer than it allows or the session lasts;
         with `is_fresh` asked for in any case.
 
         Concurrent callers share one request.
@@ -160,7 +169,7 @@ class Connection:
             self._listing = listing
         return listing
 
-    async def _ask(self, question: "Callable[[McpSession], Awaitable[T]]", seconds: float, *, is_repeatable: bool) -> T:
+    async def _ask(self, question: Callable[[McpSession], Awaitable[T]], seconds: float, *, is_repeatable: bool) -> T:
         self._in_use += 1
         try:
             try:
@@ -181,7 +190,7 @@ class Connection:
             self._in_use -= 1
             self._last_use = asyncio.get_running_loop().time()
 
-    async def _ask_once(self, question: "Callable[[McpSession], Awaitable[T]]", seconds: float) -> T:
+    async def _ask_once(self, question: Callable[[McpSession], Awaitable[T]], seconds: float) -> T:
         life = await self._get_life()
         assert life.session is not None
         try:
@@ -224,7 +233,7 @@ class Connection:
     async def _own(self, life: "_Life") -> None:
         """Enters a session, waits until it is to stop, and leaves it."""
         try:
-            open_session = await to_thread.run_sync(_import_sdk)
+            open_session = self._open_session or _import_opener()
             with anyio.move_on_after(self._connect_seconds) as scope:
                 async with open_session(self.spec, self._guard, self._wrap, self._elicit, self.forget_tools) as session:
                     scope.deadline = math.inf
@@ -293,9 +302,9 @@ class _Life:
         self.reason = shorten_line(", ".join(dict.fromkeys(said)))
 
 
-def _import_sdk() -> "Callable[..., AbstractAsyncContextManager[McpSession]]":
-    # The SDK takes a second and 65 MB to import, so it is imported on first use, in a thread.
-    from mainspring.tools.mcp.mcp_session import open_session
+def _import_opener() -> SessionOpener:
+    # Who has no MCP servers needs no HTTP client for them.
+    from mainspring.tools.mcp.session import open_session
 
     return open_session
 

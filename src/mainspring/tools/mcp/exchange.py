@@ -1,6 +1,8 @@
 """The data exchanged with an MCP server: the tools it lists, its answers, and the loss of a session."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -8,6 +10,7 @@ from mainspring.core.items import Json
 
 # One message, whatever it is. A larger one is refused while it is being read.
 MOST_BYTES = 16 * 1024 * 1024
+LIST_TTL = 300.0
 
 Progress = Callable[[str], None]
 # Is shown a server's question, as the protocol spells it, and gives the fields of the answer; None declines.
@@ -35,8 +38,11 @@ class RejectedTool(Struct, frozen=True):
 
 
 class ToolListing(Struct, frozen=True):
+    """The tools of a server, which need not be asked for again for `seconds`."""
+
     tools: tuple[RemoteTool, ...] = ()
     rejected: tuple[RejectedTool, ...] = ()
+    seconds: float = LIST_TTL
 
 
 class ToolAnswer(Struct, frozen=True):
@@ -45,6 +51,20 @@ class ToolAnswer(Struct, frozen=True):
     content: tuple[Json, ...] = ()
     structured: object = None
     is_error: bool = False
+
+
+class McpSession(Protocol):
+    """An open session. Its methods raise `SessionLost` if it ends meanwhile, `ToolUnavailable` for what the server refuses."""
+
+    async def list_tools(self) -> ToolListing:
+        """All tools, page by page. Those that are no tools by the protocol's rules are rejected, not the list."""
+
+    async def call(self, name: str, arguments: Json, told: Progress) -> ToolAnswer:
+        """The answer of a tool; `told` hears of its progress."""
+
+
+# A session, from its handshake to its end; must be left in the task that entered it.
+SessionOpener = Callable[..., AbstractAsyncContextManager[McpSession]]
 
 
 class SessionLost(Exception):

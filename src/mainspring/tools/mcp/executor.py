@@ -129,7 +129,7 @@ class McpTools:
         except MainspringError as error:
             return ServerOffer(spec, error=error.message)
         known, offer = self._offers.get(self._key(spec, principal), (None, None))
-        if offer is None or known is not listing or offer.spec != spec:
+        if offer is None or known != listing or offer.spec != spec:
             offer = build_offer(spec, listing)
             self._offers[self._key(spec, principal)] = listing, offer
         return offer

@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from mainspring.core.backoff import backoff
 from mainspring.core.errors import MainspringError, ToolUnavailable
-from mainspring.tools.mcp.connection import FIRST_PAUSE, LIST_TTL, LONGEST_PAUSE, Connection
-from mainspring.tools.mcp.exchange import ToolListing
+from mainspring.tools.mcp.connection import FIRST_PAUSE, LONGEST_PAUSE, Connection
+from mainspring.tools.mcp.exchange import LIST_TTL, ToolListing
 
 # A session that lasted so long is no sign of a server that dies again and again.
 STABLE_SECONDS = 60.0

@@ -1,0 +1,428 @@
+"""One session with an MCP server: which protocol is spoken, lists of tools, calls, and what the server asks meanwhile.
+
+Two kinds of protocol are spoken. A server of the stateless one (2026-07-28) answers `server/discover`; each request then says
+who asks and what they can do, and what the server needs to know comes back as a result, to be answered by the same request again.
+Any other server is sent `initialize`, and may ask questions while a request is under way. Of those, `ping` is answered, and an
+elicitation if there is somebody to ask; all others are refused.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from importlib.metadata import version
+from itertools import count
+from typing import Protocol, TypeGuard
+
+import anyio
+from anyio import to_thread
+from anyio.abc import TaskGroup
+from msgspec.structs import replace
+
+from mainspring.core.backoff import backoff
+from mainspring.core.errors import ToolUnavailable
+from mainspring.core.items import Json
+from mainspring.core.text import shorten_line
+from mainspring.net.client import encode_headers
+from mainspring.tools.addresses import AddressGuard
+from mainspring.tools.mcp.exchange import (
+    LIST_TTL,
+    MOST_BYTES,
+    Elicit,
+    McpSession,
+    Progress,
+    SessionLost,
+    SessionOpener,
+    ToolAnswer,
+    ToolListing,
+)
+from mainspring.tools.mcp.http_link import open_http_link
+from mainspring.tools.mcp.json_rpc import (
+    HEADER_MISMATCH,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    UNSUPPORTED_VERSION,
+    BadAnswer,
+    Fault,
+    Message,
+    Reply,
+    RequestRefused,
+    encode_answer,
+    encode_notification,
+    refuse,
+)
+from mainspring.tools.mcp.listed_tools import KnownTool, ToolReader, encode_value
+from mainspring.tools.mcp.server_specs import ServerSpec
+from mainspring.tools.sandbox.grants import Wrap
+
+STATELESS = "2026-07-28"
+WITH_SESSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+DISCOVER_SECONDS = 10.0
+MOST_PAGES = 100
+MOST_ROUNDS = 10
+LONGEST_TTL = 86_400.0
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+
+# What one says who wants credentials, or patience.
+_NO_ENTRY = (401, 403, 407, 429)
+_META = "io.modelcontextprotocol/"
+_CALL = encode_headers([("Mcp-Method", "tools/call")])
+
+
+class Link(Protocol):
+    """Carries messages to a server and back. Raises `SessionLost` and `RequestRefused`."""
+
+    closes_to_cancel: bool
+    """Whether a request of the stateless protocol is cancelled by leaving it."""
+
+    def adopt(self, version: str | None, *, is_stateless: bool) -> None:
+        """Speaks this version of the protocol from now on."""
+
+    async def ask(self, number: int, method: str, params: Json, headers: bytes = b"") -> Reply:
+        """The answer to a request."""
+
+    async def tell(self, message: bytes) -> None:
+        """Sends what has no answer."""
+
+    async def cancel(self, number: int) -> None:
+        """Tells the server that nobody waits for this request any more."""
+
+    async def listen(self) -> None:
+        """Hears what the server says of its own accord, where that takes a request of its own."""
+
+
+@asynccontextmanager
+async def open_session(
+    spec: ServerSpec, guard: AddressGuard, wrap: Wrap | None, elicit: Elicit | None, changed: Callable[[], None]
+) -> AsyncGenerator[McpSession, None]:
+    """A session, from its handshake to its end; must be left in the task that entered it. `changed` hears of a new tool list.
+
+    A server that does not take the first POST may be one of the older HTTP+SSE transport, so that is tried next, as the
+    specification has it. If it is none, the first refusal stands.
+    """
+    is_open = False
+    if spec.transport == "http":
+        try:
+            async with _open_session(spec, guard, elicit, changed) as session:
+                is_open = True
+                yield session
+            return
+        except HandshakeRefused as error:
+            if is_open or not _may_be_older(error.http_status):
+                raise
+            refusal = error
+    open_by_sdk = await to_thread.run_sync(_import_sdk)
+    try:
+        older = spec if spec.transport != "http" else replace(spec, transport="sse")
+        async with open_by_sdk(older, guard, wrap, elicit, changed) as found:
+            is_open = True
+            yield found
+    except Exception:
+        if is_open or spec.transport != "http":
+            raise
+        raise refusal from None
+
+
+def _may_be_older(status: int) -> bool:
+    """Whether a server that refused a POST like this may want a GET first. One that wants credentials or patience does not."""
+    return 400 <= status < 500 and status not in _NO_ENTRY
+
+
+@asynccontextmanager
+async def _open_session(
+    spec: ServerSpec, guard: AddressGuard, elicit: Elicit | None, changed: Callable[[], None]
+) -> "AsyncGenerator[Session, None]":
+    questions, tasks = _Questions(elicit, changed), anyio.create_task_group()
+    async with open_http_link(spec, guard, questions.hear) as link:
+        session = Session(spec.label, link, questions, tasks)
+        await session.shake_hands()
+        async with tasks:
+            tasks.start_soon(session.follow)
+            yield session
+            tasks.cancel_scope.cancel()
+
+
+def _import_sdk() -> SessionOpener:
+    # The SDK takes a second and 65 MB to import, so it is imported on first use, in a thread.
+    from mainspring.tools.mcp.mcp_session import open_session
+
+    return open_session
+
+
+class HandshakeRefused(ToolUnavailable):
+    """The server does not speak this protocol, or not with us; `http_status` is what it has said, 0 if it was no HTTP error."""
+
+    def __init__(self, message: str, http_status: int) -> None:
+        super().__init__(message)
+        self.http_status = http_status
+
+
+class Session:
+    """An open session: see `McpSession`."""
+
+    def __init__(self, label: str, link: Link, questions: "_Questions", tasks: TaskGroup) -> None:
+        self._label, self._link, self._questions, self._tasks = label, link, questions, tasks
+        self._numbers = count(1)
+        self._is_stateless = self._tells_of_changes = False
+        self._meta: Json = {}
+        self._known: dict[str, KnownTool] | None = None
+
+    async def shake_hands(self) -> None:
+        """Agrees on a protocol."""
+        client = {"name": "mainspring", "version": version("mainspring")}
+        try:
+            if not await self._discover(client):
+                await self._initialize(client)
+        except RequestRefused as error:
+            raise HandshakeRefused(self._describe("the handshake", error), error.status) from error
+
+    async def follow(self) -> None:
+        """Hears of new tool lists, for as long as the session lasts. Without it, lists are just old at times."""
+        if not self._is_stateless:
+            await self._link.listen()
+        failures = 0
+        while self._is_stateless and self._tells_of_changes:
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            try:
+                await self._ask("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+            except RequestRefused:
+                self._tells_of_changes = False
+            except SessionLost:
+                pass
+            if loop.time() - began > LONGEST_PAUSE:
+                failures = 0
+            failures += 1
+            self._questions.changed()  # nobody knows what has changed meanwhile
+            await asyncio.sleep(backoff(failures, base=FIRST_PAUSE, cap=LONGEST_PAUSE))
+
+    async def list_tools(self) -> ToolListing:
+        reader = ToolReader(mirrors=self._is_stateless)
+        cursor, size, ttl = None, 0, LONGEST_TTL
+        with self._translate_errors("a list of its tools"):
+            for _ in range(MOST_PAGES):
+                reply = await self._ask("tools/list", {} if cursor is None else {"cursor": cursor})
+                reader.read_page(reply.result)
+                size += reply.size
+                ttl = min(ttl, _read_seconds(reply.result))
+                cursor = reply.result.get("nextCursor")
+                if not isinstance(cursor, str) or size > MOST_BYTES:
+                    break
+        self._known = reader.known
+        # A server that tells of changes need not be asked again before it does.
+        seconds = ttl if self._is_stateless and not (ttl == 0 and self._tells_of_changes) else LIST_TTL
+        return ToolListing(tuple(reader.tools), tuple(reader.rejected), seconds)
+
+    async def call(self, name: str, arguments: Json, told: Progress) -> ToolAnswer:
+        if self._known is None:
+            await self._learn_tools()
+        with self._translate_errors(f"the call of `{name}`"):
+            try:
+                result = await self._call(name, arguments, told)
+            except RequestRefused as error:
+                if error.fault.code != HEADER_MISMATCH or not self._is_stateless:
+                    raise
+                # The tool's schema is another by now; the server has not carried out the call.
+                await self._learn_tools()
+                result = await self._call(name, arguments, told)
+            return self._convert_answer(name, result)
+
+    async def _learn_tools(self) -> None:
+        try:
+            await self.list_tools()
+        except ToolUnavailable:
+            self._known = {}  # a server without a list may have tools all the same
+
+    async def _call(self, name: str, arguments: Json, told: Progress) -> Json:
+        """The result of a call, once the server has been told all that it asks for."""
+        asked: Json = {"name": name, "arguments": arguments}
+        headers = self._build_headers(name, arguments) if self._is_stateless else b""
+        more: Json = {}
+        for place in range(MOST_ROUNDS + 1):
+            result = (await self._ask("tools/call", {**asked, **more}, headers, told)).result
+            if result.get("resultType") != "input_required" or not self._is_stateless:
+                return result
+            wanted, state = result.get("inputRequests"), result.get("requestState")
+            more = {} if state is None else {"requestState": state}
+            if isinstance(wanted, dict) and wanted:
+                more["inputResponses"] = await self._questions.answer_all(wanted)
+            else:
+                await asyncio.sleep(min(0.25, 0.05 * 2**place))
+        raise refuse(f"It asks for input for more than {MOST_ROUNDS} rounds")
+
+    def _build_headers(self, name: str, arguments: Json) -> bytes:
+        known = (self._known or {}).get(name)
+        mirrored = known.mirror(arguments) if known is not None else []
+        return _CALL + encode_headers([("Mcp-Name", encode_value(name)), *mirrored])
+
+    async def _ask(self, method: str, params: Json, headers: bytes = b"", told: Progress | None = None) -> Reply:
+        number = next(self._numbers)
+        meta = self._meta
+        if told is not None:
+            meta = {**meta, "progressToken": number}
+            self._questions.told[number] = told
+        if self._is_stateless and not headers:
+            headers = encode_headers([("Mcp-Method", method)])
+        try:
+            return await self._link.ask(number, method, {**params, "_meta": meta} if meta else params, headers)
+        except asyncio.CancelledError:
+            if not (self._is_stateless and self._link.closes_to_cancel) and not self._tasks.cancel_scope.cancel_called:
+                self._tasks.start_soon(self._cancel, number)
+            raise
+        finally:
+            self._questions.told.pop(number, None)
+
+    async def _cancel(self, number: int) -> None:
+        with suppress(SessionLost, RequestRefused):  # whoever asks next will notice
+            await self._link.cancel(number)
+
+    async def _discover(self, client: Json) -> bool:
+        """Whether the server speaks the stateless protocol."""
+        meta = {
+            f"{_META}protocolVersion": STATELESS,
+            f"{_META}clientInfo": client,
+            f"{_META}clientCapabilities": self._questions.capabilities,
+        }
+        self._link.adopt(STATELESS, is_stateless=True)
+        try:
+            reply = await self._probe(meta)
+        except RequestRefused as error:
+            spoken = _list_versions(error.fault)
+            if error.status in _NO_ENTRY or (spoken and not {STATELESS, *WITH_SESSIONS} & spoken):
+                raise
+            if STATELESS not in spoken:
+                return False
+            reply = await self._probe(meta)  # it is a server of this protocol, by its own account
+        except TimeoutError:
+            return False
+        offered = reply.result.get("supportedVersions")
+        if not isinstance(offered, list) or STATELESS not in offered:
+            return False
+        self._is_stateless, self._meta = True, meta
+        self._note_capabilities(reply.result)
+        return True
+
+    async def _probe(self, meta: Json) -> Reply:
+        method = "server/discover"
+        async with asyncio.timeout(DISCOVER_SECONDS):
+            return await self._link.ask(next(self._numbers), method, {"_meta": meta}, encode_headers([("Mcp-Method", method)]))
+
+    async def _initialize(self, client: Json) -> None:
+        self._link.adopt(None, is_stateless=False)
+        asked = {"protocolVersion": WITH_SESSIONS[0], "capabilities": self._questions.capabilities, "clientInfo": client}
+        result = (await self._link.ask(next(self._numbers), "initialize", asked)).result
+        spoken = result.get("protocolVersion")
+        if spoken not in WITH_SESSIONS:
+            raise refuse(f"Unsupported protocol version from the server: {shorten_line(str(spoken), 40)}")
+        self._link.adopt(str(spoken), is_stateless=False)
+        self._note_capabilities(result)
+        self._questions.answer_by(self._link)
+        await self._link.tell(encode_notification("notifications/initialized"))
+
+    def _note_capabilities(self, result: Json) -> None:
+        match result.get("capabilities"):
+            case {"tools": {"listChanged": True}}:
+                self._tells_of_changes = True
+            case _:
+                pass
+
+    def _convert_answer(self, name: str, result: Json) -> ToolAnswer:
+        content, is_error = result.get("content", []), result.get("isError") is True
+        if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
+            raise BadAnswer("its content is no list of blocks")
+        known = (self._known or {}).get(name)
+        if known is not None and not is_error and (flaw := known.find_flaw(result)) is not None:
+            raise BadAnswer(flaw)
+        return ToolAnswer(tuple(content), result.get("structuredContent"), is_error)
+
+    @contextmanager
+    def _translate_errors(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except RequestRefused as error:
+            raise ToolUnavailable(self._describe(what, error)) from error
+        except BadAnswer as error:
+            said = shorten_line(str(error))
+            raise ToolUnavailable(f"MCP server `{self._label}` answered {what} with what it may not: {said}") from error
+
+    def _describe(self, what: str, error: RequestRefused) -> str:
+        said = shorten_line(error.fault.message)
+        status = f"HTTP {error.status}: " if error.status and said != f"HTTP {error.status}" else ""
+        return f"MCP server `{self._label}` refused {what}: {status}{said} ({error.fault.code})"
+
+
+class _Questions:
+    """What a server says while it is not answering: progress, changes, and questions, which are answered."""
+
+    def __init__(self, elicit: Elicit | None, changed: Callable[[], None]) -> None:
+        self.changed = changed
+        self.told: dict[int, Progress] = {}
+        self.capabilities: Json = {} if elicit is None else {"elicitation": {"form": {}, "url": {}}}
+        self._elicit = elicit
+        self._link: Link | None = None
+
+    def answer_by(self, link: Link) -> None:
+        """Answers questions from now on: the protocol has some."""
+        self._link = link
+
+    async def hear(self, message: Message) -> None:
+        match message:
+            case Message(method="notifications/tools/list_changed"):
+                self.changed()
+            case Message(method="notifications/progress", params=dict(params)):
+                self._note_progress(params)
+            case Message(method=str(method), id=int() | str() as number) if self._link is not None:
+                await self._link.tell(encode_answer(number, await self._answer(method, message.params or {})))
+            case _:
+                pass
+
+    async def answer_all(self, asked: Json) -> Json:
+        """The answers to questions that a result consists of. Raises `RequestRefused` if one has none."""
+        answers: Json = {}
+        for key, question in asked.items():
+            match question:
+                case {"method": str(method), **rest}:
+                    params = rest.get("params")
+                    answer = await self._answer(method, params if isinstance(params, dict) else {})
+                case _:
+                    answer = Fault(INVALID_REQUEST, "It asks for input in no form that is known")
+            if isinstance(answer, Fault):
+                raise RequestRefused(answer)
+            answers[key] = answer
+        return answers
+
+    async def _answer(self, method: str, params: Json) -> Json | Fault:
+        match method:
+            case "ping":
+                return {}
+            case "elicitation/create" if self._elicit is not None:
+                content = await self._elicit(params)
+                return {"action": "decline"} if content is None else {"action": "accept", "content": content}
+            case "elicitation/create":
+                return Fault(INVALID_REQUEST, "Elicitation not supported")
+            case _:
+                return Fault(METHOD_NOT_FOUND, f"Method not found: {method[:100]}")
+
+    def _note_progress(self, params: Json) -> None:
+        token, done, total, text = [params.get(name) for name in ("progressToken", "progress", "total", "message")]
+        told = self.told.get(token) if isinstance(token, int) else None
+        if told is None or not _is_number(done):
+            return
+        shown = f"{done:g} of {total:g}" if _is_number(total) else f"{done:g}"
+        told(shorten_line(text) or shown if isinstance(text, str) else shown)
+
+
+def _list_versions(fault: Fault) -> set[str]:
+    """The versions that a server names which does not speak the one it was asked in."""
+    offered = fault.data.get("supported") if fault.code == UNSUPPORTED_VERSION and isinstance(fault.data, dict) else None
+    return {each for each in offered if isinstance(each, str)} if isinstance(offered, list) else set()
+
+
+def _read_seconds(result: Json) -> float:
+    """How long a list is fresh, by its `ttlMs`."""
+    ttl = result.get("ttlMs")
+    return max(0.0, min(LONGEST_TTL, ttl / 1000)) if _is_number(ttl) else 0.0
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    """Whether it is a number that can be reckoned with."""
+    return isinstance(value, (int, float)) and abs(value) < 1e300
