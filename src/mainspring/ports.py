@@ -468,11 +468,88 @@ class Page(Struct, frozen=True):
     has_more: bool = False
 
 
+OWNED = "\x1f"
+"""In the name of a tenant whose runs belong to a part of the program that drives them by rules of its own. No key has it."""
+
+
+class Driver(Struct, frozen=True):
+    """An engine that drives runs, and its process: `place` is what numbers it, `born` tells it from a later one of its number."""
+
+    id: str
+    place: str = ""
+    pid: int = 0
+    born: str = ""
+
+
+class Claim(Struct, frozen=True):
+    """A run that its driver may go on with. `is_cancelled` says that somebody has asked for its cancel."""
+
+    is_cancelled: bool = False
+
+
+class Leases(Protocol):
+    """Who drives which run, without a look into any log. Times are those of the store's own clock, never of its users'.
+
+    A driver has one lease, for all its runs, and renews it with `beat`. A run is its driver's from the first append on, by
+    `RunStarted.driver`; one that begins with an empty driver is nobody's, and waits to be claimed. A run may be claimed when it
+    is nobody's, or when the lease of its driver is over. Appends need no claim, only the next number: so whoever claims a run
+    reads its log afterwards, and again if a driver that has just lost it was quicker.
+    """
+
+    async def beat(self, driver: Driver, seconds: float) -> bool:
+        """Extends the lease to so many seconds from now. Returns whether it was not over; else others may have claimed runs of
+        its driver."""
+        ...
+
+    async def release(self, driver: str, run_id: str | None = None) -> None:
+        """Ends the lease: the runs of this driver can be claimed at once. With a run, gives back only that."""
+        ...
+
+    async def list_drivers(self, place: str) -> Sequence[Driver]:
+        """Those of this place whose lease is not over."""
+        ...
+
+    async def is_alive(self, driver: str) -> bool:
+        """Whether its lease is not over."""
+        ...
+
+    async def find_driver(self, run_id: str) -> str | None:
+        """The driver of a run that has not ended, None if it can be claimed. Raises `NotFound`."""
+        ...
+
+    async def claim(self, run_id: str, driver: str) -> Claim | None:
+        """Makes the run this driver's, or finds that it is; None if it is another's or has ended. Raises `NotFound`."""
+        ...
+
+    async def list_claimable(self, *, owned: bool = False, limit: int = 1000) -> Sequence[str]:
+        """Ids of runs that can be claimed, oldest first: with `owned` those of `OWNED` tenants, else those of all others."""
+        ...
+
+    async def wait_for_claimable(self, seconds: float) -> None:
+        """Returns when there may be something new to claim, and after so many seconds at the latest."""
+        ...
+
+    async def request_cancel(self, run_id: str) -> None:
+        """Asks whoever drives the run, or claims it later, to cancel it; nothing if it has ended. Raises `NotFound`."""
+        ...
+
+    async def list_cancelled(self, driver: str) -> Sequence[str]:
+        """The runs of this driver that somebody has asked to cancel, and that have not ended."""
+        ...
+
+    async def wait_for_cancel(self, driver: str, seconds: float) -> None:
+        """Returns when the driver may have been asked for a cancel, and after so many seconds at the latest."""
+        ...
+
+
 class Store(Protocol):
     """Keeps logs and answers, from `open` to `close`. Everything but `append` raises `StoreError` when it cannot be used."""
 
     is_durable: bool
     """Whether what it keeps is found again by another process."""
+
+    @property
+    def leases(self) -> Leases: ...
 
     async def open(self) -> None:
         """Raises `StoreError` that says what to do if the store cannot be used at all. Opening twice does nothing."""

@@ -34,8 +34,8 @@ from mainspring.core.model_request import ModelRequest
 from mainspring.core.run import Run
 from mainspring.core.spec import Caller, RunSpec, ToolChoice, spec_for
 from mainspring.engine.approvals import EXPIRED, SPENT, continuing_id
-from mainspring.engine.engine import OWNED
 from mainspring.parts import Application, Host
+from mainspring.ports import OWNED
 from mainspring.providers.wrapper import ProviderWrapper
 from mainspring_tasks import words
 from mainspring_tasks.answer_format import FORMAT

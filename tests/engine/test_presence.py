@@ -1,21 +1,30 @@
-"""Which drivers live: on one machine that is known for sure."""
+"""Leases: which drivers live, what those do that have lost theirs, and what it costs to find out."""
 
 import asyncio
 import signal
+import sqlite3
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.kit.engine import make_engine, make_order
+from tests.kit.engine import Perform, RecordingExecutor, make_engine, make_order
 from tests.kit.waiting import PATIENCE, until
 
-from mainspring.core.errors import Interrupted, StoreError
+from mainspring.core.errors import Interrupted, StoreError, Superseded
+from mainspring.core.events import Event, ItemStarted, ModelEvent, Recorded, RunStarted, TextDelta, TurnStarted
+from mainspring.core.items import ToolDefinition, assistant
+from mainspring.core.model_request import ModelRequest
+from mainspring.engine import presence
 from mainspring.engine.engine import Engine
 from mainspring.engine.presence import Presence
-from mainspring.ports import Document
-from mainspring.providers.scripted import Scripted, turn
+from mainspring.ports import CallContext, Driver, Store, ToolCall, ToolResult
+from mainspring.providers.scripted import Scripted, call, calls, say, turn
+from mainspring.storage.choose_store import open_store
+from mainspring.storage.lease_rows import SqliteLeases, list_claimable
+from mainspring.storage.location import Location
 from mainspring.storage.sqlite_runs import SqliteStore
 
 DRIVER = """
@@ -79,26 +88,161 @@ async def test_whoever_follows_a_run_is_told_of_an_engine_that_stops_at_once(tmp
         assert (await other.follow("resp_1")).is_live
 
 
-class Forgetful(SqliteStore):
-    """A store that cannot be written to at first."""
+class AbsentLeases(SqliteLeases):
+    """Leases that cannot be extended at first."""
 
     is_away = True
 
-    async def put(self, documents: Sequence[Document], *, if_absent: bool = False) -> bool:
+    async def beat(self, driver: Driver, seconds: float) -> bool:
         if self.is_away:
             raise StoreError("it cannot be reached")
-        return await super().put(documents, if_absent=if_absent)
+        return await super().beat(driver, seconds)
+
+
+class AbsentStore(SqliteStore):
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.leases: AbsentLeases = AbsentLeases(self._database)
 
 
 async def test_a_driver_that_could_not_show_itself_does_so_with_its_next_run(tmp_path: Path) -> None:
     async with (
-        Forgetful(tmp_path / "runs.db") as store,
+        AbsentStore(tmp_path / "runs.db") as store,
         SqliteStore(tmp_path / "runs.db") as beside,
         make_stalling(store) as engine,
         make_stalling(beside) as other,
     ):
         with pytest.raises(StoreError):
             await engine.start(make_order("resp_1", background=True))
-        store.is_away = False
+        store.leases.is_away = False
         await engine.start(make_order("resp_2", background=True))
         assert await other.resume_all() == []
+
+
+TOOL = ToolDefinition("act", "Acts.", {"type": "object", "properties": {}}, kind="builtin")
+
+
+def make_acting(store: Store, go: asyncio.Event, perform: Perform | None = None) -> tuple[Engine, RecordingExecutor]:
+    """An engine whose model calls a tool once it may, and then ends; with what that tool has done."""
+
+    class Patient(Scripted):
+        async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+            await go.wait()
+            async for event in super().stream(request):
+                yield event
+
+    executor = RecordingExecutor(*[perform] if perform is not None else [])
+    return make_engine(Patient(calls(call("act")), say("done")), store, executor), executor
+
+
+async def test_a_driver_that_finds_its_lease_lost_stops_before_its_next_effect(
+    location: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = asyncio.Event()
+    async with open_store(location) as store, open_store(location) as beside, asyncio.timeout(PATIENCE):
+        engine, executor = make_acting(store, go)
+        async with engine:
+            handle = await engine.start(make_order(tools=(TOOL,), background=True))
+            # As if the process had been stopped for a while: its lease is over, and another has the run, but has not written yet.
+            read_clock = presence._read_clock
+            monkeypatch.setattr(presence, "_read_clock", lambda: read_clock() + 2 * presence.LEASE_SECONDS)
+            await beside.leases.release(engine.presence.id)
+            await beside.leases.beat(Driver("other"), 60.0)
+            assert await beside.leases.claim(handle.id, "other") is not None
+            go.set()
+            with pytest.raises(Superseded):
+                await handle.wait()
+            assert executor.done == []
+            assert await engine.resume_all() == []
+
+
+async def test_a_tool_is_stopped_and_its_run_left_when_the_lease_cannot_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped, go = asyncio.Event(), asyncio.Event()
+    go.set()
+
+    async def act(tool_call: ToolCall, context: CallContext) -> ToolResult:
+        monkeypatch.setattr(AbsentLeases, "is_away", True)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+        raise AssertionError
+
+    monkeypatch.setattr(presence, "TRUST_SECONDS", 0.3)
+    monkeypatch.setattr(AbsentLeases, "is_away", False)
+    async with AbsentStore(tmp_path / "runs.db") as store, asyncio.timeout(PATIENCE):
+        engine, executor = make_acting(store, go, act)
+        async with engine:
+            handle = await engine.start(make_order(tools=(TOOL,), background=True))
+            await stopped.wait()
+            with pytest.raises(Interrupted):
+                await handle.wait()
+            monkeypatch.setattr(AbsentLeases, "is_away", False)
+            [again] = await engine.resume_all()
+            assert (await again.wait()).status == "completed"
+        assert len(executor.done) == 1
+
+
+async def test_a_run_that_was_cancelled_when_its_driver_died_has_no_more_effect(location: Location) -> None:
+    go = asyncio.Event()
+    go.set()
+    async with open_store(location) as store, asyncio.timeout(PATIENCE):
+        started = [Recorded(0, 1.0, RunStarted(make_order(tools=(TOOL,), background=True), "gone"))]
+        await store.append("resp_1", started)
+        await store.leases.request_cancel("resp_1")
+        engine, executor = make_acting(store, go)
+        async with engine:
+            [handle] = await engine.resume_all()
+            assert handle.run.status == "cancelled"
+        assert executor.done == []
+
+
+async def test_a_cancel_does_not_mind_what_a_driver_writes_that_has_just_lost_the_run(location: Location) -> None:
+    async with open_store(location) as store, open_store(location) as beside, asyncio.timeout(PATIENCE):
+        await store.append("resp_1", [Recorded(0, 1.0, RunStarted(make_order(background=True), "gone"))])
+        read = store.events
+        left: list[Event] = [TurnStarted(), ItemStarted(assistant("", id="msg_1")), TextDelta("msg_1", "a")]
+
+        async def read_and_be_overtaken(run_id: str, after: int = -1) -> list[Recorded]:
+            found = await read(run_id, after)
+            if left:
+                await beside.append(run_id, [Recorded(len(found), 1.0, left.pop(0))])
+            return found
+
+        store.events = read_and_be_overtaken  # type: ignore[method-assign]
+        async with make_engine(Scripted(), store) as engine:
+            assert (await engine.cancel("resp_1")).status == "cancelled"
+        assert left == []
+
+
+async def test_a_look_for_runs_to_take_up_reads_no_log(tmp_path: Path) -> None:
+    """And costs the same, however many runs others drive."""
+    steps: list[int] = []
+    for count in (5, 500):
+        path = tmp_path / f"{count}.db"
+        async with SqliteStore(path) as store:
+            await store.leases.beat(Driver("other"), 600.0)
+            begun = [Recorded(0, 1.0, RunStarted(make_order(background=True), "other")), Recorded(1, 1.0, TurnStarted())]
+            for number in range(count):
+                await store.append(f"r{number}", begun)
+
+            async def refuse(run_id: str, after: int = -1) -> list[Recorded]:
+                raise AssertionError(f"the log of {run_id} is read")
+
+            store.events = refuse  # type: ignore[method-assign]
+            async with make_engine(Scripted(), store) as engine:
+                assert await engine.resume_all() == []
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            taken = 0
+
+            def count_step() -> int:
+                nonlocal taken
+                taken += 1
+                return 0
+
+            connection.set_progress_handler(count_step, 1)
+            assert list_claimable(connection, owned=False, limit=1000) == []
+            steps.append(taken)
+    assert steps[1] <= steps[0] + 10

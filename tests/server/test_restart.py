@@ -64,6 +64,14 @@ def last_number(stream: bytes) -> int:
     return int(json.loads(frames[-1].partition(b"data: ")[2])["sequence_number"])
 
 
+async def completed(http: aiohttp.ClientSession, served: Served, run_id: str) -> Any:
+    told: Any = {}
+    while told.get("status") != "completed":
+        told = await (await http.get(f"{served.url}/responses/{run_id}")).json()
+        await anyio.sleep(0.1)
+    return told
+
+
 async def marked(folder: Path) -> None:
     """Waits for what happens in another process, which can set no event."""
     with anyio.fail_after(PATIENCE):
@@ -126,10 +134,7 @@ async def test_a_server_takes_up_the_runs_of_one_that_died_beside_it(tmp_path: P
         run_id = (await (await begun(http, first, background=True)).json())["id"]
         first.kill()
         with anyio.fail_after(PATIENCE):
-            told: Any = {}
-            while told.get("status") != "completed":
-                told = await (await http.get(f"{second.url}/responses/{run_id}")).json()
-                await anyio.sleep(0.2)
+            told = await completed(http, second, run_id)
     assert told["output"][-1]["content"][0]["text"].endswith("nine ten")
 
 
@@ -229,3 +234,41 @@ async def test_a_run_that_another_server_drives_is_cancelled_there_before_it_is_
                     assert (await answer.json())["status"] == "cancelled"
             await anyio.sleep(1.2)  # longer than the tool takes
             assert await anyio.Path(tmp_path / "marks").read_text() == "begun\n", "it had its effect after it was cancelled"
+
+
+@pytest.mark.slow
+async def test_a_run_of_a_frozen_server_is_taken_up_and_has_its_effect_once(tmp_path: Path, http: aiohttp.ClientSession) -> None:
+    (tmp_path / "tools.py").write_text(PATIENT)
+    script: Script = [{**STAMP[0], "pause": 0.5}, STAMP[1]]
+    with serving(tmp_path, script, "--tool", "tools") as frozen, serving(tmp_path, script, "--tool", "tools") as other:
+        async with await begun(http, frozen, input="stamp", background=True) as answer:
+            run_id = (await answer.json())["id"]
+        frozen.process.send_signal(signal.SIGSTOP)
+        try:
+            with anyio.fail_after(PATIENCE):
+                await completed(http, other, run_id)
+        finally:
+            frozen.process.send_signal(signal.SIGCONT)
+        with anyio.fail_after(PATIENCE):
+            await completed(http, frozen, run_id)
+            assert await rest_of(http, frozen, run_id) == await rest_of(http, other, run_id)
+        await anyio.sleep(1.5)  # longer than the tool takes
+    assert (await anyio.Path(tmp_path / "marks").read_text()).count("begun") == 1
+
+
+@pytest.mark.slow
+async def test_a_run_of_a_frozen_server_is_cancelled_once_its_lease_is_over(tmp_path: Path, http: aiohttp.ClientSession) -> None:
+    (tmp_path / "tools.py").write_text(PATIENT)
+    script: Script = [{**STAMP[0], "pause": 0.5}, STAMP[1]]
+    with serving(tmp_path, script, "--tool", "tools") as frozen, serving(tmp_path, script, "--tool", "tools") as other:
+        async with await begun(http, frozen, input="stamp", background=True) as answer:
+            run_id = (await answer.json())["id"]
+        frozen.process.send_signal(signal.SIGSTOP)
+        try:
+            with anyio.fail_after(PATIENCE):
+                async with http.post(f"{other.url}/responses/{run_id}/cancel") as answer:
+                    assert (await answer.json())["status"] == "cancelled"
+        finally:
+            frozen.process.send_signal(signal.SIGCONT)
+        await anyio.sleep(2)  # longer than the model and the tool take
+    assert not await anyio.Path(tmp_path / "marks").exists()

@@ -12,11 +12,10 @@ from mainspring.core.errors import InvalidRequest, NotAdmitted
 from mainspring.core.events import Event, RunEnded
 from mainspring.core.run import Call, Run
 from mainspring.core.spec import RunSpec
-from mainspring.engine.engine import OWNED
 from mainspring.engine.policy_order import PolicySlots
 from mainspring.features.budgets.ledger import Ledger
 from mainspring.features.budgets.plan import Admission
-from mainspring.ports import Ask, CallPolicy, CountingPolicy, Deny, OrderContext, OrderStep, QuickPolicy, Verdict
+from mainspring.ports import OWNED, Ask, CallPolicy, CountingPolicy, Deny, OrderContext, OrderStep, QuickPolicy, Verdict
 
 
 def ask_nobody(slots: PolicySlots) -> PolicySlots:

@@ -68,16 +68,16 @@ from mainspring.engine.gate import Gate
 from mainspring.engine.guard import Guard, Misbehaved, TimedOut
 from mainspring.engine.handle import Handle
 from mainspring.engine.journal import Clock, Journal
-from mainspring.engine.presence import BEAT_SECONDS, Presence
+from mainspring.engine.presence import Presence
 from mainspring.engine.resume_attempts import ResumeAttempts
 from mainspring.engine.seal import Seal
 from mainspring.engine.segment_writer import SegmentWriter
 from mainspring.engine.toolbox import Toolbox
 from mainspring.ports import (
+    OWNED,
     AnswerCheck,
     CallPolicy,
     ContinuedRun,
-    Document,
     EndedRun,
     OrderContext,
     OrderStep,
@@ -97,16 +97,17 @@ REMEMBERED = 256
 # What remembered histories have in all. One that is longer is shared by those who read it at the same time.
 REMEMBERED_BYTES = 64 * 1024 * 1024
 SINK_SECONDS = 5.0
-# What asks a driver in another process to cancel a run, how often drivers look for it, and how long they may take to stop.
-CANCEL = "cancel"
-HEED_SECONDS = 0.1
+# How long drivers in other processes may take to stop, and how often it is found out whether they are there at all.
 DRIVER_SECONDS = 10.0
+# How often engines look for what nobody has told them of: runs to take up, and to cancel.
+LOOK_SECONDS = 0.5
+# How long a run is left that could not be resumed.
+POSTPONED_SECONDS = 10.0
+CANCELLED = Finish("cancelled", Reason.CANCELLED)
 # How often the store may refuse a run, while it takes others, until less of it is to be stored.
 MOST_REFUSALS = 2
 # How long the steps of an order may take in all. MCP servers that have to be started first need most of it.
 STEP_SECONDS = 120.0
-# In the name of a tenant whose runs belong to a part of the program that drives them by rules of its own. No key has it.
-OWNED = "\x1f"
 
 
 class RunDefaults(Struct, frozen=True, kw_only=True):
@@ -173,7 +174,8 @@ class Engine:
         self._releasing = tuple([step for step in steps if type(step).release is not OrderStep.release])
         self._gate = Gate(policies, self._guard, checks)
         self._executors = tuple(executors)
-        self._toolbox = Toolbox(executors, self._guard, self)
+        self.presence = Presence(store, self._stop_effects, self._check_runs)
+        self._toolbox = Toolbox(executors, self._guard, self, self.presence.confirm)
         self._sinks = tuple(sinks)
         self._audit = audit
         self._writer = SegmentWriter(store)
@@ -194,7 +196,10 @@ class Engine:
         self._feeders: set[asyncio.Task[Any]] = set()
         self._heeder: asyncio.Task[None] | None = None
         self._tellers: TaskGroup | None = None
-        self.presence = Presence(store)
+        self._keeper: asyncio.Task[None] | None = None
+        # Runs that this engine has stopped to drive before they ended, and those that it is to leave alone until some time.
+        self._left: set[str] = set()
+        self._postponed: dict[str, float] = {}
 
     async def __aenter__(self) -> Self:
         self._tellers = await create_task_group().__aenter__()
@@ -244,15 +249,14 @@ class Engine:
             feeder.cancel()
 
     async def watch_over(self, resume_all: Callable[[], Awaitable[object]] | None = None) -> None:
-        """Shows that this engine lives, and resumes runs of engines that do not, until it is cancelled."""
+        """Takes up runs that nobody drives, until it is cancelled."""
         while True:
-            await sleep(BEAT_SECONDS)
             try:
-                if self._live:
-                    await self.presence.beat()
+                await self.store.leases.wait_for_claimable(LOOK_SECONDS)
                 await (resume_all or self.resume_all)()
             except StoreError as error:
                 log.warning("the store could not be asked for unfinished runs: %s", error)
+                await sleep(POSTPONED_SECONDS)
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.interrupt()
@@ -421,7 +425,8 @@ class Engine:
         return request_for(open_run(Recorded(0, self._clock(), RunStarted(spec)), history))
 
     async def resume(self, run_id: str) -> Handle:
-        """Resumes a run whose driver is gone; a run that is live here or has ended is only shown. Raises `NotFound`."""
+        """Resumes a run that nobody drives; one that is live here or has ended is only shown, and another engine's is followed.
+        Raises `NotFound`."""
         async with self._resuming:
             try:
                 handle = await self._resume(run_id)
@@ -441,15 +446,27 @@ class Engine:
         return (await self.attach(run_id)).run
 
     async def _resume(self, run_id: str) -> Handle:
-        if (handle := self._live.get(run_id)) is not None:
+        if (handle := self._live.get(run_id) or self._unsaved.get(run_id)) is not None:
             return handle
-        handle = self._unsaved.get(run_id) or await self._read_to_resume(run_id)
-        if handle.run.has_ended:
-            await self._attempts.end(run_id)
-            return handle
-        journal = handle.journal
-        found = journal.run
         await self.presence.show()
+        while (claim := await self.store.leases.claim(run_id, self.presence.id)) is not None:
+            self._left.add(run_id)
+            if claim.is_cancelled:
+                await self._end_stored(run_id, CANCELLED)
+                break
+            with suppress(Superseded):  # whoever has just lost it was quicker
+                return await self._take_up(await self._read_to_resume(run_id))
+        self._left.discard(run_id)
+        await self._attempts.end(run_id)
+        return await self.follow(run_id)
+
+    async def _take_up(self, handle: Handle) -> Handle:
+        """Drives a run on that was read from the store. Raises `Superseded`."""
+        journal = handle.journal
+        self._left.discard(handle.id)
+        if (found := journal.run).has_ended:
+            await self._attempts.end(handle.id)
+            return handle
         journal.reopen()
         for event in recovery(found):
             journal.record(replace(event, driver=self.presence.id) if isinstance(event, RunResumed) else event)
@@ -469,18 +486,47 @@ class Engine:
     async def resume_all(self) -> list[Handle]:
         """Takes up every unfinished run of the store that nobody drives; one that cannot be is logged and left."""
         await self._save_ends()
-        handles = []
-        left = [id for id in await self.store.list_unfinished() if id not in self._live and id not in self._unsaved]
-        for run_id in await self._attempts.sort(left):
+        await self.presence.end_leases_of_the_dead()
+        handles, now = list[Handle](), current_time()
+        self._postponed = {run_id: until for run_id, until in self._postponed.items() if until > now}
+        claimable = await self.store.leases.list_claimable(owned=self._owns)
+        for run_id in await self._attempts.sort(list(dict.fromkeys((*claimable, *self._left)))):
+            if run_id in self._live or run_id in self._unsaved or run_id in self._postponed:
+                continue
             try:
-                if not await self.is_driven(run_id) and self._attempts.may_try(run_id):
+                if self._attempts.may_try(run_id):
                     handles.append(await self.resume(run_id))
             except HistoryTooLarge as error:
                 log.error("run %s cannot be resumed: %s", run_id, error)
                 await self._end_stored(run_id, Finish("failed", Reason.INTERNAL_ERROR, ErrorInfo.of(error)))
             except MainspringError as error:
                 log.warning("run %s was not resumed: %s", run_id, error)
-        return handles
+                await self._postpone(run_id)
+        return [handle for handle in handles if handle.id in self._live or handle.run.has_ended]
+
+    async def _postpone(self, run_id: str) -> None:
+        """Leaves a run that could not be resumed to others for a while."""
+        self._postponed[run_id] = current_time() + POSTPONED_SECONDS
+        self._left.add(run_id)
+        with suppress(StoreError):
+            await self.store.leases.release(self.presence.id, run_id)
+            self._left.discard(run_id)
+
+    def _stop_effects(self) -> None:
+        """The lease may soon be over: tools under way are stopped, and their runs left, to be taken up by whoever may."""
+        for handle in self._live.values():
+            run = handle.run
+            if run.spec.store and any(call.is_started for call in run.open_calls):
+                log.warning("run %s is left, for the store cannot be told that this process lives", handle.id)
+                handle.interrupt()
+
+    async def _check_runs(self) -> None:
+        """The lease has been over for a while: runs that others have claimed meanwhile are theirs."""
+        for handle in list(self._live.values()):
+            with suppress(NotFound):  # it is not stored yet
+                claim = handle.run.spec.store and await self.store.leases.claim(handle.id, self.presence.id)
+                if claim is None and not handle.run.has_ended:
+                    handle.journal.fail(Superseded(f"another driver has taken run `{handle.id}` over"))
 
     async def _save_ends(self) -> None:
         """Tells the store of the runs that it could not be told of when they failed."""
@@ -512,11 +558,15 @@ class Engine:
 
     async def is_driven(self, run_id: str) -> bool:
         """Whether another engine that lives drives this run, or it is for an engine of the other kind to take up."""
-        log = await self.store.events(run_id)
-        assert isinstance(log[0].event, RunStarted)
-        if (OWNED in log[0].event.spec.tenant) is not self._owns:
-            return True
-        return await self.presence.is_driven(_find_driver(log))
+        is_owned = OWNED in (await self.store.load(run_id)).tenant
+        return is_owned is not self._owns or await self._is_elsewhere(run_id)
+
+    async def _is_elsewhere(self, run_id: str) -> bool:
+        """Whether another engine that lives drives this run."""
+        if run_id in self._live:
+            return False
+        await self.presence.end_leases_of_the_dead()
+        return await self.store.leases.find_driver(run_id) not in (None, self.presence.id)
 
     async def attach(self, run_id: str) -> Handle:
         """A run to read: live if it is driven here, else as far as the store has it. Raises `NotFound`."""
@@ -529,11 +579,11 @@ class Engine:
         """A run to read to its end: live if it is driven here, and as the store gets it if another engine that lives drives it.
         If nobody does, as far as the store has it. Raises `NotFound`."""
         handle = await self.attach(run_id)
-        if handle.is_live or handle.run.has_ended or not await self.presence.is_driven(_find_driver(handle.log)):
+        if handle.is_live or handle.run.has_ended or not await self._is_elsewhere(run_id):
             return handle
         if run_id not in self._followed:
             handle.journal.reopen()
-            followed = self._followed[run_id] = Handle(handle.journal)
+            followed = self._followed[run_id] = Handle(handle.journal, partial(self._request_cancel, run_id))
             self._start_feeder(self._feed(handle.journal)).add_done_callback(partial(self._stop_following, followed))
         return self._followed[run_id]
 
@@ -596,40 +646,53 @@ class Engine:
     async def cancel(self, run_id: str) -> Run:
         """Ends a run `cancelled`, also one that nobody drives at the moment. Raises `NotFound`; an ended run stays as it is."""
         self._running()
-        if (handle := self._live.get(run_id)) is not None:
-            return await handle.cancel()
-        if (handle := await self.follow(run_id)).is_live and (run := await self._ask_driver(handle)) is not None:
-            return run
-        return await self._end_stored(run_id, Finish("cancelled", Reason.CANCELLED))
+        until = current_time() + DRIVER_SECONDS
+        while current_time() < until:
+            if (run := await self._cancel(run_id)) is not None:
+                return run
+        raise Interrupted(f"run `{run_id}` is driven by another process, which has not stopped yet; ask again")
 
-    async def _ask_driver(self, handle: Handle) -> Run | None:
-        """Has the engine that drives the run cancel it, and waits until it has: before that, a tool may still have its effect.
-        Returns None if that engine is gone, and raises `Interrupted` if it takes too long."""
-        await self.store.put([Document(CANCEL, handle.id, b"{}")])
-        try:
-            with move_on_after(DRIVER_SECONDS):
-                return await handle.wait()
-            if (live := self._live.get(handle.id)) is not None:  # it was taken up here meanwhile
-                return await live.cancel()
-            if await self.presence.is_driven(_find_driver(handle.log)):
-                raise Interrupted(f"run `{handle.id}` is driven by another process, which has not stopped yet; ask again")
+    async def _cancel(self, run_id: str) -> Run | None:
+        """Ends the run, or has the engine end it that drives it, and waits until it has: before that, a tool may still have its
+        effect. Returns None if it is not known yet that it has."""
+        if (handle := self._live.get(run_id)) is not None:
+            with suppress(Superseded):
+                return await handle.cancel()
             return None
-        finally:
-            with CancelScope(shield=True), suppress(StoreError):
-                await self.store.remove(CANCEL, handle.id)
+        if run_id not in self._unsaved:
+            await self.store.leases.request_cancel(run_id)
+            await self.presence.show()
+            await self.presence.end_leases_of_the_dead()
+            if await self.store.leases.claim(run_id, self.presence.id) is None:
+                with move_on_after(LOOK_SECONDS), suppress(OurError):
+                    return await (await self.follow(run_id)).wait()
+                return None
+        return await self._end_stored(run_id, CANCELLED)
+
+    def _request_cancel(self, run_id: str) -> None:
+        self._start_feeder(self._send_cancel(run_id))
+
+    async def _send_cancel(self, run_id: str) -> None:
+        with suppress(StoreError, NotFound):
+            await self.store.leases.request_cancel(run_id)
 
     async def _heed_cancels(self) -> None:
         """Stops the runs driven here that somebody has cancelled in another process, as long as there are runs."""
         while self._live:
-            await sleep(HEED_SECONDS)
-            with suppress(StoreError):  # whoever cannot be heard asks again
-                for document in await self.store.documents(CANCEL) if self._live else ():
-                    if (handle := self._live.get(document.id)) is not None:
+            try:
+                await self.store.leases.wait_for_cancel(self.presence.id, LOOK_SECONDS)
+                for run_id in await self.store.leases.list_cancelled(self.presence.id) if self._live else ():
+                    if (handle := self._live.get(run_id)) is not None:
                         handle.request_cancel()
+            except StoreError as error:  # it stays asked for
+                log.warning("the store could not be asked for cancels: %s", error)
+                await sleep(LOOK_SECONDS)
 
     async def _end_stored(self, run_id: str, finish: Finish) -> Run:
-        """Ends a run that nobody drives, unless it has ended."""
-        return await self._end_read(self._unsaved.get(run_id) or await self._read_run(run_id, "end"), finish)
+        """Ends a run that is this engine's to end, unless it has ended."""
+        while True:
+            with suppress(Superseded):  # whoever has just lost it was quicker
+                return await self._end_read(self._unsaved.get(run_id) or await self._read_run(run_id, "end"), finish)
 
     async def _end_read(self, handle: Handle, finish: Finish) -> Run:
         journal = handle.journal
@@ -672,8 +735,8 @@ class Engine:
         drivers = self._running()
         handle = Handle(journal)
         self._live[handle.id] = handle
-        if self.store.is_durable and (self._heeder is None or self._heeder.done()):
-            self._heeder = self._start_feeder(self._heed_cancels())
+        if self.store.is_durable:
+            self._attend()
         journal.on_failure = handle.stop
         if self._tellers is not None:
             for sink in self._sinks:
@@ -684,6 +747,13 @@ class Engine:
         drivers.add(driver)
         driver.add_done_callback(drivers.discard)
         return handle
+
+    def _attend(self) -> None:
+        """Keeps the lease, and heeds cancels of others."""
+        if self._heeder is None or self._heeder.done():
+            self._heeder = self._start_feeder(self._heed_cancels())
+        if self._keeper is None or self._keeper.done():
+            self._keeper = self._start_feeder(self.presence.keep_beating(lambda: bool(self._live)))
 
     async def _drive_to_end(self, handle: Handle, *, is_resumed: bool) -> None:
         """Drives a run until it has ended, was cancelled, ran out of time, or the engine stops."""
@@ -698,7 +768,7 @@ class Engine:
             await handle.run_driver(drive(journal, self.provider, self._gate, self._toolbox, self.seal, self._run_provider))
             if not journal.run.has_ended and not handle.is_interrupted:
                 cancelled = handle.is_cancelled
-                finish = Finish("cancelled", Reason.CANCELLED) if cancelled else Finish("incomplete", Reason.DEADLINE)
+                finish = CANCELLED if cancelled else Finish("incomplete", Reason.DEADLINE)
         except (StoreError, Superseded):
             pass
         except MemoryLimit as error:
@@ -725,6 +795,7 @@ class Engine:
             await journal.flush()
             if not journal.run.has_ended:
                 failure = Interrupted(f"the engine stopped before run `{handle.id}` ended; it can be resumed")
+                self._left.add(handle.id)
         except Superseded as error:
             failure = error
         except MainspringError as error:

@@ -1,7 +1,7 @@
 """A run as its readers see it, and as the engine that drives it stops it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,11 +17,13 @@ from mainspring.ports import Watcher
 class Handle:
     """A run as its readers see it: live while it is driven here, else as the store has it.
 
-    `journal`, `is_cancelled`, `is_interrupted` and the methods from `interrupt` on are for the engine that drives it.
+    `ask_driver` asks the engine elsewhere that drives the run to cancel it. `journal`, `is_cancelled`, `is_interrupted` and the
+    methods from `interrupt` on are for the engine that drives it.
     """
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, ask_driver: Callable[[], None] | None = None) -> None:
         self.journal = journal
+        self._ask_driver = ask_driver
         self._has_ended = False
         self._waiting: list[asyncio.Future[None]] = []
         self._driver: asyncio.Task[None] | None = None
@@ -112,6 +114,8 @@ class Handle:
         """Asks for a cancel without waiting for it."""
         self.is_cancelled = True
         self.stop()
+        if self._ask_driver is not None:
+            self._ask_driver()
 
     def interrupt(self) -> None:
         """Has the driver leave the run as it is, to be resumed."""

@@ -251,7 +251,7 @@ class Journal:
             if kept:
                 await self._shared.put(kept)
         except StoreError as error:
-            self._fail(error)
+            self.fail(error)
         else:
             self._shared = None
             self._show(len(self.log))
@@ -295,7 +295,7 @@ class Journal:
     def settle(self, error: MainspringError | None) -> None:
         """What was collected is durable, or cannot be."""
         if error is not None:
-            self._fail(error)
+            self.fail(error)
         elif self._is_kept:
             self._durable = self._handed
             self._show(self._durable)
@@ -304,7 +304,8 @@ class Journal:
             if not flushed.done():
                 flushed.set_result(None)
 
-    def _fail(self, error: MainspringError) -> None:
+    def fail(self, error: MainspringError) -> None:
+        """Nothing more can be written. Whoever drives the run is told so."""
         if self._is_closed and not self._is_kept:
             log.error("the audit lacks what run %s did: %s", self.run.spec.id, error)
         elif self._failure is None:

@@ -1,103 +1,153 @@
-"""Which engines are alive on a store, so that none takes a run away from another that is still driving it.
+"""The lease of an engine on a store: while it holds, nobody else takes up the runs that the engine drives.
 
-An engine that drives stored runs leaves a document that says which process it is. On the same machine that is proof: the process
-is there, or it is not. For one on another machine the time of its last heartbeat must do. An engine has one `Presence`, for
-whatever it drives.
+Theory of operation. An engine that drives stored runs renews its lease every `BEAT_SECONDS`. It counts on it for less time than
+the store does, and from the moment it asked, by a clock that does not stop while the process or its machine does: so it knows
+that its lease may be over before anybody else can claim one of its runs. Then it stops what has an effect (`on_doubt`), and
+begins nothing that has one (`confirm`), until the store has extended the lease again and each run was found to be its own
+(`recheck`).
+
+On one machine it is also known for sure which processes are there: the lease of one that is not is ended at once.
+
+An engine has one `Presence`, for whatever it drives.
 """
 
 import os
 import time
-from collections.abc import Callable
+from asyncio import TimerHandle, get_running_loop
+from collections.abc import Awaitable, Callable
+from functools import cache
 from logging import getLogger
 from pathlib import Path
 from socket import gethostname
+from typing import Final
 
-import msgspec
-from anyio import sleep
-from msgspec import Struct
+from anyio import Lock, sleep
 
 from mainspring.core.errors import StoreError
 from mainspring.core.ids import random_id
-from mainspring.core.items import decode, encode
-from mainspring.ports import Document, Store
+from mainspring.ports import Driver, Store
 
 log = getLogger(__name__)
 
-DRIVER = "driver"
-BEAT_SECONDS = 10.0
-LOST_SECONDS = 45.0
+LEASE_SECONDS: Final = 5.0
+BEAT_SECONDS: Final = 1.25
+# How long the engine itself counts on its lease. The rest is for tools that take a moment to stop.
+TRUST_SECONDS: Final = 4.0
+# How long the lease is renewed after the last run, so that the next one finds it.
+LINGER_SECONDS: Final = 60.0
 
 
-class Sign(Struct, frozen=True):
-    """Where an engine runs: `place` is what numbers its processes, `born` tells a process from a later one with its number."""
-
-    place: str
-    pid: int
-    born: str
-    beat: float
+async def _check_nothing() -> None:
+    return
 
 
 class Presence:
-    """This engine's sign of life. `id` names it in the logs of the runs that it drives; empty where no log outlives it."""
+    """The lease of this engine. `id` names it in the logs of the runs that it drives; empty where no log outlives it."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(
+        self, store: Store, on_doubt: Callable[[], None] = lambda: None, recheck: Callable[[], Awaitable[None]] = _check_nothing
+    ) -> None:
+        self._leases = store.leases
+        self._on_doubt, self._recheck = on_doubt, recheck
+        self._trusted_until = self._used_at = 0.0
         self._is_shown = False
+        self._turn = Lock()
+        self._alarm: TimerHandle | None = None
         self.id = random_id("drv") if store.is_durable else ""
 
     async def show(self) -> None:
-        """Leaves the sign, before the first run that others might find."""
-        if self.id and not self._is_shown:
-            self._is_shown = True
-            try:
-                await self.beat()
-            except StoreError:
-                self._is_shown = False
-                raise
+        """Has the lease, before the first run that others might find. Raises `StoreError`."""
+        if self.id:
+            self._used_at = _read_clock()
+            await self.confirm()
+
+    async def confirm(self) -> None:
+        """Returns once the lease holds, at once if it does: whoever waited has been stopped if its run is another's by now."""
+        if self.id and _read_clock() >= self._trusted_until:
+            await self.beat()
 
     async def beat(self) -> None:
-        if self._is_shown:
-            sign = Sign(_place(), os.getpid(), _born(os.getpid()), time.time())
-            await self._store.put([Document(DRIVER, self.id, encode(sign))])
+        """Renews the lease. Raises `StoreError`."""
+        if not self.id:
+            return
+        async with self._turn:
+            asked_at = _read_clock()
+            is_held = await self._leases.beat(_describe(self.id), LEASE_SECONDS)
+            # One that was renewed in the last moment may have been found over by somebody who asked before.
+            if self._is_shown and not (is_held and asked_at < self._trusted_until):
+                await self._recheck()
+            self._is_shown = True
+            self._trust_until(asked_at + TRUST_SECONDS)
+
+    def _trust_until(self, moment: float) -> None:
+        self._trusted_until = moment
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = get_running_loop().call_later(max(moment - _read_clock(), 0), self._on_doubt)
 
     async def keep_beating(self, is_busy: Callable[[], bool]) -> None:
-        """Beats while there is something to drive, until it is cancelled."""
+        """Renews the lease while there is something to drive, and a little longer, until it is cancelled."""
         while True:
             await sleep(BEAT_SECONDS)
+            now = _read_clock()
+            if is_busy():
+                self._used_at = now
+            is_due = now > self._trusted_until - TRUST_SECONDS + BEAT_SECONDS / 2
             try:
-                if is_busy():
+                if self._is_shown and is_due and now < self._used_at + LINGER_SECONDS:
                     await self.beat()
             except StoreError as error:
                 log.warning("the store could not be told that this process lives: %s", error)
 
     async def leave(self) -> None:
+        """Ends the lease: what this engine has left undone can be taken up at once."""
+        if self._alarm is not None:
+            self._alarm.cancel()
         if self._is_shown:
-            self._is_shown = False
-            await self._store.remove(DRIVER, self.id)
+            self._is_shown, self._trusted_until = False, 0.0
+            await self._leases.release(self.id)
 
     async def is_driven(self, driver: str) -> bool:
         """Whether this driver is another engine that lives. One that has left, or never said who it was, is gone."""
         if not driver or driver == self.id:
             return False
-        document = await self._store.get(DRIVER, driver)
-        if document is None:
-            return False
-        try:
-            sign = decode(document.body, Sign)
-        except msgspec.ValidationError:
-            return False
-        if sign.place == _place():
-            return _born(sign.pid) == sign.born and _is_running(sign.pid)
-        return time.time() - sign.beat < LOST_SECONDS
+        await self.end_leases_of_the_dead()
+        return await self._leases.is_alive(driver)
+
+    async def end_leases_of_the_dead(self) -> None:
+        """Ends the leases of engines whose process was on this machine, and is there no more."""
+        for driver in await self._leases.list_drivers(find_place()):
+            if driver.pid and not is_running(driver):
+                await self._leases.release(driver.id)
 
 
-def _place() -> str:
+@cache
+def _describe(id: str) -> Driver:
+    pid = os.getpid()
+    return Driver(id, find_place(), pid, _born(pid))
+
+
+def _read_clock() -> float:
+    """Seconds that go on while the machine sleeps, where there is such a clock."""
+    try:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    except AttributeError:
+        return time.monotonic()
+
+
+@cache
+def find_place() -> str:
     """This machine since its last start, and what numbers our processes in it."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{gethostname()} {boot} {os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
         return gethostname()
+
+
+def is_running(driver: Driver) -> bool:
+    """Whether a process of this place is there."""
+    return _born(driver.pid) == driver.born and _exists(driver.pid)
 
 
 def _born(pid: int) -> str:
@@ -110,7 +160,7 @@ def _born(pid: int) -> str:
         return ""
 
 
-def _is_running(pid: int) -> bool:
+def _exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,7 +1,7 @@
 """The toolbox: performs calls, and turns whatever happens into exactly one output per call."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from logging import getLogger
 from time import perf_counter
 from typing import Any
@@ -52,9 +52,15 @@ class _Told(Struct):
 
 
 class Toolbox:
-    """Finds the executor of a tool and runs it: `perform` records a start and an end for every call it is given."""
+    """Finds the executor of a tool and runs it: `perform` records a start and an end for every call it is given.
 
-    def __init__(self, executors: Sequence[ToolExecutor], guard: Guard, runs: Runs) -> None:
+    `confirm` is awaited before a call of a stored run begins: the engine must still be the one that drives it.
+    """
+
+    def __init__(
+        self, executors: Sequence[ToolExecutor], guard: Guard, runs: Runs, confirm: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._confirm = confirm
         self._executors = tuple(executors)
         self._guard = guard
         self._runs = runs
@@ -67,6 +73,10 @@ class Toolbox:
         for call in calls:
             journal.record(ToolStarted(call.call_id))
         await journal.flush()
+        if journal.is_stored:
+            await self._confirm()
+            if journal.failure is not None:  # it was another's run
+                raise journal.failure
         running = {started.task: started for started in [self._start(journal, call) for call in calls]}
         try:
             while running:

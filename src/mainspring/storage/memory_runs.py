@@ -15,9 +15,11 @@ from mainspring.core.items import Item
 from mainspring.ports import EVERY_RUN, Document, Filter, Link, Note, Page, Segment, Snapshot, StoredRun
 from mainspring.storage.audit_chain import chain_notes
 from mainspring.storage.follow import follow_log
+from mainspring.storage.memory_leases import MemoryLeases, OpenRun
 from mainspring.storage.segment import (
     collect_item_ids,
     explain_mismatch,
+    find_driver,
     find_ending,
     find_opening,
     not_ended,
@@ -56,6 +58,7 @@ class MemoryStore:
         self._number = 0
         self._audit: list[Link] = []
         self._is_closed = False
+        self.leases = MemoryLeases(self._find_kept)
 
     async def open(self) -> None:
         """Opens the store again if it was closed: what it holds lives as long as it does."""
@@ -150,12 +153,13 @@ class MemoryStore:
         return Page(tuple(found[:limit]), has_more=len(found) > limit)
 
     async def list_unfinished(self) -> Sequence[str]:
-        runs = [kept.run for kept in self._open().values() if kept.entries is None]
+        runs = [self._open()[run_id].run for run_id in self.leases.runs]
         return [run.id for run in sorted(runs, key=lambda run: run.created_at)]
 
     async def delete(self, run_id: str) -> None:
         kept = self._find_kept(run_id)
         del self._runs[run_id]
+        self.leases.runs.pop(run_id, None)
         for id in collect_item_ids(kept.entries or ()):
             self._holders[kept.run.tenant, id].remove(run_id)
 
@@ -256,11 +260,13 @@ class MemoryStore:
             opening = find_opening(segment)
             assert opening is not None  # a segment that begins with event 0 has one
             kept = self._runs[segment.run_id] = _KeptRun(opening, [])
+            self.leases.open(segment.run_id, OpenRun(opening.tenant, opening.created_at, find_driver(segment)))
         kept.log.extend(segment.records)
         self._audit.extend(chain_notes(self._audit[-1] if self._audit else None, segment.notes))
         if ending := find_ending(segment):
             kept.run = replace(kept.run, status=ending.status, response=ending.snapshot.response)
             kept.entries = ending.snapshot.entries
+            del self.leases.runs[segment.run_id]
             for id in collect_item_ids(kept.entries):
                 self._holders.setdefault((kept.run.tenant, id), []).append(segment.run_id)
             for document in ending.snapshot.documents:

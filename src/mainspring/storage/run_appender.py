@@ -27,6 +27,7 @@ from mainspring.storage.segment import (
     collect_item_ids,
     encode_response,
     explain_mismatch,
+    find_driver,
     find_ending,
     find_opening,
 )
@@ -36,11 +37,13 @@ MOST_ROWS: Final = 64
 
 _RUNS = """
     INSERT INTO runs
-    (number, id, parent, model, background, status, created_at, ended_at, response, entries, tenant, conversation)
+    (number, id, parent, model, background, status, created_at, ended_at, response, entries, tenant, conversation, driver)
     VALUES """
 _SEGMENTS = "INSERT INTO segments (place, last, body) VALUES "
 _ADDED = " ON CONFLICT (place) DO UPDATE SET last = excluded.last, body = CAST(body || excluded.body AS BLOB)"
-_END = "UPDATE runs SET status = ?, ended_at = ?, response = ?, entries = ? WHERE number = ?"
+_END = """
+    UPDATE runs SET status = ?, ended_at = ?, response = ?, entries = ?, driver = NULL, is_cancelled = 0 WHERE number = ?
+"""
 _LENGTH = f"""
     SELECT number, ended_at IS NOT NULL, coalesce(
         (SELECT max(last) + 1 FROM segments WHERE place BETWEEN number << {SEQ_BITS} AND ((number + 1) << {SEQ_BITS}) - 1),
@@ -98,7 +101,7 @@ class RunAppender:
                 self._add_segment(connection, segment, rows, is_alone=len(segments) < FEWEST)
         rows.segments += self._recent.write(connection)
         try:
-            _insert(connection, _RUNS, 12, rows.runs)
+            _insert(connection, _RUNS, 13, rows.runs)
         except sqlite3.IntegrityError:
             raise self._explain(connection, segments[0]) from None
         _insert(connection, _SEGMENTS, 3, rows.segments, _ADDED)
@@ -139,7 +142,8 @@ class RunAppender:
             status = opening.status if ending is None else ending.status
             conversation = None if opening.conversation is None else encode(opening.conversation)
             begun = (log.number, opening.id, opening.parent, opening.model, opening.background, status, opening.created_at)
-            rows.runs.append((*begun, *end, opening.tenant, conversation))
+            driver = find_driver(segment) if ending is None else None
+            rows.runs.append((*begun, *end, opening.tenant, conversation, driver))
         else:
             log = self._find_log(connection, segment)
             if ending is not None:

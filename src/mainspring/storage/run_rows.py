@@ -9,6 +9,7 @@ from mainspring.core.history import Entry
 from mainspring.core.items import Item, decode
 from mainspring.core.spec import Conversation
 from mainspring.ports import PAGE_BYTES, Document, Filter, Link, Note, Page, StoredRun
+from mainspring.storage.lease_rows import LEASES
 from mainspring.storage.recent_deltas import OF_RUN, SEQ_BITS, TABLE, read_recent
 from mainspring.storage.run_appender import put_document
 from mainspring.storage.segment import (
@@ -122,11 +123,12 @@ _MIGRATIONS: tuple[Migration, ...] = (
         """,
     ),
     (TABLE,),
+    LEASES,
 )
 RUNS = Schema(
     application_id=0x4D73_7072,  # "Mspr"
     migrations=_MIGRATIONS,
-    tables=("runs", "segments", "old_segments", "recent_deltas", "documents", "items", "audit"),
+    tables=("runs", "segments", "old_segments", "recent_deltas", "documents", "items", "audit", "drivers"),
     retry="resume the run",
 )
 

@@ -41,6 +41,14 @@ def find_opening(segment: Segment) -> StoredRun | None:
     return None
 
 
+def find_driver(segment: Segment) -> str | None:
+    """Whose the run is that begins with this segment; None if it is nobody's."""
+    match segment.records[0].event:
+        case RunStarted(driver=driver):
+            return driver or None
+    return None
+
+
 def find_ending(segment: Segment) -> Ending | None:
     """How the run ends with this segment; None if it goes on."""
     match segment.snapshot, segment.records[-1]:

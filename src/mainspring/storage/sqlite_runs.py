@@ -18,6 +18,7 @@ from mainspring.core.items import Item
 from mainspring.ports import EVERY_RUN, Document, Filter, Link, Note, Page, Segment, Snapshot, StoredRun
 from mainspring.storage import run_rows as rows
 from mainspring.storage.follow import follow_log
+from mainspring.storage.lease_rows import SqliteLeases
 from mainspring.storage.run_appender import RunAppender
 from mainspring.storage.sqlite import Database
 
@@ -34,6 +35,7 @@ class SqliteStore:
         self.path = Path(path).absolute()
         self._appender = RunAppender()
         self._database = Database(self.path, rows.RUNS, on_rollback=self._appender.forget)
+        self.leases = SqliteLeases(self._database)
 
     async def open(self) -> None:
         """Opens the file; creates it, and its folder, if missing. Does nothing if it is open.

@@ -22,8 +22,8 @@ from mainspring.core.events import Recorded, encode_log
 from mainspring.core.items import encode
 from mainspring.core.spec import Conversation
 from mainspring.ports import Document, Note, Segment
-from mainspring.storage.postgres.run_tables import escape, make_key
-from mainspring.storage.segment import collect_item_ids, find_ending, find_opening
+from mainspring.storage.postgres.run_tables import CLAIMABLE, escape, make_key
+from mainspring.storage.segment import collect_item_ids, find_driver, find_ending, find_opening
 
 MOST_JOBS: Final = 200
 MOST_NOTES: Final = 100  # each is joined with all of them
@@ -136,6 +136,7 @@ def build_statement(batch: Batch, writer: bytes, epoch: int, number: int) -> Bat
     connection of this writer has taken over. Raises what cannot be encoded."""
     rows = _Rows()
     openings, segments, endings, items = [], [], [], []
+    is_claimable = False
     documents: list[Sequence[object]] = []
     notes: list[Sequence[object]] = []
     for run_id, chain in batch.chains.items():
@@ -144,13 +145,16 @@ def build_statement(batch: Batch, writer: bytes, epoch: int, number: int) -> Bat
         records = first.records if first is last else [record for each in chain.segments for record in each.records]
         segments.append((chain.jobs[0], key, records[0].seq, records[-1].seq, encode_log(records)))
         ended: tuple[object, ...] = ("in_progress", None, None, None)
+        driver = find_driver(first)
         if ending := find_ending(last):
             told = ending.snapshot
             ended = (ending.status, ending.at, encode(told.response), encode(told.entries))
             items += [(make_key(id), key) for id in collect_item_ids(told.entries)]
             documents += [(key, place, *document_values(each)) for place, each in enumerate(_last_of_each(told.documents))]
         if opening := find_opening(first):
-            openings.append((key, *_opening_values(opening.id, records, opening.conversation), *ended))
+            begun = _opening_values(opening.id, records, opening.conversation)
+            openings.append((key, *begun, *ended, None if ending else driver))
+            is_claimable |= not ending and driver is None
         elif ending:
             endings.append((key, *ended))
         notes += [(key, *_note_values(note)) for each in chain.segments for note in each.notes]
@@ -170,7 +174,7 @@ def build_statement(batch: Batch, writer: bytes, epoch: int, number: int) -> Bat
     rows.add("absent", absent)
     rows.add("notes", notes)
     columns = [column for table in rows.columns for column in table]
-    return BatchStatement(_compose(tuple(rows.parts)), [writer, epoch, number, *columns])
+    return BatchStatement(_compose(tuple(rows.parts), is_claimable), [writer, epoch, number, *columns])
 
 
 def _last_of_each(documents: Sequence[Document]) -> list[Document]:
@@ -193,8 +197,8 @@ def _note_values(note: Note) -> tuple[object, ...]:
 _TABLES: Final = {
     "openings": (
         "key id parent parent_key model background tenant conversation conversation_key created_at "
-        "status ended_at response entries",
-        "bytea text text bytea text bool text bytea bytea float8 text float8 bytea bytea",
+        "status ended_at response entries driver",
+        "bytea text text bytea text bool text bytea bytea float8 text float8 bytea bytea text",
     ),
     "segments": ("place key first last body", "int bytea int int bytea"),
     "endings": ("key status ended_at response entries", "bytea text float8 bytea bytea"),
@@ -223,7 +227,8 @@ _ADDED = """added AS (
 )"""
 _ENDED = """ended AS (
     UPDATE mainspring_runs run
-    SET status = ending.status, ended_at = ending.ended_at, response = ending.response, entries = ending.entries
+    SET status = ending.status, ended_at = ending.ended_at, response = ending.response, entries = ending.entries,
+        driver = NULL, is_cancelled = FALSE
     FROM endings ending JOIN stored USING (key) WHERE run.number = stored.number
 )"""
 _HELD = """held AS (
@@ -265,11 +270,13 @@ _TOLD = """told AS (
 _CALLED = """called AS (
     SELECT pg_notify('mainspring_' || encode(stored.key, 'hex'), '')
     FROM stored JOIN mainspring_followed followed ON followed.key = stored.key WHERE followed.until > now()
+    {or_offered}
 )"""
+_OFFERED = f"UNION ALL SELECT pg_notify('{CLAIMABLE}', '')"
 
 
 @cache
-def _compose(parts: tuple[str, ...]) -> str:
+def _compose(parts: tuple[str, ...], is_claimable: bool) -> str:
     """The statement with these tables among its arguments."""
     made: list[str] = ["fence AS MATERIALIZED (SELECT FROM mainspring_writers WHERE id = $1 AND epoch = $2 FOR UPDATE)"]
     place = 4
@@ -287,7 +294,7 @@ def _compose(parts: tuple[str, ...]) -> str:
             made.append(_OPENED.format(columns=columns, values=values))
             found.append("SELECT number, key FROM opened")
         made += [_GOING, _ADDED.format(found=" UNION ALL ".join(found))]
-        made.append(_CALLED)
+        made.append(_CALLED.format(or_offered=_OFFERED if is_claimable else ""))
         refused.append("SELECT place FROM segments WHERE key NOT IN (SELECT key FROM stored)")
     made += [_ENDED] if "endings" in parts else []
     made += [_HELD] if "items" in parts else []

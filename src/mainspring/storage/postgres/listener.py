@@ -1,4 +1,5 @@
-"""Being told that a log has grown: a channel for each run that somebody follows, and one connection that listens.
+"""Being told that there is something new, by one connection that listens. A run that somebody follows has a channel, and so has
+each driver.
 
 Whoever follows a run says so in a table, for a while; whoever adds to its log looks there, and tells the channel. So nothing is
 told of runs that nobody follows. What is told is only that there is more: it is then read like anything else. If the connection
@@ -12,11 +13,11 @@ from logging import getLogger
 from time import monotonic
 from typing import Final
 
+from mainspring.storage.postgres.run_tables import CHANNEL
 from mainspring.storage.postgres.server import Connection, Server
 
 log = getLogger(__name__)
 
-PREFIX: Final = "mainspring_"
 RENEW_SECONDS: Final = 20.0
 RETRY_SECONDS: Final = 2.0
 FOLLOW: Final = f"""
@@ -32,6 +33,7 @@ class Listener:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._events: dict[str, set[Event]] = {}
+        self._kept: dict[str, Event] = {}
         self._connection: Connection | None = None
         self._turn = Lock()
         self._tried_at = -RETRY_SECONDS
@@ -39,7 +41,7 @@ class Listener:
     @asynccontextmanager
     async def hear(self, key: bytes) -> AsyncIterator[Callable[[float], Awaitable[None]]]:
         """What waits for the log of this run to grow, so many seconds at most."""
-        channel, event, renewed_at = PREFIX + key.hex(), Event(), 0.0
+        channel, event, renewed_at = CHANNEL + key.hex(), Event(), 0.0
         self._events.setdefault(channel, set()).add(event)
 
         async def wait(seconds: float) -> None:
@@ -48,7 +50,7 @@ class Listener:
                 renewed_at = monotonic()
                 await self._subscribe(channel, key)
                 return
-            if self._connection is None and monotonic() - self._tried_at > RETRY_SECONDS:
+            if self._is_to_retry():
                 await self._subscribe(channel, key)
             with suppress(TimeoutError):
                 async with timeout(seconds):
@@ -66,25 +68,48 @@ class Listener:
                         if self._connection is not None:
                             await self._connection.remove_listener(channel, self._tell)
 
+    async def wait(self, channel: str, seconds: float) -> bool:
+        """Waits until something is told on this channel, so many seconds at most. The first time it returns at once, and what is
+        told from then on is not missed. Returns False, at once, if nothing can be heard now."""
+        if channel not in self._kept or self._is_to_retry():
+            event = self._kept.setdefault(channel, Event())
+            self._events.setdefault(channel, set()).add(event)
+            await self._subscribe(channel)
+            return self._is_connected()
+        if not self._is_connected():
+            return False
+        with suppress(TimeoutError):
+            async with timeout(seconds):
+                await self._kept[channel].wait()
+        self._kept[channel].clear()
+        return True
+
+    def _is_connected(self) -> bool:
+        return self._connection is not None and not self._connection.is_closed()
+
+    def _is_to_retry(self) -> bool:
+        return not self._is_connected() and monotonic() - self._tried_at > RETRY_SECONDS
+
     def close(self) -> None:
         if self._connection is not None:
             self._connection.terminate()
             self._connection = None
 
-    async def _subscribe(self, channel: str, key: bytes) -> None:
-        """Listens, and says that the run is followed. Without that it is only looked for more seldom."""
+    async def _subscribe(self, channel: str, key: bytes | None = None) -> None:
+        """Listens, and says that the run of this key is followed. Without that it is only looked for more seldom."""
         if self._server.has_pooler:
             return
         self._tried_at = monotonic()
         try:
             async with self._turn:
-                if self._connection is None or self._connection.is_closed():
-                    self._connection = await self._server.connect()
+                if (connection := self._connection) is None or connection.is_closed():
+                    connection = self._connection = await self._server.connect()
                     for known in self._events:
-                        await self._connection.add_listener(known, self._tell)
+                        await connection.add_listener(known, self._tell)
                 else:
-                    await self._connection.add_listener(channel, self._tell)
-                await self._connection.execute(FOLLOW, key)
+                    await connection.add_listener(channel, self._tell)
+                if key is not None:
+                    await connection.execute(FOLLOW, key)
         except Exception as error:  # asyncpg's are many, and none of them matters here
             log.debug("%s: not told of new events: %s", self._server.name, error)
             self.close()

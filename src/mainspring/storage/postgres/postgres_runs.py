@@ -22,6 +22,7 @@ from mainspring.ports import EVERY_RUN, PAGE_BYTES, Document, Filter, Link, Note
 from mainspring.storage.follow import follow_log
 from mainspring.storage.location import Location
 from mainspring.storage.postgres.batch import DOCUMENT_COLUMNS, document_values, family_of, key_of
+from mainspring.storage.postgres.leases import PostgresLeases
 from mainspring.storage.postgres.listener import Listener
 from mainspring.storage.postgres.run_tables import RUNS, escape, make_key, unescape
 from mainspring.storage.postgres.server import Connection, Row, Server
@@ -107,6 +108,7 @@ class PostgresStore:
         self._server = Server(location)
         self._writer = Writer(self._server)
         self._listener = Listener(self._server)
+        self.leases = PostgresLeases(self._server, self._listener)
         self._opening = Lock()
 
     async def open(self) -> None:

@@ -93,6 +93,19 @@ _MIGRATIONS: Final = (
     """,
     # Which runs somebody follows, and until when.
     "CREATE TABLE mainspring_followed (key BYTEA PRIMARY KEY, until TIMESTAMPTZ NOT NULL)",
+    # Who drives a run that has not ended. Leases are in `leases`.
+    """
+    ALTER TABLE mainspring_runs ADD COLUMN driver TEXT, ADD COLUMN is_cancelled BOOLEAN NOT NULL DEFAULT FALSE;
+    CREATE INDEX mainspring_runs_by_driver ON mainspring_runs (driver, created_at, number) WHERE status = 'in_progress';
+    CREATE INDEX mainspring_runs_to_cancel ON mainspring_runs (driver) WHERE is_cancelled;
+    CREATE TABLE mainspring_drivers (
+        id TEXT PRIMARY KEY,
+        place TEXT NOT NULL,
+        pid BIGINT NOT NULL,
+        born TEXT NOT NULL,
+        expires TIMESTAMPTZ NOT NULL
+    ) WITH (fillfactor = 50);
+    """,
 )
 RUNS: Final = ServerTables(
     name="runs",
@@ -106,8 +119,12 @@ RUNS: Final = ServerTables(
         "mainspring_audit_head",
         "mainspring_writers",
         "mainspring_followed",
+        "mainspring_drivers",
     ),
 )
+CHANNEL: Final = "mainspring_"
+CLAIMABLE: Final = f"{CHANNEL}claimable"
+"""The channel on which it is told that there is a run to claim."""
 _NUL, _MARK = "\0", "\x1a"
 
 

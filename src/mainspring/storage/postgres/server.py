@@ -11,7 +11,7 @@ Each kind of content counts its migrations in one table, and brings itself up to
 import ssl
 from asyncio import Semaphore, sleep
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from logging import getLogger
 from time import monotonic
 from typing import Any, Final, TypeVar
@@ -115,16 +115,17 @@ class Server:
             server_settings=None if self.has_pooler else {"application_name": "mainspring", **_PLANNING},
         )
 
-    async def fetch(self, statement: str, *values: object) -> Sequence[Row]:
+    async def fetch(self, statement: str, *values: object, is_urgent: bool = False) -> Sequence[Row]:
         """The rows of a question, which is asked again if the connection is cut. Raises `StoreError`."""
-        return await self.ask(lambda connection: connection.fetch(statement, *values))
+        return await self.ask(lambda connection: connection.fetch(statement, *values), is_urgent=is_urgent)
 
-    async def ask(self, question: Callable[[Connection], Awaitable[T]]) -> T:
-        """What the question finds, which changes nothing. Raises `StoreError`, and what the question raises of ours."""
+    async def ask(self, question: Callable[[Connection], Awaitable[T]], *, is_urgent: bool = False) -> T:
+        """What the question finds, which may be asked twice. One that is urgent waits for no other. Raises `StoreError`, and what
+        the question raises of ours."""
         until = monotonic() + PATIENCE_SECONDS
         while True:
             try:
-                async with self._borrow() as connection:
+                async with nullcontext() if is_urgent else self._turns, self._borrow() as connection:
                     return await question(connection)
             except MainspringError:
                 raise
@@ -137,18 +138,17 @@ class Server:
     async def _borrow(self) -> AsyncIterator[Connection]:
         if not self.is_open:
             raise StoreError("the database is not open")
-        async with self._turns:
-            connection = self._idle.pop() if self._idle else await self.connect()
-            try:
-                yield connection
-            except MainspringError:
-                self._give_back(connection)
-                raise
-            except BaseException:
-                # Cut, or in the middle of something: of no use to the next one.
-                connection.terminate()
-                raise
+        connection = self._idle.pop() if self._idle else await self.connect()
+        try:
+            yield connection
+        except MainspringError:
             self._give_back(connection)
+            raise
+        except BaseException:
+            # Cut, or in the middle of something: of no use to the next one.
+            connection.terminate()
+            raise
+        self._give_back(connection)
 
     def _give_back(self, connection: Connection) -> None:
         if self.is_open and not connection.is_closed():
