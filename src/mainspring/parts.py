@@ -95,7 +95,8 @@ def blame_part(name: str, what: str) -> Iterator[None]:
 
 class Part(Struct, frozen=True, kw_only=True):
     """A feature. `settings` is the type of its table in `mainspring.toml`, which is called `table`, or as the part if that is
-    empty. `build` is given that table."""
+    empty. `build` is given that table. `contents` is the `module:function` that says what it keeps, for backups: given that
+    table, or None for the usual places, and where the runs are, it returns `storage.transfer.content.Placed`."""
 
     name: str
     table: str = ""
@@ -103,6 +104,7 @@ class Part(Struct, frozen=True, kw_only=True):
     build: Callable[[Any], PartContents] | None = None
     commands: tuple[Command, ...] = ()
     files: tuple[FileKind, ...] = ()
+    contents: str = ""
 
     @property
     def table_name(self) -> str:

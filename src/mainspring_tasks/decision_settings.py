@@ -95,19 +95,28 @@ def check_constitution(settings: DecisionSettings) -> None:
         load_constitution(Path(settings.constitution))
 
 
-def _find_place(named: str | None, host: Host, usual: str) -> Location:
+def _find_place(named: str | None, database: Location | None, folder: Path, usual: str) -> Location:
     """Where something is kept: where the settings say, else in the database of a server, else in a file beside the runs."""
     if named is not None:
         return parse_location(named)
-    if host.database is not None and host.database.file is None:
-        return host.database
-    return parse_location(host.folder / usual)
+    if database is not None and database.file is None:
+        return database
+    return parse_location(folder / usual)
+
+
+def find_log(settings: DecisionSettings, database: Location | None, folder: Path) -> Location:
+    return _find_place(settings.log, database, folder, "decisions.db")
+
+
+def find_tasks(settings: DecisionSettings, database: Location | None, folder: Path) -> Location:
+    """Raises `InvalidRequest` if they are at a URL of another server."""
+    return _find_place(settings.tasks, database, folder, "tasks.db")
 
 
 async def check_log(settings: DecisionSettings, host: Host) -> None:
     """Raises `StoreError` if the log that the settings name is there and cannot be used; for one that only has the usual name, it
     is logged. None is made before the first chat."""
-    place = _find_place(settings.log, host, "decisions.db")
+    place = find_log(settings, host.database, host.folder)
     if place.file is not None and place.file.exists():
         from mainspring_tasks.decision_log import DecisionLogs
 
@@ -139,7 +148,7 @@ async def open_task_agent(
     from mainspring_tasks.task_tools import LocalTasks
 
     async with AsyncExitStack() as stack:
-        logs = DecisionLogs(_find_place(settings.log, host, "decisions.db"), retention_seconds=settings.retention_days * DAY)
+        logs = DecisionLogs(find_log(settings, host.database, host.folder), retention_seconds=settings.retention_days * DAY)
         stack.push_async_callback(logs.close)
         await logs.open()
         tasks = _tasks(settings, host)
@@ -167,4 +176,4 @@ def _tasks(settings: DecisionSettings, host: Host) -> "TaskServer":
 
     if settings.is_remote and settings.tasks is not None and settings.tasks_secret_file is not None:
         return RemoteTasks(settings.tasks, read_secret(Path(settings.tasks_secret_file)))
-    return LocalTasks(_find_place(settings.tasks, host, "tasks.db").given)
+    return LocalTasks(find_tasks(settings, host.database, host.folder).given)

@@ -21,6 +21,7 @@ PART = Part(
     table="decisions",
     settings=DecisionSettings,
     build=build,
+    contents="mainspring_tasks.contents:place_tasks",
     commands=(
         Command(
             "chat",

@@ -34,6 +34,9 @@ _EMPTY = """
         IF to_regclass('mainspring_audit_head') IS NOT NULL THEN
             UPDATE mainspring_audit_head SET number = 0, hash = decode(repeat('00', 32), 'hex');
         END IF;
+        IF to_regclass('mainspring_schemas') IS NOT NULL THEN
+            DELETE FROM mainspring_schemas WHERE name = 'copying';
+        END IF;
     END $$;
 """
 

@@ -7,6 +7,7 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.features.agents.part import PART as AGENTS
 from mainspring.features.approvals.part import PART as APPROVALS
 from mainspring.features.audit.part import PART as AUDIT
+from mainspring.features.backup.part import PART as BACKUP
 from mainspring.features.budgets.part import PART as BUDGETS
 from mainspring.features.config.part import PART as CONFIG
 from mainspring.features.governance.part import PART as GOVERNANCE
@@ -37,6 +38,7 @@ ENGINE = Part(
 PARTS = (
     ENGINE,
     RUNS,
+    BACKUP,
     KEYS,
     MCP,
     SKILLS,

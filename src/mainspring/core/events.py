@@ -250,6 +250,10 @@ class _EnteredItem(Struct, frozen=True, tag_field="type", tag="entered_item"):
     place: int
 
 
+ENTERED_ITEM: Final = b'{"type":"entered_item","place":'
+"""How an item that is kept elsewhere looks in a log."""
+
+
 class _Stored(Struct, frozen=True, array_like=True):
     seq: int
     at: int | float

@@ -20,11 +20,13 @@ _SECRETS: Final = ("password", "sslpassword")
 
 
 class Location(Struct, frozen=True):
-    """Where a database is. `name` may be shown; `given` is how it was named, with all its secrets. `file` is there for files."""
+    """Where a database is. `name` may be shown; `given` is how it was named, with all its secrets. `file` is there for files.
+    With `is_unfinished` it may be one that a copy is being made in, which is for nobody else to use."""
 
     name: str
     given: str
     file: Path | None = None
+    is_unfinished: bool = False
 
     def __str__(self) -> str:
         return self.name

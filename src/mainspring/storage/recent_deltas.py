@@ -79,10 +79,8 @@ class RecentDeltas:
         """Adds what the table has to the logs, unless it is known."""
         if self._is_known:
             return
-        for run, found in _group(_read_all(connection)).items():
-            place, last = connection.execute(_LAST_ROW, {"run": run}).fetchone() or (0, found[-1].last)
-            if texts := [each for each in found if each.first > last]:
-                connection.execute(_ADD, (texts[-1].last, b"".join([each.body for each in texts]), place))
+        for place, last, texts in find_waiting(connection):
+            connection.execute(_ADD, (last, texts, place))
         connection.execute("DELETE FROM recent_deltas")
         self._batch, self._is_known = 0, True
 
@@ -131,11 +129,25 @@ def _read_all(connection: sqlite3.Connection) -> Iterator[Texts]:
         yield from _decode(body)
 
 
-def _group(found: Iterator[Texts]) -> dict[int, list[Texts]]:
+class Waiting(NamedTuple):
+    """What is to be added to the row of a log, and the number of its last event then."""
+
+    place: int
+    last: int
+    texts: bytes
+
+
+def find_waiting(connection: sqlite3.Connection) -> list[Waiting]:
+    """What the table has that the logs have not."""
     by_run: dict[int, list[Texts]] = {}
-    for texts in found:
+    for texts in _read_all(connection):
         by_run.setdefault(texts.run, []).append(texts)
-    return by_run
+    waiting: list[Waiting] = []
+    for run, found in by_run.items():
+        place, last = connection.execute(_LAST_ROW, {"run": run}).fetchone() or (0, found[-1].last)
+        if missing := [each for each in found if each.first > last]:
+            waiting.append(Waiting(place, missing[-1].last, b"".join([each.body for each in missing])))
+    return waiting
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -96,14 +96,14 @@ def encode_response(snapshot: Snapshot) -> bytes:
     told = snapshot.response
     if told.output != _list_output(snapshot.entries):
         return encode(omit_usual(told))
-    return _WITHOUT_OUTPUT + encode(omit_usual(replace(told, output=())))
+    return WITHOUT_OUTPUT + encode(omit_usual(replace(told, output=())))
 
 
 def decode_response(body: bytes, entries: bytes | None) -> Response:
     """The inverse, also for responses of older versions, which are whole."""
-    if not body.startswith(_WITHOUT_OUTPUT):
+    if not body.startswith(WITHOUT_OUTPUT):
         return decode(body, Response)
-    told = decode(body[len(_WITHOUT_OUTPUT) :], Response)
+    told = decode(body[len(WITHOUT_OUTPUT) :], Response)
     return replace(told, output=_list_output(decode(entries or b"[]", tuple[Entry, ...])))
 
 
@@ -111,7 +111,7 @@ def _list_output(entries: Iterable[Entry]) -> tuple[Item, ...]:
     return tuple([entry.item for entry in entries if entry.origin in ("model", "tool")])
 
 
-_WITHOUT_OUTPUT: Final = b"="
+WITHOUT_OUTPUT: Final = b"="
 
 
 def explain_mismatch(segment: Segment, *, length: int, has_ended: bool) -> Superseded:

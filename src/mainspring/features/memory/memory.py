@@ -25,7 +25,7 @@ from mainspring.features.memory.observation_rows import Added
 from mainspring.features.memory.recall import LEVELS, MOST_RESULTS, TOP_K, Level, Recalled, fuse_rankings, render_recalled
 from mainspring.features.memory.server_memory import SERVED_MEMORY, ServerVectors
 from mainspring.features.memory.settings import MemorySettings
-from mainspring.features.memory.vectors import Vectors, VectorStore, check_installed
+from mainspring.features.memory.vectors import Vectors, VectorStore, check_installed, name_vectors
 from mainspring.features.memory.word_index import ObservationScope
 from mainspring.ports import Embedder, Filter, Retell, RunObserver, Sink
 from mainspring.storage.location import Location, parse_location
@@ -282,7 +282,7 @@ def _choose_vectors(location: Location | None, database: SqlWorker) -> VectorSto
     """A file of vectors beside that of the observations, or a table beside theirs."""
     if location is None or (path := location.file) is None:
         return Vectors(None) if location is None else ServerVectors(database)
-    return Vectors(path.with_name(f"{path.name}-vectors"))
+    return Vectors(name_vectors(path))
 
 
 def build_memory(database: str | Path | Location | None, settings: MemorySettings | None = None) -> Memory:

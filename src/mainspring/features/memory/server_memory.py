@@ -124,12 +124,12 @@ def _add(connection: SqlConnection, placed: Sequence[PlacedVector]) -> None:
             "INSERT INTO vectors (id, tenant, agent, session, embedding) "
             "SELECT id, tenant, CAST(? AS TEXT), CAST(? AS TEXT), CAST(? AS REAL[]) FROM observations WHERE id = ? "
             "ON CONFLICT (id) DO UPDATE SET embedding = excluded.embedding",
-            (whose.agent or "", whose.session or "", _normalize(each.vector), each.id),
+            (whose.agent or "", whose.session or "", normalize(each.vector), each.id),
         )
 
 
 def _find_nearest(connection: SqlConnection, vector: Vector, whose: ObservationScope, limit: int) -> list[Hit]:
-    mine, values = "tenant = :tenant", {"vector": _normalize(vector), "tenant": whose.tenant, "limit": limit}
+    mine, values = "tenant = :tenant", {"vector": normalize(vector), "tenant": whose.tenant, "limit": limit}
     for column, name in (("agent", whose.agent), ("session", whose.session)):
         if name is not None:
             values[column] = name
@@ -144,6 +144,6 @@ def _find_nearest(connection: SqlConnection, vector: Vector, whose: ObservationS
     return [Hit(id, closeness - 1) for id, closeness in connection.execute(nearest, values) if closeness is not None]
 
 
-def _normalize(vector: Vector) -> list[float]:
+def normalize(vector: Vector) -> list[float]:
     length = sqrt(sum([number * number for number in vector])) or 1.0
     return [number / length for number in vector]

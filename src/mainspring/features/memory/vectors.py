@@ -67,7 +67,7 @@ class Vectors(Worker["apsw.Connection"]):
         return self._path
 
     def connect(self) -> "AbstractContextManager[apsw.Connection]":
-        return closing(_connect(self.path))
+        return closing(connect_vectors(self.path))
 
     def begin(self, connection: "apsw.Connection") -> AbstractContextManager[object]:
         return connection
@@ -78,10 +78,10 @@ class Vectors(Worker["apsw.Connection"]):
     async def open_for(self, model: str | None) -> bool:
         """Opens the file; with None, for whatever it holds. Returns whether its vectors are of that model."""
         await self.open()
-        return await self.write(_settle_model, model=model)
+        return await self.write(settle_model, model=model)
 
     async def add(self, placed: Sequence[PlacedVector]) -> None:
-        await self.write(_add, placed=placed)
+        await self.write(add_vectors, placed=placed)
 
     async def find_nearest(self, vector: Vector, whose: ObservationScope, limit: int) -> list[Hit]:
         return await self.read(_find_nearest, vector=vector, whose=whose, limit=limit)
@@ -89,7 +89,12 @@ class Vectors(Worker["apsw.Connection"]):
     async def remove(self, ids: Sequence[str]) -> None:
         """Removes these where the file is open, which it is if there is one."""
         if ids and self.is_open:
-            await self.write(_remove, ids=ids)
+            await self.write(remove_vectors, ids=ids)
+
+
+def name_vectors(database: Path) -> Path:
+    """The file of vectors that is beside that of the observations."""
+    return database.with_name(f"{database.name}-vectors")
 
 
 def check_installed() -> None:
@@ -101,7 +106,7 @@ def check_installed() -> None:
         raise InvalidRequest(f"recall by meaning needs {error.name}; pip install 'mainspring[vectors]'") from None
 
 
-def _connect(path: Path | None) -> "apsw.Connection":
+def connect_vectors(path: Path | None) -> "apsw.Connection":
     import apsw
     import sqlite_vec
 
@@ -118,7 +123,7 @@ def _connect(path: Path | None) -> "apsw.Connection":
     return connection
 
 
-def _settle_model(connection: "apsw.Connection", model: str | None) -> bool:
+def settle_model(connection: "apsw.Connection", model: str | None) -> bool:
     found = connection.execute("SELECT name FROM model").fetchall()
     if model is None or found == [(model,)]:
         return True
@@ -128,17 +133,17 @@ def _settle_model(connection: "apsw.Connection", model: str | None) -> bool:
     return False
 
 
-def _size(connection: "apsw.Connection") -> int:
+def find_size(connection: "apsw.Connection") -> int:
     """How many numbers a vector has, 0 if there is none yet."""
     size = connection.execute("SELECT coalesce(max(size), 0) FROM model").get
     assert isinstance(size, int)
     return size
 
 
-def _add(connection: "apsw.Connection", placed: Sequence[PlacedVector]) -> None:
+def add_vectors(connection: "apsw.Connection", placed: Sequence[PlacedVector]) -> None:
     size = len(placed[0].vector)
     coarse, signs = (f", signs BIT[{size}]", ", vec_quantize_binary(?5)") if _has_signs(size) else ("", "")
-    if _size(connection) == 0:
+    if find_size(connection) == 0:
         # Small chunks: a tenant with one observation fills one of them.
         connection.execute(
             "CREATE VIRTUAL TABLE vectors USING vec0("
@@ -152,12 +157,12 @@ def _add(connection: "apsw.Connection", placed: Sequence[PlacedVector]) -> None:
         connection.execute(
             f"INSERT INTO vectors (id, tenant, agent, session, embedding{', signs' if signs else ''}) "
             f"VALUES (?1, ?2, ?3, ?4, ?5{signs})",
-            (each.id, whose.tenant, whose.agent or "", whose.session or "", _pack(each.vector)),
+            (each.id, whose.tenant, whose.agent or "", whose.session or "", pack(each.vector)),
         )
 
 
 def _find_nearest(connection: "apsw.Connection", vector: Vector, whose: ObservationScope, limit: int) -> list[Hit]:
-    if _size(connection) != len(vector):
+    if find_size(connection) != len(vector):
         return []
     mine, names = "tenant = ?3", [whose.tenant]
     for column, name in (("agent", whose.agent), ("session", whose.session)):
@@ -168,7 +173,7 @@ def _find_nearest(connection: "apsw.Connection", vector: Vector, whose: Observat
     if _has_signs(len(vector)) and 0.1 < sum([number > 0 for number in vector]) / len(vector) < 0.9:
         fits, most = "signs MATCH vec_quantize_binary(?1)", max(CANDIDATES, limit)
     question = f"SELECT id, vec_distance_cosine(embedding, ?1) FROM vectors WHERE {fits} AND k = ?2 AND {mine}"
-    rows = connection.execute(question, (_pack(vector), most, *names)).fetchall()
+    rows = connection.execute(question, (pack(vector), most, *names)).fetchall()
     hits = [Hit(str(id), -distance) for id, distance in rows if isinstance(distance, float)]
     return sorted(hits, key=lambda hit: hit.score, reverse=True)[:limit]
 
@@ -177,10 +182,10 @@ def _has_signs(size: int) -> bool:
     return size >= FEW_NUMBERS and size % 8 == 0
 
 
-def _remove(connection: "apsw.Connection", ids: Sequence[str]) -> None:
-    if _size(connection):
+def remove_vectors(connection: "apsw.Connection", ids: Sequence[str]) -> None:
+    if find_size(connection):
         connection.executemany("DELETE FROM vectors WHERE id = ?", [(id,) for id in ids])
 
 
-def _pack(vector: Vector) -> bytes:
+def pack(vector: Vector) -> bytes:
     return struct.pack(f"<{len(vector)}f", *vector)

@@ -2,6 +2,7 @@ from mainspring.parts import Command, Part
 
 PART = Part(
     name="runs",
+    contents="mainspring.storage.transfer.run_content:place_runs",
     commands=(
         Command("run", "mainspring.features.runs.commands:run", "Runs an agent and shows it live.", "Run"),
         Command("resume", "mainspring.features.runs.commands:resume", "Resumes runs whose process ended before they did.", "Run"),

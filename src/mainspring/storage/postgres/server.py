@@ -52,6 +52,9 @@ _AGAIN: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 _SCHEMAS: Final = "CREATE TABLE IF NOT EXISTS mainspring_schemas (name TEXT PRIMARY KEY, version INT NOT NULL)"
 
+UNFINISHED: Final = "copying"
+"""The schema that is there while a copy is made in the database."""
+
 Connection = Any
 Row = Any
 
@@ -71,6 +74,7 @@ class Server:
 
     def __init__(self, location: Location) -> None:
         self.name = location.name
+        self._may_be_unfinished = location.is_unfinished
         parts = urlsplit(location.given)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         self.has_pooler = options.pop("pgbouncer", "false").lower() in ("true", "1", "yes")
@@ -87,7 +91,7 @@ class Server:
             connection = await self.connect()
             self._idle.append(connection)
             await self._check(connection)
-            await _migrate(connection, schema, self.name)
+            await _migrate(connection, schema, self.name, self._may_be_unfinished)
         except BaseException as error:
             self.close()
             raise self.explain(error) from None if isinstance(error, MainspringError) else error
@@ -205,13 +209,16 @@ class Server:
         return StoreError(f"this cannot be written or read ({type(error).__name__}: {error})")
 
 
-async def _migrate(connection: Connection, schema: ServerTables, name: str) -> None:
+async def _migrate(connection: Connection, schema: ServerTables, name: str, may_be_unfinished: bool) -> None:
     """Applies what is missing. Whoever finds nothing missing needs no right to make tables."""
     known = len(schema.migrations)
     try:
-        version = await connection.fetchval("SELECT version FROM mainspring_schemas WHERE name = $1", schema.name)
+        found = dict(await connection.fetch("SELECT name, version FROM mainspring_schemas"))
     except asyncpg.UndefinedTableError:
-        version = None
+        found = {}
+    if UNFINISHED in found and not may_be_unfinished:
+        raise StoreError(f"{name} is being filled; run the same `mainspring migrate` or `restore` again, to its end")
+    version = found.get(schema.name)
     if version != known:
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)

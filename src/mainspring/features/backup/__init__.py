@@ -1,0 +1,1 @@
+"""Backups, and moving a deployment from one database to another."""

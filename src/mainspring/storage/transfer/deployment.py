@@ -1,0 +1,168 @@
+"""All content of a deployment, copied as one: into a backup, out of one, or from one place to another.
+
+What is not complete is for nobody to use. A file is filled under a name with `.partial` behind it, and renamed at the end; in a
+server's table of schemas a row says that a copy is being made. A copy that was interrupted is taken up by the next one.
+"""
+
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from mainspring.core.errors import InvalidRequest, StoreError
+from mainspring.storage.audit_chain import verify
+from mainspring.storage.choose_store import open_store
+from mainspring.storage.location import Location, parse_location
+from mainspring.storage.transfer.archive import Manifest, TableManifest, create_archive, open_archive
+from mainspring.storage.transfer.content import Content, Placed, RowReader, RowWriter
+from mainspring.storage.transfer.copy_rows import CopiedTable, Owners, TableCopier, Tell, check_rows
+from mainspring.storage.transfer.file_rows import has_content, open_file
+
+Readers = Mapping[str, RowReader]
+
+
+async def back_up(placed: Sequence[Placed], path: Path, tell: Tell) -> list[CopiedTable]:
+    """Writes a backup of all that is in these places. Raises `InvalidRequest` if the file is there, and `StoreError`."""
+    with create_archive(path) as archive:
+        async with _open_sources(placed) as sources:
+            contents = [each.content for each in placed if each.content.name in sources]
+            copied = await _copy(contents, sources, dict.fromkeys(sources, archive), tell)
+        tables = {table.name: TableManifest(table.count, table.digest, table.mark) for table in copied}
+        archive.finish(Manifest(time.time(), tuple(sources), tables))
+    return copied
+
+
+async def restore(path: Path, placed: Sequence[Placed], tell: Tell) -> list[CopiedTable]:
+    """Fills these places, which are empty, with what is in a backup. Raises `InvalidRequest` and `StoreError`."""
+    with open_archive(path) as archive:
+        assert archive.manifest is not None
+        known = archive.manifest.tables
+        if unknown := set(archive.manifest.contents) - {each.content.name for each in placed}:
+            raise InvalidRequest(f"{path} has {min(unknown)}, which no installed part of Mainspring keeps; install that first")
+        targets = [each for each in placed if each.content.name in archive.manifest.contents]
+        for table in [table for each in targets for table in each.content.describe()]:
+            wanted = known[table.name]
+            await check_rows(archive, table, CopiedTable(table.name, wanted.count, wanted.digest), tell)
+        return await _fill({each.content.name: archive for each in targets}, targets, tell)
+
+
+async def check_archive(path: Path, contents: Iterable[Content], tell: Tell) -> list[CopiedTable]:
+    """What a backup has. Raises `InvalidRequest` if it is none, and `StoreError` if it is damaged."""
+    with open_archive(path) as archive:
+        assert archive.manifest is not None
+        found: list[CopiedTable] = []
+        for table in [table for each in contents if each.name in archive.manifest.contents for table in each.describe()]:
+            wanted = archive.manifest.tables[table.name]
+            found.append(CopiedTable(table.name, wanted.count, wanted.digest, wanted.mark))
+            await check_rows(archive, table, found[-1], tell)
+        return found
+
+
+async def move(sources: Sequence[Placed], targets: Sequence[Placed], tell: Tell) -> list[CopiedTable]:
+    """Fills the targets, which are empty or were filled in part, with what the sources have."""
+    async with _open_sources(sources) as found:
+        return await _fill(found, [each for each in targets if each.content.name in found], tell)
+
+
+async def _fill(sources: Readers, targets: Sequence[Placed], tell: Tell) -> list[CopiedTable]:
+    await _check_vacant(targets)
+    working = [_find_unfinished(each) for each in targets]
+    contents = [each.content for each in targets]
+    async with _open_targets(working) as writers:
+        copied = await _copy(contents, sources, writers, tell)
+    for each in working:
+        if each.content.name == "runs":
+            await _check_audit(each.location)
+    for location in {each.location for each in working if each.location.file is None}:
+        await _finish_server(location)
+    for before, after in reversed([*zip(working, targets, strict=True)]):
+        if before.location.file is not None and after.location.file is not None and before.location.file.exists():
+            before.location.file.rename(after.location.file)
+    return copied
+
+
+async def _copy(contents: Sequence[Content], sources: Readers, targets: Mapping[str, RowWriter], tell: Tell) -> list[CopiedTable]:
+    tables = [(content.name, table) for content in contents for table in content.describe()]
+    owners = Owners([table for _, table in tables])
+    return [await TableCopier(sources[name], targets[name], tell).copy(table, owners) for name, table in tables]
+
+
+async def _check_audit(location: Location) -> None:
+    """Raises `StoreError` if the chain of the audit is broken."""
+    async with open_store(location) as store:
+        if (flaw := (await verify(store)).flaw) is not None:
+            raise StoreError(f"the audit is broken, and so the copy is not used: {flaw}; see `mainspring audit verify`")
+
+
+async def _check_vacant(targets: Sequence[Placed]) -> None:
+    for location, contents in _by_location(targets):
+        if location.file is None:
+            from mainspring.storage.transfer.server_rows import find_filled
+
+            if (name := await find_filled(location, contents)) is not None:
+                raise InvalidRequest(f"{location} is not empty (there are rows in {name}); name an empty database")
+        elif location.file.exists():
+            raise InvalidRequest(f"{location} is there already; move it away, or name another")
+
+
+def _find_unfinished(place: Placed) -> Placed:
+    """Where the copy is made."""
+    file = place.location.file
+    if file is None:
+        return replace(place, location=replace(place.location, is_unfinished=True))
+    return replace(place, location=parse_location(file.with_name(f"{file.name}.partial")))
+
+
+def _by_location(placed: Sequence[Placed]) -> list[tuple[Location, list[Content]]]:
+    found: dict[Location, list[Content]] = {}
+    for each in placed:
+        found.setdefault(each.location, []).append(each.content)
+    return list(found.items())
+
+
+@asynccontextmanager
+async def _open_sources(placed: Sequence[Placed]) -> AsyncIterator[Readers]:
+    """What there is in these places, each as it is at one moment."""
+    found: dict[str, RowReader] = {}
+    async with AsyncExitStack() as stack:
+        for location, contents in _by_location(placed):
+            if here := [content for content in contents if await _is_there(location, content)]:
+                rows = await stack.enter_async_context(_open(location, here, is_source=True))
+                found |= {content.name: rows for content in here}
+        yield found
+
+
+@asynccontextmanager
+async def _open_targets(placed: Sequence[Placed]) -> AsyncIterator[dict[str, RowWriter]]:
+    found: dict[str, RowWriter] = {}
+    async with AsyncExitStack() as stack:
+        for location, contents in _by_location(placed):
+            rows = await stack.enter_async_context(_open(location, contents, is_source=False))
+            found |= {content.name: rows for content in contents}
+        yield found
+
+
+async def _is_there(location: Location, content: Content) -> bool:
+    if location.file is not None:
+        return location.file.exists() and (content.open_file is not None or has_content(location.file, content))
+    from mainspring.storage.transfer.server_rows import has_served
+
+    return await has_served(location, content)
+
+
+def _open(location: Location, contents: Sequence[Content], *, is_source: bool) -> AbstractAsyncContextManager[RowWriter]:
+    if location.file is None:
+        from mainspring.storage.transfer.server_rows import open_server
+
+        return open_server(location, contents, is_source=is_source)
+    if contents[0].open_file is not None:
+        return contents[0].open_file(location.file)
+    return open_file(location.file, contents, is_source=is_source)
+
+
+async def _finish_server(location: Location) -> None:
+    from mainspring.storage.transfer.server_rows import finish_server
+
+    await finish_server(location)

@@ -1,0 +1,137 @@
+"""The tables of runs, documents and the audit, as they are copied.
+
+A file keeps an item once where a log, a Response and the entries of a run share it; a server keeps each of them whole, and that
+is the form in which they are copied.
+"""
+
+import sqlite3
+from typing import Final
+
+from mainspring.core.events import ENTERED_ITEM, decode_log, encode_log
+from mainspring.core.history import Entry
+from mainspring.core.items import decode, encode
+from mainspring.core.spec import Conversation
+from mainspring.storage.location import Location
+from mainspring.storage.postgres.run_tables import RUNS as SERVED_RUNS
+from mainspring.storage.postgres.run_tables import make_key
+from mainspring.storage.recent_deltas import SEQ_BITS, find_waiting
+from mainspring.storage.run_rows import RUNS as RUNS_SCHEMA
+from mainspring.storage.segment import WITHOUT_OUTPUT, collect_item_ids, decode_response
+from mainspring.storage.transfer.content import Complete, Content, Derived, FileForm, Made, Named, Placed, Row, Table
+
+
+def _complete_runs(_: sqlite3.Connection) -> Complete:
+    def complete(row: Named) -> Named:
+        response, entries = row["response"], row["entries"]
+        if not isinstance(response, bytes) or not response.startswith(WITHOUT_OUTPUT):
+            return {}
+        return {"response": encode(decode_response(response, entries if isinstance(entries, bytes) else None))}
+
+    return complete
+
+
+def _complete_segments(connection: sqlite3.Connection) -> Complete:
+    waiting = {each.place: each for each in find_waiting(connection)}
+
+    def complete(row: Named) -> Named:
+        run, first, last, body = row["run"], row["first"], row["last"], row["body"]
+        assert isinstance(run, int)
+        assert isinstance(first, int)
+        assert isinstance(body, bytes)
+        if (more := waiting.get(run << SEQ_BITS | first)) is not None:
+            last, body = more.last, body + more.texts
+        if ENTERED_ITEM in body:
+            [[entries]] = connection.execute("SELECT entries FROM runs WHERE number = ?", (run,)).fetchall()
+            body = encode_log(decode_log(body, [entry.item for entry in decode(entries, list[Entry])]))
+        return {"last": last, "body": body}
+
+    return complete
+
+
+def _list_items(row: Named) -> list[Row]:
+    entries = row["entries"]
+    held = collect_item_ids(decode(entries, list[Entry])) if isinstance(entries, bytes) else ()
+    return [(id, row["number"]) for id in sorted(held)]
+
+
+def _make_keys(*names: str) -> Derived:
+    return Derived(lambda row: make_key(*[str(row[name]) for name in names]))
+
+
+def _make_family(row: Named) -> bytes:
+    return make_key(str(row["tenant"]), str(row["parent"] or row["id"]))
+
+
+def _make_conversation_key(row: Named) -> bytes | None:
+    told = row["conversation"]
+    return make_key(decode(told, Conversation).id) if isinstance(told, bytes) else None
+
+
+_ITEMS = Table(
+    name="items",
+    columns=("id", "run"),
+    types=("TEXT", "INTEGER"),
+    key=("id", "run"),
+    derived={"key": _make_keys("id")},
+    replaced=("id",),
+)
+_PLACE = f":run << {SEQ_BITS} | :first"
+RUN_CONTENT: Final = Content(
+    name="runs",
+    schema=RUNS_SCHEMA,
+    served=SERVED_RUNS,
+    tables=(
+        Table(
+            name="runs",
+            derived={
+                "key": _make_keys("id"),
+                "parent_key": Derived(lambda row: None if row["parent"] is None else make_key(str(row["parent"]))),
+                "conversation_key": Derived(_make_conversation_key),
+            },
+            form=FileForm(complete=_complete_runs),
+            made=Made(_ITEMS, _list_items),
+        ),
+        Table(
+            name="segments",
+            columns=("run", "first", "last", "body"),
+            types=("INTEGER", "INTEGER", "INTEGER", "BLOB"),
+            key=("run", "first"),
+            form=FileForm(
+                selects=(
+                    "SELECT run, first, last, body FROM old_segments ORDER BY run, first",
+                    "SELECT run, first, last, body FROM segments ORDER BY place",
+                ),
+                insert=f"INSERT INTO segments (place, last, body) VALUES ({_PLACE}, :last, :body)",
+                delete=f"DELETE FROM segments WHERE place = {_PLACE}",
+                complete=_complete_segments,
+            ),
+        ),
+        Table(
+            name="documents",
+            derived={
+                "key": _make_keys("tenant", "parent", "id", "kind"),
+                "folder": _make_keys("tenant", "parent", "kind"),
+                "family": Derived(_make_family),
+            },
+        ),
+        Table(name="audit", derived={"call_key": Derived(lambda row: make_key(str(row["call"])) if row["call"] else None)}),
+    ),
+    left={
+        "items": "they follow from the entries of runs",
+        "old_segments": "they are read with the segments",
+        "recent_deltas": "they are read with the segments",
+        "audit_head": "it follows from the audit",
+        "writers": "they are processes",
+        "followed": "they are readers",
+    },
+    settle=(
+        """
+        UPDATE mainspring_audit_head AS head SET number = last.number, hash = last.hash
+        FROM (SELECT number, hash FROM mainspring_audit ORDER BY number DESC LIMIT 1) AS last
+        """,
+    ),
+)
+
+
+def place_runs(_: object, database: Location) -> tuple[Placed, ...]:
+    return (Placed(RUN_CONTENT, database),)

@@ -1,0 +1,42 @@
+"""What the task agent keeps, as it is copied: the decision log and the tasks."""
+
+from pathlib import Path
+from typing import Final
+
+from mainspring.storage.location import Location
+from mainspring.storage.sql import ServerTables
+from mainspring.storage.transfer.content import Content, Placed, Table
+from mainspring_tasks.decision_log import DECISIONS, SERVED_DECISIONS
+from mainspring_tasks.decision_settings import DecisionSettings, find_log, find_tasks
+from mainspring_tasks.server.sqlite_tasks import TASKS
+from mainspring_tasks.server.task_store import choose_task_store
+
+
+async def _make_task_tables(location: Location) -> None:
+    store = choose_task_store(location.given)
+    await store.open()
+    await store.close()
+
+
+DECISION_CONTENT: Final = Content(
+    name="decisions",
+    schema=DECISIONS,
+    served=SERVED_DECISIONS,
+    tables=(Table(name="decision_logs"), Table(name="tool_invocation_logs"), Table(name="baselines")),
+)
+TASK_CONTENT: Final = Content(
+    name="tasks",
+    schema=TASKS,
+    served=ServerTables("tasks", (), ("mainspring_tasks",)),
+    tables=(Table(name="tasks"),),
+    is_escaped=False,
+    make_served=_make_task_tables,
+)
+
+
+def place_tasks(settings: object, database: Location) -> tuple[Placed, ...]:
+    """Tasks at the URL of another server are for that one to keep."""
+    known = settings if isinstance(settings, DecisionSettings) else DecisionSettings()
+    folder = Path() if database.file is None else database.file.absolute().parent
+    log = Placed(DECISION_CONTENT, find_log(known, database, folder))
+    return (log,) if known.is_remote else (log, Placed(TASK_CONTENT, find_tasks(known, database, folder)))

@@ -1,0 +1,257 @@
+"""`mainspring backup`, `restore` and `migrate`: everything is there afterwards, whatever happened meanwhile."""
+
+import asyncio
+import os
+import signal
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
+from pkgutil import resolve_name
+
+import asyncpg  # type: ignore[import-untyped]
+import pytest
+from msgspec.structs import replace
+from tests.cli.command import Live, Shell
+from tests.cli.deployment import ODD, fill, look
+from tests.kit.postgres import Postgres
+from tests.kit.waiting import PATIENCE
+from tests.memory.world import embeddings
+from tests.store.logs import answer, begin, end, say
+
+from mainspring.app.parts import find_parts
+from mainspring.core.errors import StoreError
+from mainspring.ports import Document, Note
+from mainspring.storage.audit_chain import verify
+from mainspring.storage.choose_store import choose_store, open_store
+from mainspring.storage.location import Location, parse_location
+from mainspring.storage.postgres.sql_database import PREFIX
+from mainspring.storage.transfer.content import Content
+from mainspring.storage.transfer.server_rows import open_server
+
+pytestmark = pytest.mark.slow
+
+MakePlace = Callable[[str], Location]
+
+
+@pytest.fixture
+def place(postgres: Postgres, shell: Shell) -> MakePlace:
+    """A new database of a kind: `sqlite` or `postgres`."""
+
+    def make(kind: str) -> Location:
+        if kind == "postgres":
+            return parse_location(postgres.database())
+        folder = shell.folder / f"place{len(os.listdir(shell.folder))}"
+        folder.mkdir()
+        return parse_location(folder / "runs.db")
+
+    return make
+
+
+async def run(shell: Shell, *arguments: str) -> tuple[int, str]:
+    """Runs a command while this loop goes on."""
+    result = await asyncio.to_thread(shell.run, *arguments)
+    return result.code, result.err
+
+
+@pytest.mark.parametrize("source", ["sqlite", "postgres"])
+@pytest.mark.parametrize("target", ["sqlite", "postgres"])
+async def test_a_backup_of_either_kind_restores_everything_into_either(
+    shell: Shell, place: MakePlace, source: str, target: str
+) -> None:
+    old, new = place(source), place(target)
+    async with embeddings() as backend:
+        await fill(old, backend)
+        assert await run(shell, "backup", "all.backup", "--database", old.given) == (0, "mainspring: all.backup is complete\n")
+        assert (shell.folder / "all.backup").stat().st_mode & 0o777 == 0o600
+        assert await run(shell, "restore", "all.backup", "--database", new.given) == (0, f"mainspring: {new} is complete\n")
+        assert await look(new, backend) == await look(old, backend)
+    assert not list(shell.folder.rglob("*.partial"))
+    async with open_store(old) as one, open_store(new) as other:
+        numbers = []
+        for store in (one, other):
+            await store.put([Document("top", "next", b"")])
+            [document] = await store.documents("top")
+            numbers.append(document.number)
+            await store.append(ODD, say(3, " yet"))
+            assert len(await store.events(ODD)) == 4
+            await store.append("new", [*begin("new"), *end(1)], answer("new"), [Note(b"{}")])
+            assert (await verify(store)).flaw is None
+    assert numbers[0] == numbers[1], "a number was given to a second document"
+
+
+@pytest.mark.parametrize(("source", "target"), [("sqlite", "postgres"), ("postgres", "sqlite")])
+async def test_a_move_that_was_killed_is_taken_up_and_brings_what_has_changed(
+    shell: Shell, place: MakePlace, source: str, target: str
+) -> None:
+    old, new = place(source), place(target)
+    async with embeddings() as backend:
+        await fill(old, backend)
+        served = old if source == "postgres" else new
+        async with open_store(served):
+            pass  # the tables are there
+        with shell.started("migrate", old.given, new.given) as live:
+            async with held(served, "mainspring_documents", is_read=source == "postgres") as until_blocked:
+                await until_blocked(live)
+                live.process.send_signal(signal.SIGKILL)
+                await asyncio.to_thread(live.process.wait, PATIENCE)
+        if new.file is None:
+            with pytest.raises(StoreError, match="is being filled"):
+                await choose_store(new).open()
+        else:
+            assert not new.file.exists()
+        async with open_store(old) as store:
+            await store.append(ODD, [*say(3, " and ended"), *end(4)], answer(ODD, "ended"))
+            await store.put([Document("top", "a", b"changed", ODD)])
+            await store.remove("item", "z", tenant=ODD, parent="a")
+        code, err = await run(shell, "migrate", old.given, new.given)
+        assert (code, err) == (0, f"mainspring: {new} is complete; have the setting `database` name it\n")
+        assert await look(new, backend) == await look(old, backend)
+        again, err = await run(shell, "migrate", old.given, new.given)
+        assert again == 2
+        assert "not empty" in err or "is there already" in err
+
+
+@asynccontextmanager
+async def held(database: Location, table: str, *, is_read: bool) -> AsyncIterator[Callable[[Live], Awaitable[None]]]:
+    """Has whoever writes to a table, or reads it, wait; what is yielded waits until a command does."""
+    holding, watching = [await asyncpg.connect(database.given) for _ in range(2)]
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+
+    async def until_blocked(live: Live) -> None:
+        while not await watching.fetchval(waiting):
+            assert live.process.poll() is None, live.err.read()
+            await asyncio.sleep(0.02)
+
+    async with holding.transaction():
+        await holding.execute(f"LOCK TABLE {table} IN {'ACCESS EXCLUSIVE' if is_read else 'EXCLUSIVE'} MODE")
+        yield until_blocked
+    for connection in (holding, watching):
+        await connection.close()
+
+
+async def test_how_far_it_is_is_said_once_a_second_has_gone(shell: Shell, place: MakePlace) -> None:
+    old, new = place("sqlite"), place("postgres")
+    async with embeddings() as backend:
+        await fill(old, backend)
+    async with open_store(new):
+        pass
+    with shell.started("migrate", old.given, new.given) as live:
+        async with held(new, "mainspring_runs", is_read=False) as until_blocked:
+            await until_blocked(live)
+            await asyncio.sleep(1.1)
+        result = await asyncio.to_thread(live.ended)
+    assert result.code == 0
+    assert "mainspring: checking runs: 1 of 9 rows\n" in result.err
+
+
+@pytest.mark.parametrize("source", ["sqlite", "postgres"])
+async def test_a_backup_is_of_one_moment_while_others_write(shell: Shell, place: MakePlace, source: str) -> None:
+    """Each run is there with its log, its document and its note in the audit, or not at all."""
+    old, new = place(source), place("sqlite")
+    is_over = asyncio.Event()
+    written = asyncio.Event()
+
+    async def write() -> int:
+        count = 0
+        async with open_store(old) as store:
+            while not is_over.is_set():
+                id = f"run{count}"
+                snapshot = replace(answer(id, "said"), documents=(Document("of", id, b"{}"),))
+                await store.append(id, [*begin(id), *say(1, "a"), *end(2)], snapshot, [Note(b"{}", id)])
+                count += 1
+                if count == 50:
+                    written.set()
+        return count
+
+    writing = asyncio.create_task(write())
+    await written.wait()
+    assert await run(shell, "backup", "all.backup", "--database", old.given) == (0, "mainspring: all.backup is complete\n")
+    is_over.set()
+    assert await writing > 50
+    assert (await run(shell, "restore", "all.backup", "--database", new.given))[0] == 0
+    async with open_store(new) as store:
+        assert (await verify(store)).flaw is None
+        kept = [link.note.call for link in await store.audit()]
+        assert len(kept) >= 50
+        assert kept == [f"run{number}" for number in range(len(kept))]
+        assert [document.id for document in await store.documents("of")] == kept
+        assert [len(await store.events(id)) for id in kept] == [3] * len(kept)
+
+
+async def test_what_is_there_is_never_replaced(shell: Shell, place: MakePlace) -> None:
+    old = place("sqlite")
+    async with embeddings() as backend:
+        await fill(old, backend)
+    (shell.folder / "mine").write_text("precious")
+    for arguments in (
+        ("backup", "mine", "--database", old.given),
+        ("restore", "all.backup", "--database", old.given),
+        ("migrate", old.given, str(shell.folder / "mine")),
+    ):
+        if arguments[0] == "restore":
+            assert (await run(shell, "backup", "all.backup", "--database", old.given))[0] == 0
+        code, err = await run(shell, *arguments)
+        assert code == 2
+        assert "is there already" in err
+    assert (shell.folder / "mine").read_text() == "precious"
+
+
+async def test_a_backup_that_was_damaged_or_cut_off_is_refused(shell: Shell, place: MakePlace) -> None:
+    old, new = place("sqlite"), place("sqlite")
+    async with embeddings() as backend:
+        await fill(old, backend)
+    assert (await run(shell, "backup", "all.backup", "--database", old.given))[0] == 0
+    assert (await run(shell, "restore", "all.backup", "--check")) == (0, "mainspring: all.backup is whole\n")
+    whole = (shell.folder / "all.backup").read_bytes()
+    with closing(sqlite3.connect(shell.folder / "all.backup")) as connection:
+        connection.execute("UPDATE documents SET body = x'00' WHERE rowid = 1")
+        connection.commit()
+    (shell.folder / "short.backup").write_bytes(whole[: len(whole) // 2])
+    (shell.folder / "other.backup").write_bytes(b"something else")
+    for name, code in (("all", 1), ("short", None), ("other", 2), ("missing", 2)):
+        for options in (("--check",), ("--database", new.given)):
+            found, err = await run(shell, "restore", f"{name}.backup", *options)
+            assert found == code or (code is None and found in (1, 2)), err
+            assert "Traceback" not in err
+    assert new.file is not None
+    assert not new.file.exists()
+
+
+async def test_a_broken_audit_is_not_restored(shell: Shell, place: MakePlace) -> None:
+    old, new = place("sqlite"), place("sqlite")
+    async with embeddings() as backend:
+        await fill(old, backend)
+    assert old.file is not None
+    with closing(sqlite3.connect(old.file)) as connection:
+        connection.execute("DROP TRIGGER audit_stays")
+        connection.execute("UPDATE audit SET body = x'7b7d20' WHERE number = 2")
+        connection.commit()
+    assert (await run(shell, "backup", "all.backup", "--database", old.given))[0] == 0
+    code, err = await run(shell, "restore", "all.backup", "--database", new.given)
+    assert code == 1
+    assert "record 2 was changed" in err
+    assert new.file is not None
+    assert not new.file.exists()
+
+
+def test_every_table_and_column_is_copied_or_left_for_a_reason(postgres: Postgres) -> None:
+    """Whoever adds a table or a column says what becomes of it in a backup."""
+    place = parse_location(postgres.database())
+    placed = [each for part in find_parts() if part.contents for each in resolve_name(part.contents)(None, place)]
+    contents = [each.content for each in placed]
+    assert [content.name for content in contents] == ["runs", "memory", "vectors", "decisions", "tasks"]
+    asyncio.run(_make_tables(place, contents))
+    for content in [content for content in contents if content.open_file is None]:
+        beside = {table.name for other in contents if other.served is content.served for table in other.tables}
+        known = beside | set(content.left)
+        assert set(content.schema.tables) - known == set()
+        assert {name.removeprefix(PREFIX) for name in content.served.tables} - known == set()
+    for table in [table for content in contents for table in content.describe()]:
+        query = f"SELECT column_name FROM information_schema.columns WHERE table_name = '{PREFIX}{table.name}'"
+        served = set(postgres.psql(place.given, query).split())
+        assert served == {*table.columns, *table.derived} - set(table.replaced), table.name
+
+
+async def _make_tables(place: Location, contents: list[Content]) -> None:
+    async with open_server(place, contents, is_source=False):
+        pass
