@@ -246,3 +246,21 @@ async def test_a_look_for_runs_to_take_up_reads_no_log(tmp_path: Path) -> None:
             assert list_claimable(connection, owned=False, limit=1000) == []
             steps.append(taken)
     assert steps[1] <= steps[0] + 10
+
+
+async def test_an_engine_that_does_not_drive_offers_its_runs_to_others_and_follows_them(location: Location) -> None:
+    go = asyncio.Event()
+    async with open_store(location) as store, open_store(location) as beside, asyncio.timeout(PATIENCE):
+        worker, executor = make_acting(beside, go)
+        async with Engine(Scripted(), store, drives=False) as gateway, worker:
+            handle = await gateway.start(make_order(tools=(TOOL,)))
+            assert await gateway.resume_all() == []
+            assert await beside.leases.list_claimable() == [handle.id]
+            watching = asyncio.create_task(worker.watch_over())
+            go.set()
+            assert (await handle.wait()).status == "completed"
+            go.clear()
+            other = await gateway.start(make_order("resp_2", tools=(TOOL,)))
+            assert (await gateway.cancel(other.id)).status == "cancelled"
+            watching.cancel()
+        assert executor.done == [("act", {})]

@@ -127,7 +127,8 @@ class Engine:
     `steps` prepare every order before its run starts, in their order, within `step_seconds`. `observers` are told of whole
     runs, `sinks` of every event; a slow or failing one never holds a run up. With `audit`, the store keeps an audit of what
     runs do. `governed` is a digest of the operator's settings, recorded with every run. One that `owns` resumes the runs of
-    `OWNED` tenants when their driver is gone, any other those of all the others. `quota` bounds the memory that runs hold.
+    `OWNED` tenants when their driver is gone, any other those of all the others. One that does not `drive` accepts stored runs
+    for others to claim, follows them, and takes up none. `quota` bounds the memory that runs hold.
     Provider and store belong to whoever made them: the engine closes neither.
     """
 
@@ -146,6 +147,7 @@ class Engine:
         audit: bool = False,
         governed: str = "",
         owns: bool = False,
+        drives: bool = True,
         clock: Clock = time.time,
         new_id: NewId = random_id,
         step_seconds: float = STEP_SECONDS,
@@ -179,7 +181,7 @@ class Engine:
         self._sinks = tuple(sinks)
         self._audit = audit
         self._writer = SegmentWriter(store)
-        self._owns, self._step_seconds = owns, step_seconds
+        self._owns, self._drives, self._step_seconds = owns, drives, step_seconds
         self._clock = clock
         self._live: dict[str, Handle] = {}
         # Runs that were told to have failed, while the store could not be told.
@@ -370,13 +372,14 @@ class Engine:
             # A stored run is read back through the stored chain behind it, and this one has none.
             raise InvalidRequest("a run that continues a history which is not stored cannot be stored itself", param="store")
         spec = _load_tools(await self._use_approvals(spec, history), history)
-        if spec.store:
+        is_offered = spec.store and not self._drives
+        if spec.store and not is_offered:
             await self.presence.show()
-        first = RunStarted(spec, self.presence.id)
+        first = RunStarted(spec, "" if is_offered else self.presence.id)
         journal = Journal.begin(first, history, self._writer, self._clock, hold, audit=self._audit)
-        if spec.background:
+        if spec.background or is_offered:
             await journal.flush()
-        return self._drive(journal)
+        return self._follow(journal) if is_offered else self._drive(journal)
 
     async def _hold(self, spec: RunSpec, history: History | None = None) -> Hold:
         """Counts what a run by this order will hold when it begins, before any of it is read. Raises `MemoryLimit`."""
@@ -486,6 +489,8 @@ class Engine:
     async def resume_all(self) -> list[Handle]:
         """Takes up every unfinished run of the store that nobody drives; one that cannot be is logged and left."""
         await self._save_ends()
+        if not self._drives:
+            return []
         await self.presence.end_leases_of_the_dead()
         handles, now = list[Handle](), current_time()
         self._postponed = {run_id: until for run_id, until in self._postponed.items() if until > now}
@@ -576,16 +581,21 @@ class Engine:
         return await self._read_run(run_id, "show")
 
     async def follow(self, run_id: str) -> Handle:
-        """A run to read to its end: live if it is driven here, and as the store gets it if another engine that lives drives it.
-        If nobody does, as far as the store has it. Raises `NotFound`."""
+        """A run to read to its end: live if it is driven here, and as the store gets it if another engine drives it, or will. If
+        nobody does, as far as the store has it. Raises `NotFound`."""
         handle = await self.attach(run_id)
-        if handle.is_live or handle.run.has_ended or not await self._is_elsewhere(run_id):
+        if handle.is_live or handle.run.has_ended or (self._drives and not await self._is_elsewhere(run_id)):
             return handle
-        if run_id not in self._followed:
-            handle.journal.reopen()
-            followed = self._followed[run_id] = Handle(handle.journal, partial(self._request_cancel, run_id))
-            self._start_feeder(self._feed(handle.journal)).add_done_callback(partial(self._stop_following, followed))
-        return self._followed[run_id]
+        if run_id in self._followed:
+            return self._followed[run_id]
+        handle.journal.reopen()
+        return self._follow(handle.journal)
+
+    def _follow(self, journal: Journal) -> Handle:
+        run_id = journal.run.spec.id
+        handle = self._followed[run_id] = Handle(journal, partial(self._request_cancel, run_id))
+        self._start_feeder(self._feed(journal)).add_done_callback(partial(self._stop_following, handle))
+        return handle
 
     def _start_feeder(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Has this done until it has ended or the engine stops, which may be before it has begun."""
