@@ -636,6 +636,10 @@ class Store(Protocol):
         """Writes all of them, or none and says so: a parent is missing, or with `if_absent` one of them is there already."""
         ...
 
+    async def swap(self, document: Document, known: bytes) -> bool:
+        """Replaces the body of a document if it is still the `known` one. Says whether it was."""
+        ...
+
     async def get(self, kind: str, id: str, *, tenant: str = "", parent: str = "") -> Document | None: ...
 
     async def remove(self, kind: str, id: str, *, tenant: str = "", parent: str = "", number: int | None = None) -> bool:
@@ -665,7 +669,55 @@ class Store(Protocol):
         """The audit by number, or what it has about one call; `after` is the number of the last one seen."""
         ...
 
+    async def read_clock(self) -> float:
+        """The time by the clock that all processes on this store share, in seconds since 1970."""
+        ...
+
     async def close(self) -> None: ...
+
+
+class RateWindow(Struct, frozen=True):
+    """At most `count` permits within any `seconds`."""
+
+    count: int
+    seconds: float
+
+
+class Grant(Struct, frozen=True):
+    """How many permits were got. If these are fewer than were asked for, there may be more in `wait` seconds, and `window` is the
+    one that is used up, None if too many are in use at once."""
+
+    count: int
+    wait: float = 0.0
+    window: RateWindow | None = None
+
+
+class SharedLimit(Protocol):
+    """A limit that all processes on a store keep together."""
+
+    async def update(self, in_use: int, wanted: int) -> Grant:
+        """Says how many permits this process uses, which holds for `LIMIT_SECONDS`, and asks for more. Those that it gets are in
+        use from then on. What it wants and does not get is left to it by the others, up to its share. Raises `StoreError`."""
+        ...
+
+
+LIMIT_SECONDS = 6.0
+"""How long a process is taken to use its permits if it is not heard of again."""
+
+
+class SharedLimits(Protocol):
+    """Opens limits that hold for all processes on a store, by names that mean the same in all of them."""
+
+    def open_limit(self, name: str, *, most_at_once: int | None = None, windows: Sequence[RateWindow] = ()) -> SharedLimit: ...
+
+
+@runtime_checkable
+class LimitSharer(Protocol):
+    """What a `Provider` may be besides: one that limits how often it is asked."""
+
+    def share_limits(self, limits: SharedLimits) -> None:
+        """Has its limits hold for all processes on a store together."""
+        ...
 
 
 class FileStorage(Protocol):

@@ -21,7 +21,9 @@ from mainspring.features.mcp.settings import make_server_specs
 from mainspring.features.memory.memory import build_memory
 from mainspring.features.traces.otel import Exporter, is_wanted, name_provider
 from mainspring.ports import Provider
+from mainspring.storage.choose_store import choose_store
 from mainspring.storage.location import Location
+from mainspring.storage.shared_limits import StoreLimits
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.builtins import BuiltinTools
 from mainspring.tools.functions import load_functions
@@ -60,7 +62,8 @@ def compose_engine(
     """
     functions = dict.fromkeys([function for reference in settings.tools for function in load_functions(reference)])
     guard, servers = AddressGuard(settings.allow_hosts), make_server_specs(settings.mcp)
-    policies = build_policies(settings.governance, guard)
+    store = None if database is None else choose_store(database)
+    policies = build_policies(settings.governance, guard, None if store is None else StoreLimits(store))
     if not is_trial:
         check_working_dir(settings)
     builtins = _open_builtins(settings, guard, policies, wraps=any(server.is_held for server in servers))
@@ -79,6 +82,8 @@ def compose_engine(
         tools=registry,
         instructions=instructions,
         database=database,
+        store=store,
+        owns_store=True,
         preset=preset,
         mcp=McpTools(servers, guard=guard, wrap=builtins.wrap, start_seconds=start_seconds),
         builtins=builtins,

@@ -67,9 +67,10 @@ from mainspring.features.workflows.workflow_folder import WorkflowFolders
 from mainspring.features.workflows.workflows import Workflows
 from mainspring.parts import Application, Host, PartContents, blame_part
 from mainspring.ports import CallPolicy, OrderStep, Provider, RunObserver, Sink, Store, ToolExecutor
-from mainspring.providers.wrapper import keep_profiles, write_profiles
+from mainspring.providers.wrapper import keep_profiles, share_limits, write_profiles
 from mainspring.storage.choose_store import choose_store
 from mainspring.storage.location import Location, parse_location
+from mainspring.storage.shared_limits import StoreLimits
 from mainspring.tools.builtin.builtins import BuiltinTools, HostedToolsStep
 from mainspring.tools.contract import Tool as CallableTool
 from mainspring.tools.mcp.executor import McpTools
@@ -149,8 +150,8 @@ class Engine:
     `model` is as in `resolve_provider`: a name for the OpenAI-compatible backend at `base_url` (default: the environment's
     `OPENAI_BASE_URL`), `anthropic/...` and the like, `local`, or `scripted:FILE`. It may also be a `Provider`; then
     `default_model` names the model of runs that name none, and `owns_provider` has the engine close it. `database` is a
-    file; without one, runs live in memory. `policies` are asked after the built-in ones and before the budget, or in the slots
-    that they name (`engine.policy_order`).
+    file; without one, runs live in memory. A `store` is closed by whoever made it, unless the engine `owns_store`. `policies`
+    are asked after the built-in ones and before the budget, or in the slots that they name (`engine.policy_order`).
 
     `mcp` are servers whose tools every run has, `builtins` the built-in tools, `skills`, `agents` and `workflows` folders of
     definitions: `engine.agents` invokes agents, `engine.workflows` runs workflows. `context_tokens` is the context window of
@@ -174,6 +175,7 @@ class Engine:
         owns_provider: bool = False,
         database: str | Path | Location | None = None,
         store: Store | None = None,
+        owns_store: bool = False,
         preset: PresetName = "responses",
         executors: Sequence[ToolExecutor] = (),
         policies: Sequence[CallPolicy] | PolicySlots = (),
@@ -203,7 +205,7 @@ class Engine:
         self.skills = SkillFolders(skills)
         self._exporter, self.parts = exporter, tuple(parts)
         self._event_sinks: tuple[Sink, ...] = (*sinks, *self.memory.sinks, *[sink for part in parts for sink in part.sinks])
-        self._owns_provider, self._owns_store = owns_provider or isinstance(model, str), store is None
+        self._owns_provider, self._owns_store = owns_provider or isinstance(model, str), owns_store or store is None
         context = self.builtins.context
         registry = tools if isinstance(tools, Registry) else Registry(tools, context=context)
         for tool in (*self.builtins.tools, *[tool for part in parts for tool in part.tools]):
@@ -374,6 +376,8 @@ class Engine:
     async def _open(self) -> None:
         await self.store.open()
         keep_profiles(self.core.provider, self.store)
+        if self.store.is_durable:
+            share_limits(self.core.provider, StoreLimits(self.store))
         await self.builtins.__aenter__()
         await self.memory.open()
         async with AsyncExitStack() as stack:

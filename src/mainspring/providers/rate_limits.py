@@ -2,22 +2,31 @@
 
 Every tenant has a queue of its own, first in, first out, and a free place goes to each queue in turn. A tenant with a thousand
 runs delays another by one turn of each queue at most.
+
+With `share_limits` the places are those of all processes on a store. One task then asks for as many as requests wait, so that one
+update serves all of them, and says that those in use still are.
 """
 
-from asyncio import CancelledError, Future, TimerHandle, get_running_loop
+from asyncio import CancelledError, Event, Future, Task, TimerHandle, get_running_loop, wait
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from logging import getLogger
 
 from anyio import current_time, move_on_after
 
-from mainspring.core.errors import RateLimited
+from mainspring.core.errors import RateLimited, StoreError
 from mainspring.core.events import ModelEvent
 from mainspring.core.model_request import ModelRequest
-from mainspring.ports import Provider
+from mainspring.ports import LIMIT_SECONDS, Grant, Provider, RateWindow, SharedLimit, SharedLimits
 from mainspring.providers.wrapper import ProviderWrapper
 
+log = getLogger(__name__)
+
 MINUTE = 60.0
+# How long to wait until other processes are asked again whether they have given back a place.
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.25
+CLOSE_SECONDS = 2.0
 
 
 class RateLimiter(ProviderWrapper):
@@ -47,6 +56,17 @@ class RateLimiter(ProviderWrapper):
         self._open = 0
         self._begun: deque[float] = deque(maxlen=per_minute or 0)
         self._timer: TimerHandle | None = None
+        # What is shared with other processes: places that were got and that nobody has taken yet, and who asks for them.
+        self._shared: SharedLimit | None = None
+        self._granted = 0
+        self._changed = Event()
+        self._updating: Task[None] | None = None
+
+    def share_limits(self, limits: SharedLimits) -> None:
+        windows = () if self._per_minute is None else (RateWindow(self._per_minute, MINUTE),)
+        name = f"provider {self.name}" + ("" if self._model is None else f" {self._model}")
+        self._shared = limits.open_limit(name, most_at_once=self._concurrency, windows=windows)
+        super().share_limits(limits)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         is_limited = self._model in (None, request.model)
@@ -68,6 +88,7 @@ class RateLimiter(ProviderWrapper):
         place: Future[None] = get_running_loop().create_future()
         self._lines.setdefault(tenant, deque()).append(place)
         self._admit()
+        self._tell_others()
         with move_on_after(self._patience):
             try:
                 await place
@@ -93,6 +114,7 @@ class RateLimiter(ProviderWrapper):
     def _leave(self) -> None:
         self._open -= 1
         self._admit()
+        self._tell_others()
 
     def _admit(self) -> None:
         """Grants the free places to waiting requests."""
@@ -104,10 +126,21 @@ class RateLimiter(ProviderWrapper):
                 self._lines[tenant] = line
             if not place.cancelled():
                 self._open += 1
+                self._granted -= 1
                 self._begun.append(current_time())
                 place.set_result(None)
 
+    def _tell_others(self) -> None:
+        """Has the task that speaks to the other processes say what has changed here."""
+        if self._shared is not None:
+            self._changed.set()
+            if self._updating is None or self._updating.done():
+                self._changed = Event()
+                self._updating = get_running_loop().create_task(self._update_shared(self._shared, self._changed))
+
     def _has_place(self) -> bool:
+        if self._shared is not None:
+            return self._granted > 0
         if self._concurrency is not None and self._open >= self._concurrency:
             return False
         if self._per_minute is None or len(self._begun) < self._per_minute or current_time() >= self._begun[0] + MINUTE:
@@ -116,3 +149,29 @@ class RateLimiter(ProviderWrapper):
             self._timer.cancel()
         self._timer = get_running_loop().call_at(self._begun[0] + MINUTE, self._admit)
         return False
+
+    async def _update_shared(self, shared: SharedLimit, changed: Event) -> None:
+        """Tells the other processes how many places are used here and gets more, until there is nothing to tell."""
+        pause, told = FIRST_PAUSE, -1
+        while self._open or self._lines or told:
+            changed.clear()
+            waiting, told = sum([len(line) for line in self._lines.values()]), self._open
+            try:
+                grant = await shared.update(told, waiting)
+            except StoreError as error:
+                log.warning("provider `%s` waits, since its limits cannot be read: %s", self.name, error)
+                grant = Grant(0, LONGEST_PAUSE)
+            self._granted, told = grant.count, told + grant.count
+            self._admit()
+            self._granted = 0  # those that nobody waits for any more are given back
+            pause = FIRST_PAUSE if grant.count else min(2 * pause, LONGEST_PAUSE)
+            if self._open == told:
+                with move_on_after(min(max(pause, grant.wait), LIMIT_SECONDS / 3) if self._lines else LIMIT_SECONDS / 3):
+                    await changed.wait()
+
+    async def close(self) -> None:
+        if self._updating is not None:
+            with move_on_after(CLOSE_SECONDS):
+                await wait([self._updating])
+            self._updating.cancel()
+        await super().close()

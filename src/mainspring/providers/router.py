@@ -13,7 +13,7 @@ from mainspring.core.errors import InvalidRequest, ModelNotFound, ProviderError
 from mainspring.core.events import ModelEvent
 from mainspring.core.model_request import ModelRequest
 from mainspring.definitions.parsed_file import hint
-from mainspring.ports import KnownProfile, ModelFeature, ModelInfo, Provider, Store
+from mainspring.ports import KnownProfile, ModelFeature, ModelInfo, Provider, SharedLimits, Store
 from mainspring.providers.wrapper import (
     count_tokens,
     explain_profiles,
@@ -22,6 +22,7 @@ from mainspring.providers.wrapper import (
     forget_profiles,
     keep_profiles,
     runs_in_place,
+    share_limits,
     write_profiles,
 )
 
@@ -137,6 +138,10 @@ class Router:
     def keep_profiles(self, store: Store) -> None:
         for provider in self._providers.values():
             keep_profiles(provider, store)
+
+    def share_limits(self, limits: SharedLimits) -> None:
+        for provider in self._providers.values():
+            share_limits(provider, limits)
 
     async def write_profiles(self) -> None:
         for provider in self._providers.values():

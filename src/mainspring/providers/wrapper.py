@@ -8,10 +8,12 @@ from mainspring.ports import (
     FeatureReporter,
     InPlace,
     KnownProfile,
+    LimitSharer,
     ModelFeature,
     ModelInfo,
     ProfileKeeper,
     Provider,
+    SharedLimits,
     Store,
     TokenCounter,
 )
@@ -39,6 +41,9 @@ class ProviderWrapper:
 
     async def write_profiles(self) -> None:
         await write_profiles(self._provider)
+
+    def share_limits(self, limits: SharedLimits) -> None:
+        share_limits(self._provider, limits)
 
     async def explain_profiles(self, model: str) -> Sequence[KnownProfile]:
         return await explain_profiles(self._provider, model)
@@ -80,6 +85,12 @@ async def write_profiles(provider: Provider) -> None:
     """Waits until all that the provider has learned is written."""
     if isinstance(provider, ProfileKeeper):
         await provider.write_profiles()
+
+
+def share_limits(provider: Provider, limits: SharedLimits) -> None:
+    """Has the limits of the provider, if it has any, hold for all processes together."""
+    if isinstance(provider, LimitSharer):
+        provider.share_limits(limits)
 
 
 async def explain_profiles(provider: Provider, model: str) -> Sequence[KnownProfile]:

@@ -1,5 +1,6 @@
 """Runs kept for as long as the process lives. What the SQLite store promises holds here too, but for surviving."""
 
+import time
 from asyncio import Future, gather, get_running_loop
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import NamedTuple, Self, TypeVar
@@ -180,6 +181,16 @@ class MemoryStore:
         for document in documents:
             self._put(document)
         return True
+
+    async def swap(self, document: Document, known: bytes) -> bool:
+        found = await self.get(document.kind, document.id, tenant=document.tenant, parent=document.parent)
+        if found is None or found.body != known:
+            return False
+        self._put(document)
+        return True
+
+    async def read_clock(self) -> float:
+        return time.time()
 
     async def get(self, kind: str, id: str, *, tenant: str = "", parent: str = "") -> Document | None:
         self._open()

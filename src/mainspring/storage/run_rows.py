@@ -330,6 +330,13 @@ def put(connection: sqlite3.Connection, documents: Sequence[Document], if_absent
     return is_written
 
 
+def swap(connection: sqlite3.Connection, document: Document, known: bytes) -> bool:
+    """Replaces a body that is still the known one."""
+    found = (document.tenant, document.parent, document.id, document.kind, known)
+    statement = "UPDATE documents SET body = ? WHERE tenant = ? AND parent = ? AND id = ? AND kind = ? AND body = ?"
+    return connection.execute(statement, (document.body, *found)).rowcount > 0
+
+
 def get(connection: sqlite3.Connection, kind: str, id: str, tenant: str, parent: str) -> Document | None:
     query = f"{DOCUMENT} WHERE tenant = ? AND parent = ? AND id = ? AND kind = ?"
     row = connection.execute(query, (tenant, parent, id, kind)).fetchone()

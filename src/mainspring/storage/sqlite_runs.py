@@ -4,6 +4,7 @@
 writer, whichever process it comes from.
 """
 
+import time
 from asyncio import Future, get_running_loop
 from collections.abc import AsyncGenerator, Sequence
 from os import PathLike
@@ -117,6 +118,12 @@ class SqliteStore:
 
     async def put(self, documents: Sequence[Document], *, if_absent: bool = False) -> bool:
         return await self._database.write(rows.put, documents=tuple(documents), if_absent=if_absent)
+
+    async def swap(self, document: Document, known: bytes) -> bool:
+        return await self._database.write(rows.swap, document=document, known=known)
+
+    async def read_clock(self) -> float:
+        return time.time()  # a file is shared by the processes of one machine
 
     async def get(self, kind: str, id: str, *, tenant: str = "", parent: str = "") -> Document | None:
         return await self._database.read(rows.get, kind=kind, id=id, tenant=tenant, parent=parent)

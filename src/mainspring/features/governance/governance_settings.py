@@ -16,18 +16,19 @@ from mainspring.features.governance.limit_policies import LevelPolicy, RatePolic
 from mainspring.features.governance.rule_policy import RulePolicy, Rules
 from mainspring.features.governance.scope_policies import CommandPolicy, DomainPolicy, PathPolicy
 from mainspring.features.governance.settings import GovernanceSettings
-from mainspring.ports import CallPolicy
+from mainspring.ports import CallPolicy, SharedLimits
 from mainspring.tools.addresses import AddressGuard
 
 
-def build_policies(settings: GovernanceSettings, guard: AddressGuard) -> PolicySlots:
-    """Returns the policies that the settings ask for, each in its slot; none by default."""
+def build_policies(settings: GovernanceSettings, guard: AddressGuard, limits: SharedLimits | None = None) -> PolicySlots:
+    """Returns the policies that the settings ask for, each in its slot; none by default. With `limits`, rates hold for all
+    processes together."""
     commands, paths, domains = settings.commands, settings.paths, settings.domains
     slots: dict[Slot, tuple[CallPolicy, ...]] = {}
     if settings.rules:
         slots["rules"] = (RulePolicy(Rules.of(settings.rules)),)
     if settings.per_minute is not None or settings.burst is not None:
-        slots["rate"] = (RatePolicy(settings.per_minute or 60, settings.burst or 10),)
+        slots["rate"] = (RatePolicy(settings.per_minute or 60, settings.burst or 10, shared=limits),)
     if Autonomy.parse(settings.level) < Autonomy.STANDARD:
         reads, logs = settings.network_reads, settings.supervised == "log"
         slots["level"] = (LevelPolicy(settings.level, network_reads=reads, commands_judged=commands is not None, logs_only=logs),)

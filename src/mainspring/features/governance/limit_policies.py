@@ -2,14 +2,15 @@
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from hashlib import sha256
 from typing import Final
 
 from mainspring.core.autonomy import Autonomy, Level
 from mainspring.core.effects import read_effects
 from mainspring.core.items import Effect
 from mainspring.core.run import Call, Run
-from mainspring.ports import Allow, Ask, Deny, QuickPolicy, Verdict
+from mainspring.ports import Allow, Ask, Deny, QuickPolicy, RateWindow, SharedLimits, Verdict
 from mainspring.tools.declarations import find_served_tool, parsed_arguments, read_texts
 
 MINUTE: Final = 60.0
@@ -19,7 +20,8 @@ _ORDER: Final[tuple[Effect, ...]] = ("read", "write", "execute", "network", "des
 
 
 class RatePolicy(QuickPolicy):
-    """Denies calls beyond the rate, and says when to try again. It counts within this process.
+    """Denies calls beyond the rate, and says when to try again. With `shared`, it counts the calls of all processes on a store,
+    else those of this one.
 
     Each caller, that is each subject of each tenant, has the moments of its last calls, oldest first. Two windows slide over
     them: at most `per_minute` within any 60 seconds, at most `burst` within any one. A call that is refused here is not kept, so
@@ -30,26 +32,36 @@ class RatePolicy(QuickPolicy):
     name = "rate"
     counts_calls = True
 
-    def __init__(self, per_minute: int = 60, burst: int = 10, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        per_minute: int = 60,
+        burst: int = 10,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        shared: SharedLimits | None = None,
+    ) -> None:
         if per_minute < 1 or burst < 1:
             raise ValueError(f"a rate must be above 0, not {per_minute} per minute with bursts of {burst}")
-        self._limits = ((per_minute, MINUTE), (burst, BURST))
-        self._clock = clock
+        self._limits = (RateWindow(per_minute, MINUTE), RateWindow(burst, BURST))
+        self._clock, self._shared = clock, shared
+        self.never_waits = shared is None
         self._callers: OrderedDict[tuple[str, str], deque[float]] = OrderedDict()
 
     async def judge(self, call: Call, run: Run) -> Verdict:
-        if find_served_tool(call, run) is None or (why := self.refusal((run.spec.tenant, run.spec.caller.subject))) is None:
+        if find_served_tool(call, run) is None:
             return Allow()
-        return Deny(why)
+        caller = (run.spec.tenant, run.spec.caller.subject)
+        why = self.refusal(caller) if self._shared is None else await _ask_shared(self._shared, caller, self._limits)
+        return Allow() if why is None else Deny(why)
 
     def refusal(self, caller: tuple[str, str]) -> str | None:
         """Why this caller must wait, in words for the model; None if it need not, and then this call is counted."""
         now = self._clock()
         self._forget(now - MINUTE)
-        moments = self._callers.get(caller) or deque(maxlen=max(limit for limit, _ in self._limits))
-        for limit, seconds in self._limits:
-            if len(moments) >= limit and (wait := moments[-limit] + seconds - now) > 0:
-                return f"The rate of {limit} calls in {seconds:g} s is used up; try again in {wait:.1f} s."
+        moments = self._callers.get(caller) or deque(maxlen=max([window.count for window in self._limits]))
+        for window in self._limits:
+            if len(moments) >= window.count and (wait := moments[-window.count] + window.seconds - now) > 0:
+                return _tell_wait(window, wait)
         moments.append(now)
         self._callers[caller] = moments
         self._callers.move_to_end(caller)
@@ -58,6 +70,16 @@ class RatePolicy(QuickPolicy):
     def _forget(self, before: float) -> None:
         while self._callers and next(iter(self._callers.values()))[-1] <= before:
             self._callers.popitem(last=False)
+
+
+async def _ask_shared(limits: SharedLimits, caller: tuple[str, str], windows: Sequence[RateWindow]) -> str | None:
+    name = sha256("\0".join(caller).encode()).hexdigest()
+    grant = await limits.open_limit(f"calls {name}", windows=windows).update(0, 1)
+    return None if grant.count else _tell_wait(grant.window or windows[0], grant.wait)
+
+
+def _tell_wait(window: RateWindow, wait: float) -> str:
+    return f"The rate of {window.count} calls in {window.seconds:g} s is used up; try again in {wait:.1f} s."
 
 
 class LevelPolicy(QuickPolicy):

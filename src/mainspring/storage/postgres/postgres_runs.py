@@ -278,6 +278,18 @@ class PostgresStore:
 
         return await self._writer.transact(write)
 
+    async def swap(self, document: Document, known: bytes) -> bool:
+        statement = "UPDATE mainspring_documents SET body = $3 WHERE key = $1 AND body = $2 RETURNING TRUE"
+
+        async def swap(connection: Connection) -> bool:
+            return bool(await connection.fetchval(statement, key_of(document), known, document.body))
+
+        return await self._writer.transact(swap)
+
+    async def read_clock(self) -> float:
+        rows = await self._fetch("SELECT extract(epoch FROM clock_timestamp())::float8")
+        return float(rows[0][0])
+
     async def get(self, kind: str, id: str, *, tenant: str = "", parent: str = "") -> Document | None:
         rows = await self._fetch(f"{_DOCUMENT} WHERE key = $1", make_key(tenant, parent, id, kind))
         return _read_document(rows[0]) if rows else None
