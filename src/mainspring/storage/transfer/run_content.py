@@ -121,6 +121,7 @@ RUN_CONTENT: Final = Content(
         "old_segments": "they are read with the segments",
         "recent_deltas": "they are read with the segments",
         "audit_head": "it follows from the audit",
+        "drivers": "they are processes, and their leases are over where the copy is",
         "writers": "they are processes",
         "followed": "they are readers",
     },
