@@ -720,6 +720,21 @@ class LimitSharer(Protocol):
         ...
 
 
+class Drivers(Protocol):
+    """Which processes on a store live. `id` names this one to others, empty where no other can be on it."""
+
+    @property
+    def id(self) -> str: ...
+
+    async def show(self) -> None:
+        """Tells the others of this process, before they find its name somewhere. Raises `StoreError`."""
+        ...
+
+    async def is_driven(self, driver: str) -> bool:
+        """Whether this is another process, and it lives. Raises `StoreError`."""
+        ...
+
+
 class FileStorage(Protocol):
     """Keeps files where every process of a deployment finds them. Each raises `FilesUnavailable` when it cannot be used.
 

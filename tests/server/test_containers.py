@@ -226,7 +226,7 @@ async def test_links_that_code_left_lead_nowhere() -> None:
         tools: Any = [{"type": "shell", "environment": {"type": "container_auto"}}]
         await openai_client.responses.create(model="m", input="Go.", tools=tools)
         assert engine.builtins.containers is not None
-        [about] = engine.builtins.containers.list_all("")
+        [about] = await engine.builtins.containers.list_all("")
         files = openai_client.containers.files
         assert [file.path async for file in await files.list(about.id)] == []
         for name in ("link", "folder/new", "pipe"):
@@ -320,7 +320,7 @@ async def test_what_cannot_be_set_is_refused_by_name(body: dict[str, object], pa
         assert told.status_code == 400
         assert told.json()["error"]["param"] == param
         assert engine.builtins.containers is not None
-        assert engine.builtins.containers.list_all("") == ()
+        assert await engine.builtins.containers.list_all("") == ()
 
 
 async def test_a_file_by_its_id_alone_is_refused() -> None:

@@ -155,8 +155,8 @@ async def test_when_all_are_in_use_one_more_is_refused_and_nothing_is_lost(sandb
         assert await ran(containers, "echo now", "conv_2") == f"{NEW}\nnow\n[exit code 0]"
 
 
-def ids(containers: Containers, tenant: str) -> list[str]:
-    return [about.id for about in containers.list_all(tenant)]
+async def ids(containers: Containers, tenant: str) -> list[str]:
+    return [about.id for about in await containers.list_all(tenant)]
 
 
 async def test_a_tenant_makes_room_among_its_own_containers_first(sandbox: LocalSandbox) -> None:
@@ -165,7 +165,7 @@ async def test_a_tenant_makes_room_among_its_own_containers_first(sandbox: Local
         for number in (1, 2, 3):
             await containers.create("acme", f"cntr_{number}")
         await containers.create("acme", "cntr_4")
-        assert (ids(containers, "old"), ids(containers, "acme")) == (["cntr_1"], ["cntr_2", "cntr_3", "cntr_4"])
+        assert (await ids(containers, "old"), await ids(containers, "acme")) == (["cntr_1"], ["cntr_2", "cntr_3", "cntr_4"])
 
 
 async def test_a_new_tenant_takes_an_unused_one_of_whoever_has_most(sandbox: LocalSandbox) -> None:
@@ -174,7 +174,7 @@ async def test_a_new_tenant_takes_an_unused_one_of_whoever_has_most(sandbox: Loc
         for number in (1, 2):
             await containers.create("many", f"cntr_{number}")
         await containers.create("new", "cntr_1")
-        assert [ids(containers, tenant) for tenant in ("few", "many", "new")] == [["cntr_1"], ["cntr_2"], ["cntr_1"]]
+        assert [await ids(containers, tenant) for tenant in ("few", "many", "new")] == [["cntr_1"], ["cntr_2"], ["cntr_1"]]
 
 
 async def test_what_a_tenant_uses_no_other_can_take_and_none_has_all(sandbox: LocalSandbox) -> None:
@@ -185,7 +185,7 @@ async def test_what_a_tenant_uses_no_other_can_take_and_none_has_all(sandbox: Lo
             with pytest.raises(SandboxFull, match="all 2 containers are in use"):
                 await containers.create("third", "cntr_1")
         await containers.create("third", "cntr_1")
-        assert ids(containers, "other") == [], "which was not in use any more"
+        assert await ids(containers, "other") == [], "which was not in use any more"
         assert (await gather_output(container.lease.run("print(1)"))).stdout == "1\n"
 
 
@@ -196,7 +196,9 @@ async def test_a_container_may_have_a_shorter_life_than_others(sandbox: LocalSan
         await containers.create("", "cntr_2", "long")
         clock.now = 11
         await containers.expire()
-        assert [(about.id, about.name, about.idle_seconds) for about in containers.list_all("")] == [("cntr_2", "long", 100)]
+        assert [(about.id, about.name, about.idle_seconds) for about in await containers.list_all("")] == [
+            ("cntr_2", "long", 100)
+        ]
 
 
 async def test_a_container_that_is_removed_is_gone_and_those_who_wait_get_a_new_one(containers: Containers) -> None:

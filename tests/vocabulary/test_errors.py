@@ -44,6 +44,7 @@ TREE = [
     ("SandboxError", "OurError", "sandbox_error", 500, False),
     ("SandboxFull", "SandboxError", "container_limit", 429, True),
     ("ResumeLimit", "OurError", "resume_limit", 500, False),
+    ("SandboxBusy", "SandboxError", "container_busy", 409, True),
     ("Interrupted", "OurError", "interrupted", 503, True),
 ]
 

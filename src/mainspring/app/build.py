@@ -21,6 +21,7 @@ from mainspring.features.mcp.settings import make_server_specs
 from mainspring.features.memory.memory import build_memory
 from mainspring.features.traces.otel import Exporter, is_wanted, name_provider
 from mainspring.ports import Provider
+from mainspring.storage.choose_files import choose_files
 from mainspring.storage.choose_store import choose_store
 from mainspring.storage.location import Location
 from mainspring.storage.shared_limits import StoreLimits
@@ -118,6 +119,7 @@ def _open_builtins(settings: Settings, guard: AddressGuard, policies: PolicySlot
         sandbox=settings.sandbox,
         kubernetes=settings.kubernetes,
         working_dir=None if settings.working_dir is None else Path(settings.working_dir),
+        files=None if settings.files is None else choose_files(settings.files),
         guard=guard,
         wraps=wraps,
         path_flaw=None if paths is None else paths.flaw,

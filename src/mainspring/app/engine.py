@@ -378,6 +378,7 @@ class Engine:
         keep_profiles(self.core.provider, self.store)
         if self.store.is_durable:
             share_limits(self.core.provider, StoreLimits(self.store))
+        self.builtins.keep_in(self.store, self.core.presence)
         await self.builtins.__aenter__()
         await self.memory.open()
         async with AsyncExitStack() as stack:

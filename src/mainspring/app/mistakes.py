@@ -17,6 +17,7 @@ from mainspring.features.budgets.plan import build_plan
 from mainspring.features.governance.rule_policy import Rules
 from mainspring.features.memory.memory import build_memory
 from mainspring.features.models.backends import list_configured, make_provider
+from mainspring.storage.choose_files import choose_files
 from mainspring.storage.location import parse_location
 from mainspring.tools.builtin.builtins import BuiltinTools
 from mainspring.tools.functions import load_functions
@@ -47,6 +48,8 @@ def find_mistakes(settings: Settings) -> Iterator[tuple[str, Place]]:
 
 def _list_checks(settings: Settings) -> Iterator[tuple[Place, Callable[[], object]]]:
     yield ("database",), partial(parse_location, settings.database)
+    if settings.files is not None:
+        yield ("files",), partial(choose_files, settings.files)
     for index, reference in enumerate(settings.tools):
         yield ("tools", index), partial(load_functions, reference)
     for index, name in enumerate(settings.builtins):

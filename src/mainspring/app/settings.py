@@ -43,6 +43,10 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     """How many processes serve this address; `auto` is one for each core. See docs/scale-out.md."""
     database: str = "mainspring.db"
     """The file that keeps everything, or the `postgresql://` URL of a database that does; see docs/storage.md."""
+    files: str | None = None
+    """Where the files of containers are kept, so that they outlive a process and are found by all: a folder that the processes
+    share, or `s3://BUCKET/PREFIX`, `gs://` or `az://`; see docs/storage.md. Without it, a container lives and ends with the
+    process that made it."""
     api_key: str | None = None
     """A key that every client must send. `mainspring keys` makes more, with tenants and scopes."""
     http: HttpSettings = HttpSettings()

@@ -32,7 +32,8 @@
         ├── FilesUnavailable        503, the storage of files cannot be used
         ├── Superseded              another driver has taken this run over
         ├── SandboxError            no sandbox holds here, or one could not be started
-        │   └── SandboxFull         429, all there is room for are in use
+        │   ├── SandboxFull         429, all there is room for are in use
+        │   └── SandboxBusy         409, another process works in it
         ├── OrderStepTimeout        what prepares an order did not end in time
         ├── ResumeLimit             a run whose process has died too often
         └── Interrupted             the engine stopped before the run ended; it can be resumed
@@ -247,6 +248,14 @@ class SandboxError(OurError):
 class SandboxFull(SandboxError):
     code = "container_limit"
     status = 429
+    retryable = True
+
+
+class SandboxBusy(SandboxError):
+    """Another process works in the container, and has not come to an end in time."""
+
+    code = "container_busy"
+    status = 409
     retryable = True
 
 

@@ -1,7 +1,7 @@
 """The Containers API: the workspaces of `shell` and `code_interpreter`, made, listed and removed, and files in and out of them.
 
-A container belongs to a tenant and lives in memory, like the code that runs in it. A file's id follows from its path, so nothing
-is kept of files but the files themselves: what code writes is there as well as what was sent.
+A container belongs to a tenant. A file's id follows from its path, so nothing is kept of files but the files themselves: what
+code writes is there as well as what was sent.
 """
 
 import os
@@ -121,14 +121,14 @@ class ContainerRoutes:
     async def list(self, request: Request) -> HttpResponse:
         """Lists the containers, newest first."""
         wanted = request.query_params.get("name")
-        found = [about for about in self._containers.list_all(get_tenant(request)) if wanted in (None, about.name)]
+        found = [about for about in await self._containers.list_all(get_tenant(request)) if wanted in (None, about.name)]
         return json_response(
             cut_page([_render_container(about) for about in found], [about.id for about in found], read_cursor(request))
         )
 
     async def retrieve(self, request: Request) -> HttpResponse:
         """Retrieves a container."""
-        return json_response(_render_container(self._containers.describe(*_key(request))))
+        return json_response(_render_container(await self._containers.describe(*_key(request))))
 
     async def delete(self, request: Request) -> HttpResponse:
         """Deletes a container and its files."""
@@ -141,7 +141,7 @@ class ContainerRoutes:
         """Uploads a file to a container."""
         _check_scope(request)
         tenant, id = _key(request)
-        self._containers.describe(tenant, id)
+        await self._containers.describe(tenant, id)
         if media_type(request) != "multipart/form-data":
             parse_body(await read_json_body(request) or b"{}", CreateFile)
             raise InvalidRequest(
@@ -154,7 +154,7 @@ class ContainerRoutes:
     async def list_files(self, request: Request) -> HttpResponse:
         """Lists the files of a container, newest first."""
         tenant, id = _key(request)
-        listing, given = await self._containers.list(tenant, id), self._containers.list_given(tenant, id)
+        listing, given = await self._containers.list(tenant, id), await self._containers.list_given(tenant, id)
         files = [_render_file(id, entry, given) for entry in listing.entries]
         return json_response(cut_page(files, [file.id for file in files], read_cursor(request)))
 
@@ -162,7 +162,7 @@ class ContainerRoutes:
         """Retrieves a file of a container, without its content."""
         tenant, id = _key(request)
         entry = await self._entry(request)
-        return json_response(_render_file(id, entry, self._containers.list_given(tenant, id)))
+        return json_response(_render_file(id, entry, await self._containers.list_given(tenant, id)))
 
     async def content(self, request: Request) -> HttpResponse:
         """Downloads a file of a container."""

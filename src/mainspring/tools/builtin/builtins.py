@@ -20,13 +20,14 @@ from mainspring.core.items import ServerTool, ToolDefinition, Unknown
 from mainspring.core.items import Tool as Declared
 from mainspring.core.sandbox import DEFAULT_SPEC, SandboxHealth, SandboxSpec
 from mainspring.core.spec import RunSpec
-from mainspring.ports import OrderContext, OrderStep, SandboxLease
+from mainspring.ports import Drivers, FileStorage, OrderContext, OrderStep, SandboxLease, Store
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.contract import Tool, ToolContext
 
 if TYPE_CHECKING:
     from mainspring.tools.browser.browser import Browser
     from mainspring.tools.builtin.containers import Containers
+    from mainspring.tools.builtin.shared_containers import SharedContainers
     from mainspring.tools.sandbox.grants import Program
     from mainspring.tools.sandbox.kubernetes.sandbox import KubernetesSandbox
     from mainspring.tools.sandbox.kubernetes.settings import KubernetesSettings
@@ -42,8 +43,8 @@ _CONTAINER = re.compile(r"cntr_[A-Za-z0-9_-]{1,64}")
 
 
 class BuiltinTools:
-    """Use as `async with` around the calls. `context` is what calls may touch. With `wraps`, a sandbox is opened for `wrap` even
-    if no tool needs one."""
+    """Use as `async with` around the calls. `context` is what calls may touch. With `files`, containers are kept there and in the
+    store that `keep_in` names. With `wraps`, a sandbox is opened for `wrap` even if no tool needs one."""
 
     def __init__(
         self,
@@ -52,6 +53,7 @@ class BuiltinTools:
         sandbox: Mode = "auto",
         kubernetes: "KubernetesSettings | None" = None,
         working_dir: Path | None = None,
+        files: FileStorage | None = None,
         guard: AddressGuard | None = None,
         wraps: bool = False,
         path_flaw: Callable[[str], str | None] | None = None,
@@ -60,7 +62,7 @@ class BuiltinTools:
         for name in names:
             if name not in NAMES:
                 raise InvalidRequest(f"there is no built-in tool `{name}`; known: {', '.join(NAMES)}", param="builtins")
-        self._mode, self._kubernetes = sandbox, kubernetes
+        self._mode, self._kubernetes, self._files = sandbox, kubernetes, files
         # Programs of this machine are held on this machine, wherever code runs.
         self._wraps = wraps or "browser" in names
         self._needs_sandbox = wraps or any(name in LASTING for name in names)
@@ -72,6 +74,7 @@ class BuiltinTools:
         self.context = ToolContext(working_dir=working_dir)
         self.containers: Containers | None = None
         """Where the tools work that need one, None if none does."""
+        self._shared: SharedContainers | None = None
         self._browser: Browser | None = None
         self.tools: tuple[Tool, ...] = tuple(self._make_tools(tuple(dict.fromkeys(names))))
 
@@ -84,7 +87,7 @@ class BuiltinTools:
         from mainspring.tools.builtin.file_ops import FileOps
         from mainspring.tools.builtin.web_fetch import WebFetch
 
-        containers = Containers(self._sandbox)
+        containers = Containers(self._sandbox) if self._files is None else self._make_shared_containers(self._files)
         if any(name in JAILED for name in names):
             self.containers = containers
         made: dict[str, Tool] = {
@@ -96,6 +99,17 @@ class BuiltinTools:
         if "browser" in names:
             made["browser"] = self._make_browser_tool()
         return [made[name] for name in names]
+
+    def _make_shared_containers(self, files: FileStorage) -> "Containers":
+        from mainspring.tools.builtin.shared_containers import SharedContainers
+
+        self._shared = SharedContainers(self._sandbox, files)
+        return self._shared
+
+    def keep_in(self, store: Store, drivers: Drivers) -> None:
+        """Has what several processes share kept in this store, from `async with` on."""
+        if self._shared is not None:
+            self._shared.keep_in(store, drivers)
 
     def _make_browser_tool(self) -> Tool:
         from mainspring.tools.browser.browser import Browser
@@ -207,10 +221,10 @@ def _read_container(tool: Declared) -> str | None:
             raise InvalidRequest(message, param="tools")
 
 
-def _check_container(containers: "Containers | None", tenant: str, id: str) -> None:
+async def _check_container(containers: "Containers | None", tenant: str, id: str) -> None:
     try:
         if containers is not None:
-            containers.describe(tenant, id)
+            await containers.describe(tenant, id)
     except NotFound as error:
         raise NotFound(f'{error.message}; make one, or ask for {{"type": "auto"}}', param="tools") from None
 
@@ -232,10 +246,10 @@ class HostedToolsStep(OrderStep):
             with suppress(NotFound):
                 parent = (await context.find_run(order.parent)).spec
                 scope = parent.scope or parent.id if parent.tenant == order.tenant else scope
-        return add_hosted_tools(order, self._offered(), scope, self._builtins.containers)
+        return await add_hosted_tools(order, self._offered(), scope, self._builtins.containers)
 
 
-def add_hosted_tools(
+async def add_hosted_tools(
     spec: RunSpec, offered: Sequence[ToolDefinition], scope: str, containers: "Containers | None" = None
 ) -> RunSpec:
     """The order with the hosted tools that it names replaced by built-in ones, in the container that it names or in `scope`.
@@ -253,7 +267,7 @@ def add_hosted_tools(
             message = f"this server has no `{name}`; its operator can offer one: mainspring serve --builtin {name}"
             raise InvalidRequest(message, param="tools")
         if (container := _read_container(tool)) is not None:
-            _check_container(containers, spec.tenant, container)
+            await _check_container(containers, spec.tenant, container)
             scope = container
         tools[name] = known[name]
     if "code_interpreter" in tools:

@@ -16,7 +16,7 @@ from typing import Annotated, Self
 import msgspec
 from msgspec import Meta, Struct
 
-from mainspring.core.errors import CallerError, InvalidRequest, SandboxError
+from mainspring.core.errors import CallerError, InvalidRequest, OurError
 from mainspring.core.items import Effect, InputImage, InputText, Json, Part, Purpose
 from mainspring.core.sandbox import OutputChunk, ProgramExit, ProgramResult, Stream, WorkspaceFile
 from mainspring.ports import SandboxLease
@@ -76,7 +76,7 @@ class Shell:
                 with ProgressLines(context.progress) as lines:
                     output = container.lease.run(line, language="shell", timeout=asked.timeout_ms / 1000)
                     result = await gather_output(_show(output, lines))
-        except (CallerError, SandboxError) as error:
+        except (CallerError, OurError) as error:
             return ToolResult.fail(error.message)
         except msgspec.ValidationError as error:
             return ToolResult.fail(str(error))
@@ -114,7 +114,7 @@ class CodeInterpreter:
                 news = _join(LOST if container.is_state_lost else "", container.take_news())
                 result = await container.run_cell(str(params["code"]), self._seconds)
                 return await _render_cell(container, news, result)
-        except (CallerError, SandboxError) as error:
+        except (CallerError, OurError) as error:
             return ToolResult.fail(error.message)
 
 

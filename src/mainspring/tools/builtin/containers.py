@@ -2,7 +2,7 @@
 
 Theory of operation. A container belongs to a tenant and has an id; other tenants cannot see it. The first call that needs it
 creates it, or a request does by name. It serves one call at a time, and is removed when it is idle for too long or evicted. None
-outlives the engine: a later call gets a new one, and is told so.
+outlives the engine: a later call gets a new one, and is told so. `SharedContainers` are those that do.
 
 Their number is limited in total and per tenant. A tenant that needs room loses an unused one of its own first, else the tenant
 with most containers does; a container in use is never evicted.
@@ -79,16 +79,17 @@ class ContainerInfo(Struct, frozen=True):
 class Container:
     """A workspace with a Python interpreter, used by one call at a time."""
 
-    def __init__(self, lease: SandboxLease, session: PythonSession) -> None:
+    def __init__(self, lease: SandboxLease, session: PythonSession, *, is_new: bool = True) -> None:
+        """One that is not new holds the files of an earlier one, and nothing else of it."""
         self.lease = lease
         self.given: set[str] = set()
         """The files that were put in from outside."""
         self.unseen: dict[str, WorkspaceFile] = {}
         """Those that no call has been told of."""
-        self.is_state_lost = False
+        self.is_state_lost = not is_new
         """The interpreter of earlier cells has ended, so the next cell begins with nothing."""
         self._session = session
-        self._is_new = True
+        self._is_new = is_new
 
     def take_news(self) -> str:
         """What the next call tells its model: that the container is new, and which files were added. Clears both."""
@@ -123,7 +124,7 @@ class Containers:
         self._most_each = most_each
         self._idle_seconds = idle_seconds
         self._clock = clock
-        self._places: OrderedDict[Key, _Place] = OrderedDict()
+        self._places: OrderedDict[Key, Place] = OrderedDict()
         self._sweeping: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -157,19 +158,19 @@ class Containers:
         async with self.use(tenant, id):
             place = self._places[tenant, id]
             place.name, place.idle_seconds = name, idle_seconds
-        return self.describe(tenant, id)
+        return await self.describe(tenant, id)
 
-    def describe(self, tenant: str, id: str) -> ContainerInfo:
+    async def describe(self, tenant: str, id: str) -> ContainerInfo:
         """Raises `NotFound` if there is no such container."""
         with self._find(tenant, id, is_use=False):
             return self._describe(id, self._places[tenant, id])
 
-    def list_all(self, tenant: str) -> tuple[ContainerInfo, ...]:
+    async def list_all(self, tenant: str) -> tuple[ContainerInfo, ...]:
         """Those of a tenant, in the order in which they were made."""
         found = [self._describe(id, place) for (whose, id), place in self._places.items() if whose == tenant and place.container]
         return tuple(sorted(found, key=lambda about: about.created_at))
 
-    def _describe(self, id: str, place: "_Place") -> ContainerInfo:
+    def _describe(self, id: str, place: "Place") -> ContainerInfo:
         return ContainerInfo(id, place.name, place.created_at, place.used_at, place.idle_seconds or self._idle_seconds)
 
     async def put(self, tenant: str, id: str, path: str, data: bytes) -> WorkspaceFile:
@@ -196,7 +197,7 @@ class Containers:
         with self._find(tenant, id) as container:
             return await container.lease.list()
 
-    def list_given(self, tenant: str, id: str) -> frozenset[str]:
+    async def list_given(self, tenant: str, id: str) -> frozenset[str]:
         """The paths of the files that were put in from outside. Raises `NotFound` if there is no such container."""
         with self._find(tenant, id, is_use=False) as container:
             return frozenset(container.given)
@@ -215,12 +216,12 @@ class Containers:
                 await self._places.pop(key).close()
 
     @asynccontextmanager
-    async def _wait_turn(self, key: Key) -> AsyncIterator["_Place"]:
+    async def _wait_turn(self, key: Key) -> AsyncIterator["Place"]:
         place = self._places.get(key)
         unused = None
         if place is None:
             unused = self._make_room(key[0])
-            place = self._places[key] = _Place()
+            place = self._places[key] = self._new_place()
         with self._hold(key, place):
             if unused is not None:
                 await unused.close()
@@ -228,7 +229,7 @@ class Containers:
                 yield place
 
     @contextmanager
-    def _hold(self, key: Key, place: "_Place") -> Iterator[None]:
+    def _hold(self, key: Key, place: "Place") -> Iterator[None]:
         """Marks a container as in use."""
         place.users += 1
         try:
@@ -252,21 +253,24 @@ class Containers:
         with self._hold((tenant, id), place):
             yield place.container
 
-    def _make_room(self, tenant: str) -> "_Place | None":
+    def _make_room(self, tenant: str) -> "Place | None":
         """Evicts a container if there is no room for another; the caller closes it."""
         unused = [key for key, place in self._places.items() if not place.users]
         limits = {"most": self._most, "most_each": self._most_each}
         key = choose_evicted(self._places.keys(), unused, tenant, **limits, what="containers", advice="delete one")
         return None if key is None else self._places.pop(key)
 
-    async def _make(self, place: "_Place", name: str) -> Container:
+    def _new_place(self) -> "Place":
+        return Place()
+
+    async def _make(self, place: "Place", name: str, *, is_new: bool = True) -> Container:
         if self._is_closed:
             raise SandboxError("the engine is shutting down, so no container is made; try again when it is back")
         async with AsyncExitStack() as stack:
             lease = await stack.enter_async_context(self._sandbox.acquire(replace(self.spec, name=name)))
             session = await stack.enter_async_context(lease.session())
             place.stack = stack.pop_all()
-        place.container = Container(lease, session)
+        place.container = Container(lease, session, is_new=is_new)
         return place.container
 
     async def _sweep(self) -> None:
@@ -275,7 +279,7 @@ class Containers:
             await self.expire()
 
 
-class _Place:
+class Place:
     """The slot of a container, also while it is being created. `users` counts the calls in it and those that wait."""
 
     def __init__(self) -> None:

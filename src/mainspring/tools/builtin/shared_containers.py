@@ -1,0 +1,499 @@
+"""Containers that every process of a deployment can use, and that outlive each of them.
+
+Theory of operation. A container is a leased document, and files in the storage of files. A call claims the document, works in a
+sandbox of its own process, saves what it has changed, and gives the document back. The sandbox stays: if the next call comes to
+the same process, it finds interpreter and files as they were, with what others have put in meanwhile. If it comes to another
+process, the files are restored there. What runs, the variables of Python, links and modes of files stay behind.
+
+Files are put in, read and removed without a sandbox, unless a call is under way here: then its own is what they go to.
+
+While the storage fails, a container with unsaved files stays in the hands of its process, and saving is tried again. So nobody
+goes on with older files; they are lost only if the process dies before the storage is back.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from hashlib import sha256
+from logging import getLogger
+from time import monotonic, time
+from types import TracebackType
+from typing import Final, Self
+
+import anyio
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring.core.errors import (
+    FilesUnavailable,
+    NotFound,
+    OurError,
+    SandboxBusy,
+    SandboxError,
+    SandboxFull,
+    StoreError,
+    Superseded,
+)
+from mainspring.core.ids import random_id
+from mainspring.core.sandbox import DEFAULT_SPEC, SandboxSpec, WorkspaceFile, WorkspaceListing
+from mainspring.ports import Document, Drivers, FileStorage, Sandbox, Store
+from mainspring.tools.builtin.containers import IDLE_SECONDS, MOST, MOST_EACH, Container, ContainerInfo, Containers, Key, Place
+from mainspring.tools.builtin.leased_documents import Claim, LeasedDocument, LeasedDocuments
+from mainspring.tools.builtin.saved_files import FileList, SavedFile, SavedFiles, Transfers, add_file, list_dropped
+from mainspring.tools.safe_read import clean_path
+from mainspring.tools.sandbox.workspace_files import PLACE
+
+log = getLogger(__name__)
+
+KIND: Final = "container"
+# How long a call, and a request for a file, waits for a container that another process works in.
+CALL_SECONDS: Final = 600.0
+REQUEST_SECONDS: Final = 30.0
+# How often saving is tried again.
+SAVE_SECONDS: Final = 5.0
+FOLDER: Final = "containers"
+
+
+class ContainerFacts(Struct, frozen=True):
+    """What a container is. `idle_seconds` is how long it may lie idle."""
+
+    name: str
+    created_at: float
+    idle_seconds: float
+
+
+class ContainerState(Struct, frozen=True, omit_defaults=True):
+    """How a container was left. `home` is the process that has its interpreter, empty before the first call; `files` the name of
+    the list of its files."""
+
+    used_at: float
+    home: str = ""
+    files: str = ""
+
+
+Containment = Claim[ContainerFacts, ContainerState]
+
+
+class SharedPlace(Place):
+    """The sandbox of a container here. While `claim` is there, the container is ours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claim: Containment | None = None
+        self.is_unsaved = False
+        self.saving = asyncio.Lock()
+        self.list_name = ""
+        self.files: FileList = {}
+        """What the workspace has of the saved files, and the name of their list."""
+        self.seen: frozenset[WorkspaceFile] = frozenset()
+        """How it had them when they were saved."""
+
+    async def close(self) -> None:
+        self.list_name, self.files, self.seen = "", {}, frozenset()
+        await super().close()
+
+
+class SharedContainers(Containers):
+    """See `Containers`. `keep_in` says which store, before `async with`. `most` bounds the sandboxes of this process."""
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        storage: FileStorage,
+        *,
+        spec: SandboxSpec = DEFAULT_SPEC,
+        most: int = MOST,
+        most_each: int = MOST_EACH,
+        idle_seconds: float = IDLE_SECONDS,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        super().__init__(sandbox, spec=spec, most=most, most_each=most_each, idle_seconds=idle_seconds, clock=clock)
+        self._transfers = Transfers(storage)
+        self._store: Store | None = None
+        self._records: LeasedDocuments[ContainerFacts, ContainerState] | None = None
+        self._folder = ""
+
+    def keep_in(self, store: Store, drivers: Drivers) -> None:
+        """Has the documents kept there."""
+        self._store = store
+        self._records = LeasedDocuments(store, drivers, KIND, KIND, ContainerFacts, ContainerState)
+
+    async def __aenter__(self) -> Self:
+        """Raises `FilesUnavailable` with what to do, `StoreError`."""
+        if self._store is None:
+            raise SandboxError("containers with files in a storage need a store; use them by an engine")
+        await self._transfers.storage.open()
+        # Several deployments may share a storage, and none is to remove the files of another.
+        await self._store.put([Document("file_space", FOLDER, random_id("space").encode())], if_absent=True)
+        space = await self._store.get("file_space", FOLDER)
+        assert space is not None
+        self._folder = f"{FOLDER}/{space.body.decode()}"
+        return await super().__aenter__()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for key, place in list(self._shared_places()):
+            if place.claim is not None:
+                with suppress(OurError):
+                    await self._save(key, place)
+        await super().__aexit__(kind, error, trace)
+
+    @property
+    def records(self) -> LeasedDocuments[ContainerFacts, ContainerState]:
+        assert self._records is not None
+        return self._records
+
+    @asynccontextmanager
+    async def use(self, tenant: str, id: str) -> AsyncIterator[Container]:
+        """See `Containers.use`. Raises `FilesUnavailable` if its files cannot be restored, `Superseded` if another process has
+        taken it meanwhile, because this one did not answer for a while."""
+        key = (tenant, id)
+        async with self._wait_turn(key) as place:
+            assert isinstance(place, SharedPlace)
+            container = await self._take(key, place)
+            try:
+                yield container
+            except SandboxError:
+                await place.close()
+                raise
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self._give_back(key, place)
+
+    async def create(self, tenant: str, id: str, name: str = "", idle_seconds: float | None = None) -> ContainerInfo:
+        await self._make_record((tenant, id), name, idle_seconds)
+        return await self.describe(tenant, id)
+
+    async def describe(self, tenant: str, id: str) -> ContainerInfo:
+        found = await self.records.read((tenant, id))
+        return ContainerInfo(id, found.facts.name, found.facts.created_at, found.state.used_at, found.facts.idle_seconds)
+
+    async def list_all(self, tenant: str) -> tuple[ContainerInfo, ...]:
+        found: list[ContainerInfo] = []
+        for _, id in await self.records.list_keys(tenant):
+            with suppress(NotFound):  # It was removed meanwhile.
+                found.append(await self.describe(tenant, id))
+        return tuple(sorted(found, key=lambda about: about.created_at))
+
+    async def put(self, tenant: str, id: str, path: str, data: bytes) -> WorkspaceFile:
+        key = (tenant, id)
+        if (place := self._find_place(key)) is not None and place.container is not None:
+            entry = await place.container.lease.put(path, data)
+            place.container.given.add(entry.path)
+            place.container.unseen[entry.path] = entry
+            await self._save(key, place)
+            return entry
+        async with self._edit(key) as files:
+            entry = add_file(files, path, len(data), self.spec.limits)
+            kept = await self._files_of(key).write(entry, data)
+            files[entry.path] = replace(kept, is_given=True, is_unseen=True)
+        return entry
+
+    async def get(self, tenant: str, id: str, path: str) -> bytes:
+        key = (tenant, id)
+        if (place := self._find_place(key)) is not None and place.container is not None:
+            return await place.container.lease.get(path)
+        return await self._files_of(key).read(_find_file(await self._read_files(key), path))
+
+    async def remove_file(self, tenant: str, id: str, path: str) -> None:
+        key = (tenant, id)
+        if (place := self._find_place(key)) is not None and place.container is not None:
+            await place.container.lease.remove(path)
+            place.container.unseen.pop(path, None)
+            await self._save(key, place)
+            return
+        async with self._edit(key) as files:
+            del files[_find_file(files, path).describe().path]
+
+    async def list(self, tenant: str, id: str) -> WorkspaceListing:
+        key = (tenant, id)
+        if (place := self._find_place(key)) is not None and place.container is not None:
+            return await place.container.lease.list()
+        return WorkspaceListing(tuple([file.describe() for file in (await self._read_files(key)).values()]), is_complete=True)
+
+    async def list_given(self, tenant: str, id: str) -> frozenset[str]:
+        key = (tenant, id)
+        if (place := self._find_place(key)) is not None and place.container is not None:
+            return frozenset(place.container.given)
+        return frozenset([path for path, file in (await self._read_files(key)).items() if file.is_given])
+
+    async def remove(self, tenant: str, id: str) -> None:
+        key = (tenant, id)
+        if key not in self._places:
+            await self._remove(key, await self.records.claim(key, REQUEST_SECONDS))
+            return
+        async with self._wait_turn(key) as place:
+            assert isinstance(place, SharedPlace)
+            claim = place.claim or await self.records.claim(key, REQUEST_SECONDS)
+            self._forget_claim(place)
+            await place.close()
+            await self._remove(key, claim)
+
+    async def expire(self) -> None:
+        """Closes sandboxes that nobody needs here, and, once for the deployment, removes idle containers and orphaned files."""
+        try:
+            await self._close_sandboxes()
+            if await self._is_sweeper():
+                await self._remove_idle()
+                await self._remove_orphans()
+        except OurError as error:
+            log.warning("idle containers are not removed now: %s", error)
+
+    def _new_place(self) -> Place:
+        return SharedPlace()
+
+    def _files_of(self, key: Key) -> SavedFiles:
+        return SavedFiles(self._transfers, f"{self._folder}/{_name_folder(key)}")
+
+    def _shared_places(self) -> Sequence[tuple[Key, SharedPlace]]:
+        return [(key, place) for key, place in self._places.items() if isinstance(place, SharedPlace)]
+
+    def _find_place(self, key: Key) -> SharedPlace | None:
+        """Where a call works in the container now, or has left unsaved files; None if there is nothing of the kind here."""
+        place = self._places.get(key)
+        return place if isinstance(place, SharedPlace) and place.claim is not None else None
+
+    async def _read_files(self, key: Key) -> FileList:
+        """The files as they were saved last. Raises `NotFound`."""
+        while True:
+            name = (await self.records.read(key)).state.files
+            try:
+                return await self._files_of(key).read_list(name)
+            except NotFound:
+                # Another list may have taken its place meanwhile.
+                if (await self.records.read(key)).state.files == name:
+                    raise FilesUnavailable(_tell_lost(key)) from None
+
+    async def _make_record(self, key: Key, name: str = "", idle_seconds: float | None = None) -> None:
+        tenant, _ = key
+        keys = await self.records.list_keys(tenant)
+        if key not in keys and len(keys) >= self._most_each:
+            await self._evict(keys)
+        now = time()
+        await self.records.create(key, ContainerFacts(name, now, idle_seconds or self._idle_seconds), ContainerState(now))
+
+    async def _evict(self, keys: Sequence[Key]) -> None:
+        """Removes the container that was used longest ago and that nobody works in. Raises `SandboxFull`."""
+        tenant = keys[0][0]
+        for about in sorted(await self.list_all(tenant), key=lambda about: about.used_at):
+            key = (tenant, about.id)
+            with suppress(NotFound, SandboxBusy):
+                await self._remove(key, await self.records.claim(key, 0))
+                return
+        raise SandboxFull(f"your {len(keys)} containers are in use; try again when some of the work there is done, or delete one")
+
+    async def _remove(self, key: Key, claim: Containment) -> None:
+        await claim.remove()
+        await self._files_of(key).remove_all()
+
+    async def _claim(self, key: Key) -> Containment:
+        """The container for a call, made if it is missing."""
+        while True:
+            try:
+                return await self.records.claim(key, CALL_SECONDS)
+            except NotFound:
+                await self._make_record(key)
+
+    async def _take(self, key: Key, place: SharedPlace) -> Container:
+        """The container with the files that it was left with, ours."""
+        if place.claim is not None and place.container is not None:
+            self._forget_unsaved(place)
+            return place.container
+        claim = place.claim or await self._claim(key)
+        try:
+            container = await self._enter(key, place, claim)
+        except BaseException:
+            self._forget_claim(place)
+            await _release(claim, claim.state)
+            raise
+        place.claim = claim
+        container.given = {path for path, file in place.files.items() if file.is_given}
+        container.unseen = {path: file.describe() for path, file in place.files.items() if file.is_unseen}
+        return container
+
+    async def _enter(self, key: Key, place: SharedPlace, claim: Containment) -> Container:
+        """The sandbox that the container had here, or a new one, with its files."""
+        state, saved = claim.state, self._files_of(key)
+        is_home = state.home == self.records.me
+        if place.container is not None and is_home and place.list_name == state.files:
+            return place.container
+        try:
+            files = await saved.read_list(state.files)
+        except NotFound:
+            raise FilesUnavailable(_tell_lost(key)) from None
+        try:
+            if place.container is not None and not is_home:
+                await place.close()
+            name = f"{key[0]}/{key[1]}/{claim.number}"
+            container = place.container or await self._make(place, name, is_new=not state.home)
+            await saved.restore(container.lease, files, place.files)
+            place.seen = frozenset((await container.lease.list()).entries)
+            place.list_name, place.files = state.files, files
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await place.close()
+            raise
+        return container
+
+    async def _give_back(self, key: Key, place: SharedPlace) -> None:
+        """Saves what has changed, and lets others have the container. While that fails, it stays ours."""
+        claim = place.claim
+        if claim is None:
+            return
+        try:
+            await claim.release(await self._save(key, place))
+        except (FilesUnavailable, StoreError) as error:
+            if not place.is_unsaved:
+                log.warning("the files of container %s are not saved yet, so no other process can use it: %s", key[1], error)
+                place.is_unsaved = True
+                place.users += 1  # It is not evicted.
+            return
+        except BaseException:
+            claim.drop()
+            self._forget_claim(place)
+            await place.close()
+            raise
+        self._forget_claim(place)
+
+    async def _save(self, key: Key, place: SharedPlace) -> ContainerState:
+        """Writes what has changed in the workspace, under our claim. Raises `FilesUnavailable`, `Superseded`."""
+        async with place.saving:
+            claim, container = place.claim, place.container
+            if claim is None:
+                raise Superseded(f"the container `{key[1]}` is not in use here any more")
+            state = replace(claim.state, used_at=time(), home=self.records.me)
+            if container is None:
+                return state
+            saved, listing = self._files_of(key), await container.lease.list()
+            if not listing.is_complete:
+                log.warning("container %s has more files than can be saved; some are lost when it moves", key[1])
+            kept = await saved.save(container.lease, listing.entries, place.files, place.seen)
+            files = {path: _mark(file, container) for path, file in kept.items()}
+            if files != place.files:
+                dropped = [place.list_name, *list_dropped(place.files, files)]
+                state = replace(state, files=await saved.write_list(files))
+                await claim.save(state)
+                await saved.remove(dropped)
+            place.list_name, place.files, place.seen = state.files, files, frozenset(listing.entries)
+            return state
+
+    @asynccontextmanager
+    async def _edit(self, key: Key) -> AsyncIterator[dict[str, SavedFile]]:
+        """The files of a container that no call works in here, to be changed."""
+        claim = await self.records.claim(key, REQUEST_SECONDS)
+        state = claim.state
+        try:
+            saved = self._files_of(key)
+            try:
+                before = await saved.read_list(state.files)
+            except NotFound:
+                raise FilesUnavailable(_tell_lost(key)) from None
+            files = dict(before)
+            yield files
+            after = dict(sorted(files.items()))
+            dropped = [state.files, *list_dropped(before, after)]
+            state = replace(state, used_at=time(), files=await saved.write_list(after))
+            await claim.save(state)
+            await saved.remove(dropped)
+        finally:
+            await _release(claim, state)
+
+    def _forget_claim(self, place: SharedPlace) -> None:
+        self._forget_unsaved(place)
+        place.claim = None
+
+    def _forget_unsaved(self, place: SharedPlace) -> None:
+        if place.is_unsaved:
+            place.is_unsaved = False
+            place.users -= 1
+
+    async def _sweep(self) -> None:
+        looked = self._clock()
+        while True:
+            await asyncio.sleep(min(SAVE_SECONDS, self._idle_seconds / 4))
+            for key, place in self._shared_places():
+                if place.is_unsaved and not place.lock.locked():
+                    async with place.lock:
+                        with suppress(OurError):
+                            await self._give_back(key, place)
+            if self._clock() - looked >= self._idle_seconds / 4:
+                looked = self._clock()
+                await self.expire()
+
+    async def _close_sandboxes(self) -> None:
+        """Ends those that were idle for long, and those whose container goes on elsewhere, or not at all."""
+        now = self._clock()
+        for key, place in self._shared_places():
+            if place.users:
+                continue
+            try:
+                is_current = (await self.records.read(key)).state.home == self.records.me
+            except NotFound:
+                is_current = False
+            if not place.users and (not is_current or place.last_use <= now - self._idle_seconds):
+                await self._places.pop(key).close()
+
+    async def _is_sweeper(self) -> bool:
+        """Whether it is for this process to sweep now: one does in each quarter of the idle time."""
+        assert self._store is not None
+        kind, turn = "container_sweep", int(time() / (self._idle_seconds / 4))
+        if not await self._store.put([Document(kind, str(turn), b"{}")], if_absent=True):
+            return False
+        for document in await self._store.documents(kind):
+            if document.id != str(turn):
+                await self._store.remove(kind, document.id)
+        return True
+
+    async def _remove_idle(self) -> None:
+        for key in await self.records.list_all_keys():
+            try:
+                if not _is_idle(await self.records.read(key)):
+                    continue
+                claim = await self.records.claim(key, 0)
+            except NotFound:
+                await self.records.remove(key)
+                continue
+            except SandboxBusy:
+                continue
+            if _is_idle(claim):
+                await self._remove(key, claim)
+            else:
+                await _release(claim, claim.state)
+
+    async def _remove_orphans(self) -> None:
+        """Removes the files of containers that are gone. A container is there before its files are."""
+        folders = await self._transfers.storage.list_folders(self._folder)
+        known = {_name_folder(key) for key in await self.records.list_all_keys()}
+        for folder in folders:
+            if folder not in known:
+                await SavedFiles(self._transfers, f"{self._folder}/{folder}").remove_all()
+
+
+async def _release(claim: Containment, state: ContainerState) -> None:
+    try:
+        with anyio.CancelScope(shield=True):
+            await claim.release(state)
+    finally:
+        claim.drop()
+
+
+def _name_folder(key: Key) -> str:
+    return sha256("/".join(key).encode()).hexdigest()[:32]
+
+
+def _find_file(files: FileList, path: str) -> SavedFile:
+    if (found := files.get(clean_path(path, PLACE))) is None:
+        raise NotFound(f"there is no file `{path:.200}` in {PLACE}; name one that is listed")
+    return found
+
+
+def _mark(file: SavedFile, container: Container) -> SavedFile:
+    path = file.describe().path
+    return replace(file, is_given=path in container.given, is_unseen=path in container.unseen)
+
+
+def _is_idle(found: LeasedDocument[ContainerFacts, ContainerState] | Containment) -> bool:
+    return found.state.used_at + found.facts.idle_seconds <= time()
+
+
+def _tell_lost(key: Key) -> str:
+    return f"the files of container `{key[1]}` were removed from their storage by somebody else; delete it and begin a new one"
