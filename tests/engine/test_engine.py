@@ -485,7 +485,7 @@ async def test_a_background_run_shows_nothing_before_it_is_durable() -> None:
         assert [type(record.event) for record in shown] == [RunStarted]
         while "abc" not in handle.run.text:  # noqa: ASYNC110  nothing is shown yet that one could wait for
             await asyncio.sleep(0)
-        assert handle.journal._public == 1, "all was said, and none of it shown"
+        assert handle.journal.shown == 1, "all was said, and none of it shown"
         store.gate.set()
         assert (await handle.wait()).text == "abc"
 

@@ -51,7 +51,7 @@ async def test_runs_that_come_while_the_store_writes_share_the_next_batch() -> N
             handles = [await engine.ask("Go.") for _ in range(30)]
             while not all(handle.run.has_ended for handle in handles):  # noqa: ASYNC110  nothing is shown yet
                 await asyncio.sleep(0.001)
-            assert all(handle.journal._public == 0 for handle in handles), "shown before it was durable"
+            assert all(handle.journal.shown == 0 for handle in handles), "shown before it was durable"
             store.gate.set()
             for handle in handles:
                 assert isinstance([record async for record in handle.events()][-1].event, RunEnded)

@@ -85,6 +85,13 @@ class Handle:
         """How many events may be seen by now, each time that grows; raises as `batches` does."""
         return self.journal.follow_published(after)
 
+    def listen(self, tell: Callable[[], None]) -> None:
+        """Has `tell` called each time that more events may be seen, and when no more will come; see `Journal.listen`."""
+        self.journal.listen(tell)
+
+    def unlisten(self, tell: Callable[[], None]) -> None:
+        self.journal.unlisten(tell)
+
     def batches(self, after: int = -1) -> AsyncIterator[list[Recorded]]:
         """The events behind number `after`, as many at a time as there are. Ends with the run.
 

@@ -73,9 +73,9 @@ class Journal:
     """
 
     __slots__ = (
-        "_at", "_auditor", "_clock", "_delta", "_durable", "_failure", "_flushes", "_followers", "_handed", "_is_audited",
-        "_is_bare", "_is_closed", "_is_early", "_is_kept", "_is_packing", "_loop", "_owed", "_public", "_readers", "_run",
-        "_shared", "_told", "_unfolded", "_watchers", "_writer", "due", "history", "hold", "log", "on_failure",
+        "_at", "_auditor", "_clock", "_delta", "_durable", "_failure", "_flushes", "_handed", "_is_audited", "_is_bare",
+        "_is_early", "_is_kept", "_is_packing", "_loop", "_owed", "_readers", "_run", "_shared", "_told", "_unfolded",
+        "_watchers", "_writer", "due", "history", "hold", "is_closed", "log", "on_failure", "shown",
     )  # fmt: skip
 
     def __init__(
@@ -98,12 +98,11 @@ class Journal:
         self._owed: list[Note] = []
         self._clock = clock
         self._loop: AbstractEventLoop = get_running_loop()
-        self._handed = self._durable = self._public = len(log)
+        self._handed = self._durable = self.shown = len(log)
         self._failure: MainspringError | None = None
-        self._is_closed = self._is_bare = self._is_packing = False
+        self.is_closed = self._is_bare = self._is_packing = False
         self._flushes: list[Future[None]] = []
-        self._readers: list[Future[None]] = []
-        self._followers = 0
+        self._readers: list[Callable[[], None]] = []
         self._told: tuple[Run, Response] | None = None
         self._watchers: list[tuple[Watcher, DeltaWatcher | None]] = []
         # The last event if it is a delta, and what those say that are not folded yet; they all go on with each other.
@@ -118,7 +117,7 @@ class Journal:
         """A new log. Raises what `open_run` raises, before anything is stored."""
         record = Recorded(0, clock(), first)
         journal = cls([record], history, writer, clock, hold, audit=audit)
-        journal._handed = journal._durable = journal._public = 0
+        journal._handed = journal._durable = journal.shown = 0
         journal._after_recording(record)
         return journal
 
@@ -214,9 +213,9 @@ class Journal:
         if self._is_early and kind is not RunEnded:
             self._show(len(self.log))
         if kind not in _DELTAS:
-            self._writer.request(self, 0.0 if kind in _URGENT else DELAY if self._followers else UNREAD_DELAY)
+            self._writer.request(self, 0.0 if kind in _URGENT else DELAY if self._readers else UNREAD_DELAY)
         elif self.due == inf:
-            if self._followers and not self._is_early:
+            if self._readers and not self._is_early:
                 self._writer.request_tick(self)
             else:
                 self._writer.request(self, UNREAD_DELAY)
@@ -306,7 +305,7 @@ class Journal:
 
     def fail(self, error: MainspringError) -> None:
         """Nothing more can be written. Whoever drives the run is told so."""
-        if self._is_closed and not self._is_kept:
+        if self.is_closed and not self._is_kept:
             log.error("the audit lacks what run %s did: %s", self.run.spec.id, error)
         elif self._failure is None:
             self._failure = error
@@ -327,7 +326,7 @@ class Journal:
 
         If it does not, `save_end` is to be called until it does.
         """
-        await self._end_anew(failure, self._public)
+        await self._end_anew(failure, self.shown)
         self._show(len(self.log))
 
     async def end_bare(self, why: str) -> bool:
@@ -362,54 +361,62 @@ class Journal:
 
     def close(self, failure: OurError | None = None) -> None:
         """No more events will come; readers end, with `failure` if the run did not."""
-        self._is_closed = True
+        self.is_closed = True
         self.on_failure = None  # which knows the handle, which knows this: neither would go at once
         self._failure = failure
-        self._show(self._public)
+        self._show(self.shown)
 
     def reopen(self) -> None:
         """A closed journal of an unfinished run takes events again."""
-        self._is_closed = False
+        self.is_closed = False
         self._failure = None
 
     def _show(self, upto: int) -> None:
-        if upto > self._public:
-            self._public = upto
-        if self._readers:
-            readers, self._readers = self._readers, []
-            for reader in readers:
-                if not reader.done():
-                    reader.set_result(None)
-        if self._public - self.log.packed >= PACK and not self._is_packing:
+        if upto > self.shown:
+            self.shown = upto
+        for tell in self._readers:
+            tell()
+        if self.shown - self.log.packed >= PACK and not self._is_packing:
             # Behind those readers, which read what they are shown now.
             self._is_packing = True
             self._loop.call_soon(self._pack)
 
     def _pack(self) -> None:
         self._is_packing = False
-        self.log.pack(self._public)
+        self.log.pack(self.shown)
         if self._unfolded:
             self._fold()
 
+    def listen(self, tell: Callable[[], None]) -> None:
+        """From now on `tell` is called each time that more events may be seen (`shown`), and when no more will come. It must not
+        raise."""
+        self._readers = [*self._readers, tell]
+
+    def unlisten(self, tell: Callable[[], None]) -> None:
+        self._readers = [each for each in self._readers if each != tell]
+
+    @property
+    def shows_each(self) -> bool:
+        """Whether events may be seen as soon as they are recorded, one by one: nothing is to be made durable before."""
+        return not self._is_kept or self._is_early
+
     async def follow_published(self, after: int = -1) -> AsyncIterator[int]:
         """How many events may be seen by now, each time that grows beyond number `after`. Ends with the run."""
-        position = after + 1
-        self._followers += 1
+        position, reader = after + 1, _Reader(self._loop)
+        self.listen(reader.wake)
         try:
             while True:
-                if position < self._public:
-                    position = self._public
+                if position < self.shown:
+                    position = self.shown
                     yield position
-                elif self._is_closed:
+                elif self.is_closed:
                     if self._failure is not None:
                         raise self._failure
                     return
                 else:
-                    reader = self._loop.create_future()
-                    self._readers.append(reader)
-                    await reader
+                    await reader.wait()
         finally:
-            self._followers -= 1
+            self.unlisten(reader.wake)
 
     async def batches(self, after: int = -1) -> AsyncIterator[list[Recorded]]:
         """Everything behind event number `after`, live: each batch is what has come since the last. Ends with the run."""
@@ -417,6 +424,25 @@ class Journal:
         async for upto in self.follow_published(after):
             yield self.log[position:upto]
             position = upto
+
+
+class _Reader:
+    """Waits until it is woken."""
+
+    __slots__ = ("_loop", "_waiter")
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiter: Future[None] | None = None
+
+    def wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def wait(self) -> "Future[None]":
+        self._waiter = self._loop.create_future()
+        return self._waiter
 
 
 @cache

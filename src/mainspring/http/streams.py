@@ -1,7 +1,7 @@
 """Server-sent events: many viewers of one run, each at its own pace, all reading the same bytes."""
 
-from asyncio import AbstractEventLoop, CancelledError, TimerHandle, current_task, get_running_loop
-from collections.abc import AsyncIterator, Callable, Iterator
+from asyncio import AbstractEventLoop, CancelledError, Future, TimerHandle, current_task, get_running_loop
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from itertools import takewhile
 from logging import getLogger
@@ -37,40 +37,46 @@ class Wires:
         return wire
 
 
-async def read_frames(handle: Handle, wire: Wire, after: int = -1) -> AsyncIterator[list[bytes]]:
-    """The events behind number `after`, as many at a time as there are, each whole. Ends with the run."""
-    position = after + 1
-    if not wire.has(position):
+@contextmanager
+def follow_wire(handle: Handle, wire: Wire, reader: object, after: int = -1) -> Iterator[Wire]:
+    """The wire from which the reader gets the events behind number `after`."""
+    if not wire.has(after + 1):
         wire = Wire(wire.dialect)
         handle.watch(wire)
-    reader = object()
-    wire.enter(reader, position)
+    wire.enter(reader, after + 1)
     try:
-        async for shown in handle.follow_published():
-            end = wire.ends[shown - 1]
-            if position < end:
-                batch = wire.read(position, end)
-                position = end
-                wire.enter(reader, position)
-                yield batch
-                del batch  # nobody needs it while this waits for the next
+        yield wire
     finally:
         wire.leave(reader)
         if wire.is_over:
             handle.unwatch(wire)
 
 
+async def read_frames(handle: Handle, wire: Wire, after: int = -1) -> AsyncIterator[list[bytes]]:
+    """The events behind number `after`, as many at a time as there are, each whole. Ends with the run."""
+    reader = object()
+    with follow_wire(handle, wire, reader, after) as wire:
+        async for shown in handle.follow_published():
+            if batch := wire.read(reader, shown):
+                yield batch
+                del batch  # nobody needs it while this waits for the next
+
+
 class EventStream(HttpResponse):
-    """A run as a stream of server-sent events. `on_disconnect` is called if the client leaves before the end;
-    `end` is sent last."""
+    """A stream of server-sent events: those that `write` writes, and `end`. `on_disconnect` is called if the client leaves before
+    that."""
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, source: AsyncIterator[list[bytes]], headers: dict[str, str], on_disconnect: Callable[[], None], end: bytes = DONE
+        self,
+        write: Callable[[BodyWriter], Awaitable[None]],
+        headers: dict[str, str],
+        on_disconnect: Callable[[], None],
+        end: bytes = DONE,
     ) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no", **headers}, media_type=self.media_type)
-        self._source = source
+        self._write = write
         self._on_disconnect, self._end = on_disconnect, end
 
     def init_headers(self, headers: dict[str, str] | None = None) -> None:  # type: ignore[override]
@@ -105,17 +111,97 @@ class EventStream(HttpResponse):
         """Writes what there is to tell. Returns what is to be sent last."""
         with _pings.setdefault(get_running_loop(), Pings()).send_to(writer):
             try:
-                async for batch in self._source:
-                    for piece in cut_pieces(batch):
-                        writer.write_chunk(piece)
-                        if writer.is_full:
-                            await writer.drain()
-                    del batch, piece  # as above
+                await self._write(writer)
             except MainspringError as error:
                 # The server stops, or another has taken the run over: the client may read on there, from its last event.
                 log.info("a stream was broken off: %s", error)
                 return b""
             return self._end
+
+
+class RunPusher:
+    """Writes the events of a run behind number `after` in the moment they may be seen. The task of the request is woken only when
+    there is much to write, when its client has not read what it was sent, and at the end."""
+
+    __slots__ = ("_after", "_handle", "_is_due", "_loop", "_rest", "_waiter", "_wire", "_writer")
+
+    def __init__(self, handle: Handle, wire: Wire, after: int = -1) -> None:
+        self._handle, self._wire, self._after = handle, wire, after
+        self._waiter: Future[None] | None = None
+        self._rest: list[bytes] = []
+        self._is_due = False
+
+    async def write(self, writer: BodyWriter) -> None:
+        self._writer, self._loop = writer, get_running_loop()
+        tell = self._push_soon if self._handle.journal.shows_each else self._push
+        with follow_wire(self._handle, self._wire, self, self._after) as self._wire:
+            self._handle.listen(tell)
+            try:
+                await self._write_all()
+            finally:
+                self._handle.unlisten(tell)
+
+    async def _write_all(self) -> None:
+        journal = self._handle.journal
+        while True:
+            if self._writer.is_full:
+                await self._writer.drain()
+            batch, self._rest = self._rest or self._read(), []
+            if batch:
+                await _write_batch(self._writer, batch)
+            elif not journal.is_closed:
+                self._waiter = self._loop.create_future()
+                await self._waiter
+            elif journal.failure is not None:
+                raise journal.failure
+            else:
+                return
+            del batch  # as above
+
+    def _read(self) -> list[bytes]:
+        shown = self._handle.journal.shown
+        return self._wire.read(self, shown) if shown else []
+
+    def _push(self) -> None:
+        waiter = self._waiter
+        if waiter is None or waiter.done():  # the task is at it
+            return
+        try:
+            batch = self._read()
+            if sum(map(len, batch)) > PIECE_BYTES:
+                self._rest = batch
+            elif batch:
+                self._writer.write_chunk(b"".join(batch))
+            if self._rest or self._writer.is_full or self._handle.journal.is_closed:
+                waiter.set_result(None)
+        except Exception as error:  # Whatever it is, only this stream fails by it, and in its own task.
+            waiter.set_exception(error)
+
+    def _push_soon(self) -> None:
+        """Events come one by one: those of one round of the event loop are written together."""
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._push_due)
+
+    def _push_due(self) -> None:
+        self._is_due = False
+        self._push()
+
+
+def write_batches(batches: AsyncIterator[list[bytes]]) -> Callable[[BodyWriter], Awaitable[None]]:
+    async def write(writer: BodyWriter) -> None:
+        async for batch in batches:
+            await _write_batch(writer, batch)
+            del batch  # as above
+
+    return write
+
+
+async def _write_batch(writer: BodyWriter, batch: list[bytes]) -> None:
+    for piece in cut_pieces(batch):
+        writer.write_chunk(piece)
+        if writer.is_full:
+            await writer.drain()
 
 
 def cut_pieces(batch: list[bytes]) -> Iterator[bytes]:

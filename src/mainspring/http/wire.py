@@ -170,19 +170,26 @@ class Wire:
         return not self.is_over and position >= self._dropped
 
     def enter(self, reader: object, position: int) -> None:
-        """Somebody reads from this event on, and from now on has read what is before it."""
+        """Somebody reads from this event on."""
         self._readers[reader] = position
-        least = min(self._readers.values())
-        if least - self._dropped >= MOST_READ:
-            del self.frames[: least - self._dropped]
-            self._dropped = least
+
+    def read(self, reader: object, shown: int) -> list[bytes]:
+        """What the reader has not read yet of the first `shown` records."""
+        start, stop, dropped = self._readers[reader], self.ends[shown - 1], self._dropped
+        if start >= stop:
+            return []
+        found = self.frames[start - dropped : stop - dropped]
+        self._readers[reader] = stop
+        if stop - dropped >= MOST_READ:
+            least = min(self._readers.values())
+            if least - dropped >= MOST_READ:
+                del self.frames[: least - dropped]
+                self._dropped = least
+        return found
 
     def leave(self, reader: object) -> None:
         del self._readers[reader]
         self.is_over = not self._readers
-
-    def read(self, start: int, stop: int) -> list[bytes]:
-        return self.frames[start - self._dropped : stop - self._dropped]
 
     def _release(self, run: Run) -> None:
         """Tells what was held back, once it is known of every call of the turn whether a person is asked about it: then the

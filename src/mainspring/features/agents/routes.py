@@ -22,7 +22,7 @@ from mainspring.http.bodies import Metadata, Name, parse_body, read_json_body
 from mainspring.http.endpoints import MODEL_ERRORS, Endpoint
 from mainspring.http.faults import Fault, json_response
 from mainspring.http.run_replies import raise_failure, wait_for_end
-from mainspring.http.streams import EventStream
+from mainspring.http.streams import EventStream, write_batches
 from mainspring.http.wire import hide_addresses
 
 _PATH = "/v1/agents/{name}"
@@ -155,7 +155,7 @@ class AgentRoutes:
         """Runs an agent with tools and streams its events; the last is always `completed`."""
         body = parse_body(await read_json_body(request), InvokeIterative)
         handle = await self._start(request, body, body.config, autonomy_level=body.autonomy_level)
-        return EventStream(_read_frames(handle), {}, handle.request_cancel, end=b"")
+        return EventStream(write_batches(_read_frames(handle)), {}, handle.request_cancel, end=b"")
 
     async def _start(
         self, request: Request, body: InvokeAgent, config: ToolLoopConfig | None, *, autonomy_level: int | None = None

@@ -19,7 +19,7 @@ from mainspring.http.endpoints import COUNT, Endpoint, KeyScope, Parameter
 from mainspring.http.faults import json_response
 from mainspring.http.idempotency import read_key
 from mainspring.http.queries import CURSOR, Page, make_page, read_cursor, read_number
-from mainspring.http.streams import EventStream
+from mainspring.http.streams import EventStream, write_batches
 
 _SCOPE: Final[KeyScope] = "workflows:run"
 _PATH: Final = "/v1/workflows/{name}"
@@ -123,7 +123,7 @@ class WorkflowRoutes:
         """Streams the events of a run, from the first."""
         after = read_number(request, "starting_after")
         handle = await self._find(request)
-        return EventStream(_read_frames(handle, -1 if after is None else after), {}, lambda: None)
+        return EventStream(write_batches(_read_frames(handle, -1 if after is None else after)), {}, lambda: None)
 
     async def _find(self, request: Request) -> WorkflowHandle:
         run_id = str(request.path_params["run_id"])
