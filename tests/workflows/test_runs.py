@@ -421,3 +421,25 @@ async def test_a_key_starts_one_run_however_often_it_is_sent(tmp_path: Path) -> 
         assert len((await engine.workflows.list(tenant="t")).runs) == 1
         others = [await start("keyed", key="k", tenant="u"), await start("keyed", key="l", tenant="t")]
         assert len({handles[0].id, *[handle.id for handle in others]}) == 3
+
+
+async def test_the_log_of_a_run_that_another_process_drives_is_not_read_to_leave_it_alone(tmp_path: Path) -> None:
+    with tallying() as tally:
+        held = Held(tally)
+        async with (
+            engine_for(tmp_path, SAFE, database=tmp_path / "db") as engine,
+            engine_for(tmp_path, SAFE, database=tmp_path / "db") as other,
+        ):
+            handle = await begun(engine, tally, held)
+            read: list[str] = []
+            get = other.store.get
+
+            async def note(kind: str, id: str, *, tenant: str = "", parent: str = "") -> Document | None:
+                read.append(id)
+                return await get(kind, id, tenant=tenant, parent=parent)
+
+            other.store.get = note  # type: ignore[method-assign]
+            assert await other.workflows.resume_all() == []
+            assert handle.id not in read
+            held.let_go()
+            assert (await handle.wait()).status == "success"

@@ -12,7 +12,7 @@ from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self, TypedDict, Unpack
 
-from anyio import CancelScope
+from anyio import CancelScope, create_task_group
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from mainspring.app.application import CallerBudgetStep, CallerLedger, ask_nobody
@@ -440,8 +440,10 @@ class Engine:
         return handles
 
     async def watch_over(self) -> None:
-        """Shows that this engine lives, and resumes runs of engines that do not, until it is cancelled."""
-        await self.core.watch_over(self.resume_all)
+        """Takes up runs and workflow runs that nobody drives, until it is cancelled."""
+        async with create_task_group() as tasks:
+            tasks.start_soon(self.core.watch_over)
+            tasks.start_soon(self.workflows.watch_over)
 
     async def drain(self) -> None:
         """Waits until no run and no workflow run is driven here."""

@@ -7,7 +7,7 @@ they are; what they recorded is stored, and the next engine on the same store ta
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from functools import partial
 from inspect import iscoroutinefunction
@@ -250,12 +250,12 @@ class Engine:
         for feeder in self._feeders:
             feeder.cancel()
 
-    async def watch_over(self, resume_all: Callable[[], Awaitable[object]] | None = None) -> None:
+    async def watch_over(self) -> None:
         """Takes up runs that nobody drives, until it is cancelled."""
         while True:
             try:
                 await self.store.leases.wait_for_claimable(LOOK_SECONDS)
-                await (resume_all or self.resume_all)()
+                await self.resume_all()
             except StoreError as error:
                 log.warning("the store could not be asked for unfinished runs: %s", error)
                 await sleep(POSTPONED_SECONDS)

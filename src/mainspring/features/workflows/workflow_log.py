@@ -2,12 +2,12 @@
 
 A run is a document that holds the order, with one document for each event below it, named by its number and written only if
 absent. So two processes can never both write the log of one run: the later one gets `Superseded`, and stops. A second document
-marks the run as unfinished, and is removed when the run ends.
+marks the run as unfinished, says who drives it, and is removed when the run ends.
 """
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import anyio
 import msgspec
@@ -15,12 +15,20 @@ from anyio.lowlevel import checkpoint
 
 from mainspring.core.errors import MainspringError, NotFound, StoreError, Superseded
 from mainspring.core.items import decode, encode
-from mainspring.features.workflows.workflow_run import WorkflowLogEvent, WorkflowOrder, WorkflowRecord, WorkflowRun, fold_workflow
+from mainspring.features.workflows.workflow_run import (
+    WorkflowLogEvent,
+    WorkflowOrder,
+    WorkflowRecord,
+    WorkflowRun,
+    WorkflowStarted,
+    fold_workflow,
+)
 from mainspring.ports import Document, Store
 
 RUN: Final = "workflow_run"
 EVENT: Final = "workflow_event"
 OPEN: Final = "workflow_open"
+_BEHIND_TENANT: Final = "\0"
 
 
 class WorkflowJournal:
@@ -37,13 +45,13 @@ class WorkflowJournal:
         self._grown = anyio.Event()
 
     @classmethod
-    async def begin(cls, store: Store, order: WorkflowOrder, first: WorkflowLogEvent) -> Self:
+    async def begin(cls, store: Store, order: WorkflowOrder, first: WorkflowStarted) -> Self:
         """Starts a run, which is durable when this returns. Raises `StoreError`."""
         journal = cls(store, WorkflowRun(order))
         record = WorkflowRecord(0, order.created_at, first)
         documents = (
             Document(RUN, order.id, encode(order), order.tenant),
-            Document(OPEN, _open(order.id), order.tenant.encode()),
+            _mark(order.id, order.tenant, first.driver),
             _document(order, record),
         )
         if not await store.put(documents, if_absent=True):
@@ -133,10 +141,30 @@ class WorkflowJournal:
         return found
 
 
-async def list_unfinished(store: Store) -> list[tuple[str, str]]:
-    """The ids of runs that have not ended, oldest first, each with its tenant."""
-    found = await store.documents(OPEN)
-    return [(document.id.removeprefix(_open("")), document.body.decode()) for document in found]
+class UnfinishedRun(NamedTuple):
+    """A run that has not ended. `driver` is empty where an older version has written it."""
+
+    id: str
+    tenant: str
+    driver: str
+
+
+async def list_unfinished(store: Store) -> list[UnfinishedRun]:
+    """The runs that have not ended, oldest first."""
+    found: list[UnfinishedRun] = []
+    for document in await store.documents(OPEN):
+        tenant, _, driver = document.body.decode().partition(_BEHIND_TENANT)
+        found.append(UnfinishedRun(document.id.removeprefix(_open("")), tenant, driver))
+    return found
+
+
+async def mark_driver(store: Store, order: WorkflowOrder, driver: str) -> None:
+    """Says who drives an unfinished run from now on."""
+    await store.put([_mark(order.id, order.tenant, driver)])
+
+
+def _mark(id: str, tenant: str, driver: str) -> Document:
+    return Document(OPEN, _open(id), f"{tenant}{_BEHIND_TENANT}{driver}".encode())
 
 
 async def forget_open(store: Store, id: str) -> None:

@@ -29,7 +29,7 @@ from mainspring.features.workflows.step_actions import StepActions
 from mainspring.features.workflows.step_driver import WorkflowDriver, end_open_steps
 from mainspring.features.workflows.workflow_definition import complete_inputs
 from mainspring.features.workflows.workflow_folder import WorkflowFolders
-from mainspring.features.workflows.workflow_log import EVENT, RUN, WorkflowJournal, forget_open, list_unfinished
+from mainspring.features.workflows.workflow_log import EVENT, RUN, WorkflowJournal, forget_open, list_unfinished, mark_driver
 from mainspring.features.workflows.workflow_run import (
     Status,
     WorkflowCancelled,
@@ -47,6 +47,8 @@ from mainspring.ports import Document
 log = getLogger(__name__)
 
 LOOK_SECONDS: Final = 0.5
+# How often runs are looked for that nobody drives.
+TAKE_UP_SECONDS: Final = 1.0
 BATCH: Final = 100
 
 
@@ -280,13 +282,18 @@ class Workflows:
             self._group()
             await self._presence.show()
             await handle._journal.record(WorkflowResumed(self._presence.id))
+            await mark_driver(self._store, handle.run.order, self._presence.id)
             handle._journal.is_closed = False
             return self._drive(handle._journal)
 
     async def resume_all(self) -> Sequence[WorkflowHandle]:
         """Resumes every unfinished run that no process drives; logs those that cannot be resumed."""
         handles = []
-        for run_id, tenant in await list_unfinished(self._store):
+        unfinished = await list_unfinished(self._store)
+        living = {driver for driver in {run.driver for run in unfinished} if await self._presence.is_driven(driver)}
+        for run_id, tenant, driver in unfinished:
+            if driver in living:
+                continue
             try:
                 handle = self._live.get(run_id) or await self.resume(run_id, tenant=tenant)
                 if handle.run.has_ended:
@@ -298,6 +305,15 @@ class Workflows:
             except MainspringError as error:
                 log.warning("workflow run %s was not resumed: %s", run_id, error)
         return handles
+
+    async def watch_over(self) -> None:
+        """Takes up runs that nobody drives, until it is cancelled."""
+        while True:
+            await sleep(TAKE_UP_SECONDS)
+            try:
+                await self.resume_all()
+            except StoreError as error:
+                log.warning("the store could not be asked for unfinished workflow runs: %s", error)
 
     async def wait_until_idle(self) -> None:
         """Waits until no run is in progress here; runs that only wait for a person do not count."""
