@@ -201,6 +201,7 @@ class Engine:
         self._keeper: asyncio.Task[None] | None = None
         # Runs that this engine has stopped to drive before they ended, and those that it is to leave alone until some time.
         self._left: set[str] = set()
+        self._is_watching = False
         self._postponed: dict[str, float] = {}
 
     async def __aenter__(self) -> Self:
@@ -252,13 +253,17 @@ class Engine:
 
     async def watch_over(self) -> None:
         """Takes up runs that nobody drives, until it is cancelled."""
-        while True:
-            try:
-                await self.store.leases.wait_for_claimable(LOOK_SECONDS)
-                await self.resume_all()
-            except StoreError as error:
-                log.warning("the store could not be asked for unfinished runs: %s", error)
-                await sleep(POSTPONED_SECONDS)
+        self._is_watching = True
+        try:
+            while True:
+                try:
+                    await self.store.leases.wait_for_claimable(LOOK_SECONDS)
+                    await self.resume_all()
+                except StoreError as error:
+                    log.warning("the store could not be asked for unfinished runs: %s", error)
+                    await sleep(POSTPONED_SECONDS)
+        finally:
+            self._is_watching = False
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.interrupt()
@@ -584,7 +589,10 @@ class Engine:
         """A run to read to its end: live if it is driven here, and as the store gets it if another engine drives it, or will. If
         nobody does, as far as the store has it. Raises `NotFound`."""
         handle = await self.attach(run_id)
-        if handle.is_live or handle.run.has_ended or (self._drives and not await self._is_elsewhere(run_id)):
+        if handle.is_live or handle.run.has_ended:
+            return handle
+        # Where runs are watched over, one that nobody drives now is soon taken up.
+        if self._drives and not self._is_watching and not await self._is_elsewhere(run_id):
             return handle
         if run_id in self._followed:
             return self._followed[run_id]
