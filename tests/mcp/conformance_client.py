@@ -1,8 +1,6 @@
 """The client under test of the protocol's conformance suite: our connection, doing what each scenario asks for.
 
-    conformance_client.py CLIENT URL
-
-CLIENT is `ours`, or `sdk` for the one of the SDK.
+    conformance_client.py URL
 
 The suite names the scenario in the environment, and for some the calls to make. Otherwise every listed tool is called once, with
 arguments its schema allows; questions are answered with their defaults.
@@ -15,16 +13,14 @@ import sys
 
 from mainspring.core.errors import ToolUnavailable
 from mainspring.core.items import Json
-from mainspring.tools.mcp import mcp_session, session
 from mainspring.tools.mcp.connection import Connection
 from mainspring.tools.mcp.server_specs import ServerSpec
 
 EXAMPLES: dict[str, object] = {"string": "word", "integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}
 
 
-async def main(client: str, url: str) -> None:
-    opener = {"ours": session.open_session, "sdk": mcp_session.open_session}[client]
-    connection = Connection(ServerSpec("conformance", url=url, trusted=True), elicit=defaults, open_session=opener)
+async def main(url: str) -> None:
+    connection = Connection(ServerSpec("conformance", url=url, trusted=True), elicit=defaults)
     try:
         for name, arguments in await wanted(connection):
             try:
@@ -57,4 +53,4 @@ def example(schema: Json) -> Json:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    asyncio.run(main(sys.argv[1]))

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from mainspring.tools.mcp import mcp_session, session
 from mainspring.tools.mcp.connection import Connection
-from mainspring.tools.mcp.exchange import SessionOpener
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.sandbox.local import NOBODY
 
@@ -19,11 +17,6 @@ ZOO = Path(__file__).parent / "zoo.py"
 
 
 Connect = Callable[..., Connection]
-
-# Runs a test with our client, and again with that of the SDK.
-both_clients = pytest.mark.parametrize(
-    "opener", [session.open_session, mcp_session.open_session], ids=["ours", "sdk"], indirect=True
-)
 
 
 class Zoo(Struct, frozen=True):
@@ -62,17 +55,11 @@ def zoo(tmp_path: Path) -> Zoo:
 
 
 @pytest.fixture
-def opener(request: pytest.FixtureRequest) -> SessionOpener | None:
-    found: SessionOpener | None = getattr(request, "param", None)
-    return found
-
-
-@pytest.fixture
-async def connect(opener: SessionOpener | None) -> AsyncIterator[Connect]:
+async def connect() -> AsyncIterator[Connect]:
     opened: list[Connection] = []
 
     def connected(spec: ServerSpec, **options: Any) -> Connection:
-        opened.append(Connection(spec, open_session=opener, **options))
+        opened.append(Connection(spec, **options))
         return opened[-1]
 
     yield connected

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 from tests.clients import node
 from tests.kit.waiting import until
-from tests.mcp.conftest import Connect, both_clients, give
+from tests.mcp.conftest import Connect, give
 
 from mainspring.core.errors import ToolUnavailable
 from mainspring.core.items import InputImage, InputText, Json
@@ -112,7 +112,6 @@ async def test_the_everything_server_is_understood(connect: Connect, wrap: Wrap)
     assert {name for name in environment if not name.startswith("LC_")} <= usual
 
 
-@both_clients
 @pytest.mark.slow
 @pytest.mark.usefixtures("node_servers")
 @pytest.mark.parametrize(("mode", "path", "transport"), [("streamableHttp", "/mcp", "http"), ("sse", "/sse", "sse")])
@@ -126,7 +125,6 @@ async def test_the_everything_server_is_understood_by_http(mode: str, path: str,
         await connection.close()
 
 
-@both_clients
 @pytest.mark.slow
 async def test_a_server_of_the_stateless_protocol_tells_of_new_tools(connect: Connect) -> None:
     with modern() as url:
@@ -139,7 +137,6 @@ async def test_a_server_of_the_stateless_protocol_tells_of_new_tools(connect: Co
         await connection.close()
 
 
-@both_clients
 @pytest.mark.slow
 async def test_a_question_is_declined_and_an_endless_one_cut_off(connect: Connect) -> None:
     async def answered(question: Json) -> Json:
@@ -157,7 +154,6 @@ async def test_a_question_is_declined_and_an_endless_one_cut_off(connect: Connec
         await talkative.close()
 
 
-@both_clients
 @pytest.mark.slow
 async def test_a_stateless_server_that_was_restarted_goes_on_answering(connect: Connect) -> None:
     with modern() as url:
@@ -168,7 +164,6 @@ async def test_a_stateless_server_that_was_restarted_goes_on_answering(connect: 
         await connection.close()
 
 
-@both_clients
 @pytest.mark.slow
 async def test_a_server_that_is_gone_is_told_in_words(connect: Connect) -> None:
     with modern() as url:

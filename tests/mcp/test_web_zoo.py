@@ -5,7 +5,7 @@ import asyncio
 import anyio
 import pytest
 from tests.kit.waiting import PATIENCE, until
-from tests.mcp.conftest import Connect, both_clients
+from tests.mcp.conftest import Connect
 from tests.mcp.web import HUGE, Web, served
 
 from mainspring.core.errors import InvalidRequest, ToolUnavailable
@@ -13,7 +13,7 @@ from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.mcp.server_specs import ServerSpec, parse_server_spec
 
 # Each starts a server of its own, and there are many.
-pytestmark = [pytest.mark.slow, both_clients]
+pytestmark = pytest.mark.slow
 
 
 def spec(web: Web) -> ServerSpec:
@@ -74,9 +74,7 @@ async def test_a_page_instead_of_an_answer_fails_that_call_alone(connect: Connec
         await connection.close()
 
 
-@pytest.mark.parametrize(
-    ("animal", "told"), [("huge", "larger than 16 MiB"), ("huge event", "16777216 byte limit|larger than 16 MiB")]
-)
+@pytest.mark.parametrize(("animal", "told"), [("huge", "larger than 16 MiB"), ("huge event", "larger than 16 MiB")])
 async def test_an_answer_of_100_mb_is_not_read_to_its_end(animal: str, told: str, connect: Connect) -> None:
     async with served(animal) as web:
         connection = connect(spec(web))
@@ -132,7 +130,7 @@ async def test_a_redirect_to_another_host_is_not_followed(connect: Connect) -> N
 async def test_a_server_that_is_not_there_is_told_by_its_label_and_not_by_its_address(connect: Connect) -> None:
     async with served("good") as web:
         gone = spec(web)
-    with pytest.raises(ToolUnavailable, match=r"MCP server `web` cannot be used: (ConnectError|it cannot be reached)") as raised:
+    with pytest.raises(ToolUnavailable, match="MCP server `web` cannot be used: it cannot be reached") as raised:
         await connect(gone).list_tools()
     assert web.url not in raised.value.message
 

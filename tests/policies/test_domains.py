@@ -21,7 +21,7 @@ from mainspring.ports import CallContext, ToolCall, ToolResult
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring.tools.addresses import AddressGuard
-from mainspring.tools.builtin.web_fetch import make_guarded_http
+from mainspring.tools.guarded_http import make_guarded_http
 
 REDIRECTS = 5
 

@@ -65,7 +65,8 @@ class HttpRequestTool:
         from yarl import URL
 
         from mainspring.net.client import encode_headers, make_endpoint
-        from mainspring.tools.builtin.web_fetch import FetchedPage, decode_page, find_charset, make_guarded_http
+        from mainspring.tools.builtin.web_fetch import FetchedPage, decode_page, find_charset
+        from mainspring.tools.guarded_http import make_guarded_http
 
         if self._flaw is not None and (why := await self._flaw(url)) is not None:
             raise InvalidRequest(f"`{url:.200}` is not allowed: {why}")

@@ -14,11 +14,12 @@ from yarl import URL
 
 from mainspring.core.errors import CallerError, InvalidRequest
 from mainspring.core.items import Effect, Json, Purpose
-from mainspring.net.client import HttpClient, encode_headers, make_endpoint
+from mainspring.net.client import encode_headers, make_endpoint
 from mainspring.net.connection import Answer, HttpError, MalformedAnswer
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.subprocess_work import run_in_subprocess
 from mainspring.tools.contract import ToolContext, ToolResult
+from mainspring.tools.guarded_http import make_guarded_http
 from mainspring.tools.scope import find_domain
 
 MOST_BYTES = 2_000_000
@@ -110,11 +111,6 @@ class WebFetch:
                     return await _read_page(asked, response)
                 asked = check_url(location, context, base=asked)
         raise InvalidRequest(f"`{url}` redirects more than {MOST_REDIRECTS} times; try another source")
-
-
-def make_guarded_http(guard: AddressGuard, seconds: float) -> HttpClient:
-    """A client that connects, without a proxy, only to what the guard permits; else it raises `InvalidRequest`."""
-    return HttpClient(seconds=seconds, resolve=guard.resolve, proxy="")
 
 
 def find_charset(response: Answer) -> str:

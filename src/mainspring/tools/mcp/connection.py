@@ -1,7 +1,7 @@
 """A connection to one MCP server, for callers of any task.
 
-A session of the SDK must be left in the task that entered it, and fails as a whole when one request cannot reach the server. So
-each session has a task of its own, which enters it, waits, and leaves it; callers only await its answers. A session starts with
+A session must be left in the task that entered it, and fails as a whole when one request cannot reach the server. So each session
+has a task of its own, which enters it, waits, and leaves it; callers only await its answers. A session starts with
 the first request, and again with the first request after it was lost. A server that ends before it has answered anything is
 restarted with exponential backoff, 0.5 to 30 s.
 
@@ -23,10 +23,8 @@ from mainspring.core.text import shorten_line
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.mcp.exchange import (
     Elicit,
-    McpSession,
     Progress,
     SessionLost,
-    SessionOpener,
     ToolAnswer,
     ToolListing,
     list_errors,
@@ -34,6 +32,7 @@ from mainspring.tools.mcp.exchange import (
 from mainspring.tools.mcp.server_specs import CALL_SECONDS, ServerSpec
 
 if TYPE_CHECKING:
+    from mainspring.tools.mcp.session import Session
     from mainspring.tools.sandbox.grants import Wrap
 
 log = getLogger(__name__)
@@ -59,14 +58,12 @@ class Connection:
         wrap: "Wrap | None" = None,
         elicit: Elicit | None = None,
         connect_seconds: float = CONNECT_SECONDS,
-        open_session: SessionOpener | None = None,
     ) -> None:
         guard = guard or AddressGuard()
         self.spec = spec
         self._guard = guard.allow(spec.host) if spec.trusted else guard
         self._wrap = wrap
         self._elicit = elicit
-        self._open_session = open_session
         self._connect_seconds = connect_seconds
         self._life: _Life | None = None
         self._owners: set[asyncio.Task[None]] = set()
@@ -169,7 +166,7 @@ class Connection:
             self._listing = listing
         return listing
 
-    async def _ask(self, question: Callable[[McpSession], Awaitable[T]], seconds: float, *, is_repeatable: bool) -> T:
+    async def _ask(self, question: "Callable[[Session], Awaitable[T]]", seconds: float, *, is_repeatable: bool) -> T:
         self._in_use += 1
         try:
             try:
@@ -190,7 +187,7 @@ class Connection:
             self._in_use -= 1
             self._last_use = asyncio.get_running_loop().time()
 
-    async def _ask_once(self, question: Callable[[McpSession], Awaitable[T]], seconds: float) -> T:
+    async def _ask_once(self, question: "Callable[[Session], Awaitable[T]]", seconds: float) -> T:
         life = await self._get_life()
         assert life.session is not None
         try:
@@ -233,7 +230,9 @@ class Connection:
     async def _own(self, life: "_Life") -> None:
         """Enters a session, waits until it is to stop, and leaves it."""
         try:
-            open_session = self._open_session or _import_opener()
+            # Who has no MCP servers needs no HTTP client for them.
+            from mainspring.tools.mcp.session import open_session
+
             with anyio.move_on_after(self._connect_seconds) as scope:
                 async with open_session(self.spec, self._guard, self._wrap, self._elicit, self.forget_tools) as session:
                     scope.deadline = math.inf
@@ -243,7 +242,7 @@ class Connection:
                     scope.deadline = anyio.current_time() + CLOSE_SECONDS
             if life.session is None:
                 life.reason = f"it did not get ready within {self._connect_seconds:g} s"
-        # The server, the SDK or the network may raise anything; it ends this session only.
+        # The server or the network may raise anything; it ends this session only.
         except Exception as error:
             log.debug("the session with MCP server %s ended", self.spec.label, exc_info=True)
             life.end(error)
@@ -289,7 +288,7 @@ class _Life:
         self.opened = asyncio.Event()
         self.stop = asyncio.Event()
         self.ended = asyncio.Event()
-        self.session: McpSession | None = None
+        self.session: Session | None = None
         self.has_answered = False
         self.is_lost = False
         self.fault: MainspringError | None = None
@@ -300,13 +299,6 @@ class _Life:
         self.fault = next((leaf for leaf in found if isinstance(leaf, MainspringError)), None)
         said = [str(leaf) if isinstance(leaf, SessionLost) else f"{type(leaf).__name__}: {leaf}" for leaf in found]
         self.reason = shorten_line(", ".join(dict.fromkeys(said)))
-
-
-def _import_opener() -> SessionOpener:
-    # Who has no MCP servers needs no HTTP client for them.
-    from mainspring.tools.mcp.session import open_session
-
-    return open_session
 
 
 def _consume_error(task: asyncio.Task[ToolListing]) -> None:

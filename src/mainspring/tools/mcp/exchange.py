@@ -1,8 +1,6 @@
 """The data exchanged with an MCP server: the tools it lists, its answers, and the loss of a session."""
 
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -51,20 +49,6 @@ class ToolAnswer(Struct, frozen=True):
     content: tuple[Json, ...] = ()
     structured: object = None
     is_error: bool = False
-
-
-class McpSession(Protocol):
-    """An open session. Its methods raise `SessionLost` if it ends meanwhile, `ToolUnavailable` for what the server refuses."""
-
-    async def list_tools(self) -> ToolListing:
-        """All tools, page by page. Those that are no tools by the protocol's rules are rejected, not the list."""
-
-    async def call(self, name: str, arguments: Json, told: Progress) -> ToolAnswer:
-        """The answer of a tool; `told` hears of its progress."""
-
-
-# A session, from its handshake to its end; must be left in the task that entered it.
-SessionOpener = Callable[..., AbstractAsyncContextManager[McpSession]]
 
 
 class SessionLost(Exception):

@@ -1,31 +1,31 @@
 """Carries messages to an MCP server by streamable HTTP: each is a POST, answered by one JSON object or a stream of events.
 
-Connections lead only where the guard permits, no answer is unpacked, and no redirect leaves the server. A request is never sent
-twice: one that breaks off loses the session, and whether it may be repeated is for the caller to say. Under the protocols with
-sessions, a stream that breaks off is resumed where the server has numbered its events, and a second stream, by GET, brings what
-the server says of its own accord. Under the stateless protocol closing the connection cancels the request.
+A request is never sent twice: one that breaks off loses the session, and whether it may be repeated is for the caller to say.
+Under the protocols with sessions, a stream that breaks off is resumed where the server has numbered its events, and a second
+stream, by GET, brings what the server says of its own accord. Under the stateless protocol closing the connection cancels the
+request.
 """
 
 import asyncio
 import re
-from base64 import b64encode
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
-from yarl import URL
-
 from mainspring.core.backoff import backoff
-from mainspring.core.errors import MainspringError, ToolUnavailable
-from mainspring.net.client import HttpClient, encode_headers, make_endpoint
-from mainspring.net.connection import Answer, Disconnected, HttpError, Unreachable
+from mainspring.core.errors import MainspringError
+from mainspring.core.items import Json
+from mainspring.net.client import HttpClient, encode_headers
+from mainspring.net.connection import Answer, Disconnected, HttpError
 from mainspring.tools.addresses import AddressGuard
+from mainspring.tools.guarded_http import make_guarded_http
 from mainspring.tools.mcp.exchange import MOST_BYTES, SessionLost
+from mainspring.tools.mcp.http_sender import SILENCE_SECONDS, HttpSender, read_body, read_content_type
 from mainspring.tools.mcp.json_rpc import (
     EventReader,
-    Message,
+    Hear,
     Reply,
     RequestRefused,
-    encode_notification,
+    encode_cancel,
     encode_request,
     parse_message,
     read_reply,
@@ -33,18 +33,13 @@ from mainspring.tools.mcp.json_rpc import (
 )
 from mainspring.tools.mcp.server_specs import ServerSpec
 
-# How long an answer may take is for the caller of each tool to say; a stream of notifications may be silent for long.
-SILENCE_SECONDS = 86_400.0
 # How long a connection may take to end its answer once we know it.
 LINGER_SECONDS = 1.0
 RESUME_SECONDS = 1.0
 SHORTEST_PAUSE = 0.05
 LONGEST_PAUSE = 30.0
 MOST_FAILURES = 3
-MOST_REDIRECTS = 5
 MOST_STREAM_BYTES = 4 * MOST_BYTES
-
-Hear = Callable[[Message], Awaitable[None]]
 
 _SESSION_ID = re.compile(r"[!-~]{1,4096}")
 
@@ -52,7 +47,7 @@ _SESSION_ID = re.compile(r"[!-~]{1,4096}")
 @asynccontextmanager
 async def open_http_link(spec: ServerSpec, guard: AddressGuard, hear: Hear) -> "AsyncGenerator[HttpLink, None]":
     """A link that ends the server's session, if there is one, when it is left."""
-    async with HttpClient(seconds=SILENCE_SECONDS, resolve=guard.resolve, proxy="") as client:
+    async with make_guarded_http(guard, SILENCE_SECONDS) as client:
         link = HttpLink(spec, client, hear)
         yield link
         await link.end_session()
@@ -61,16 +56,10 @@ async def open_http_link(spec: ServerSpec, guard: AddressGuard, hear: Hear) -> "
 class HttpLink:
     """Asks and tells; `hear` is given all that is no answer to a request. Raises `SessionLost` and `RequestRefused`."""
 
-    closes_to_cancel = True
+    is_http = True
 
     def __init__(self, spec: ServerSpec, client: HttpClient, hear: Hear) -> None:
-        self._client, self._hear = client, hear
-        self._url = URL(spec.url)
-        try:
-            self._endpoint = make_endpoint(self._url)
-            self._head = encode_headers(_list_headers(spec, self._url))
-        except ValueError as error:
-            raise ToolUnavailable(f"MCP server `{spec.label}` cannot be asked: {error}") from None
+        self._sender, self._hear = HttpSender(spec, client), hear
         self._session = self._version = b""
         self._is_resumable = True
 
@@ -79,7 +68,7 @@ class HttpLink:
         self._version = b"" if version is None else encode_headers([("MCP-Protocol-Version", version)])
         self._is_resumable = not is_stateless
 
-    async def ask(self, number: int, method: str, params: dict[str, object], headers: bytes = b"") -> Reply:
+    async def ask(self, number: int, method: str, params: Json, headers: bytes = b"") -> Reply:
         """The answer to a request. If that is cancelled, its connection is closed."""
         answer = await self._send("POST", encode_request(number, method, params), headers)
         try:
@@ -87,7 +76,7 @@ class HttpLink:
             if method == "initialize":
                 self._begin_session(answer)
             if kind == "application/json":
-                body = await _read_body(answer)
+                body = await read_body(answer)
                 return read_reply(parse_message(body), number, len(body))
             if kind == "text/event-stream":
                 return await self._read_stream(answer, number)
@@ -104,20 +93,19 @@ class HttpLink:
         (await self._send("POST", message)).close()
 
     async def cancel(self, number: int) -> None:
-        await self.tell(encode_notification("notifications/cancelled", {"requestId": number, "reason": "the caller has left"}))
+        await self.tell(encode_cancel(number))
 
     async def listen(self) -> None:
         """Hears what the server says of its own accord, for as long as it offers a stream for that."""
         reader, failures = EventReader(), 0
         while self._session and failures < MOST_FAILURES:
-            before = reader.last_id
-            try:
+            before = reader.count
+            with suppress(SessionLost, RequestRefused, HttpError, MainspringError):
                 answer = await self._resume(reader)
                 if answer is None:
                     return
-                failures = 0 if await self._hear_events(answer, reader) or reader.last_id != before else failures + 1
-            except (SessionLost, RequestRefused, HttpError, MainspringError):
-                failures += 1
+                await self._hear_events(answer, reader)
+            failures = 0 if reader.count > before else failures + 1
             await asyncio.sleep(_get_pause(reader, failures))
 
     async def end_session(self) -> None:
@@ -126,39 +114,11 @@ class HttpLink:
                 (await self._send("DELETE")).close()
 
     async def _send(self, method: str, body: bytes | None = None, headers: bytes = b"") -> Answer:
-        for _ in range(MOST_REDIRECTS + 1):
-            head = b"".join((self._head, self._session, self._version, headers))
-            try:
-                answer = await self._client.request(method, self._endpoint, head, body, is_repeatable=False)
-            except Unreachable as error:
-                raise SessionLost(f"it cannot be reached: {error}") from error
-            except HttpError as error:
-                raise SessionLost(f"it gave no answer: {error}") from error
-            if not 300 <= answer.status < 400:
-                return answer
-            answer.close()
-            self._follow_redirect(answer)
-        raise refuse(f"It redirects more than {MOST_REDIRECTS} times")
-
-    def _follow_redirect(self, answer: Answer) -> None:
-        """Only a redirect that keeps the method is followed, and only on the same server."""
-        told = answer.headers.get("Location", "")
-        try:
-            to = self._url.join(URL(told))
-            endpoint = make_endpoint(to)
-        except ValueError:
-            raise refuse(f"Redirect to {told[:200]!r} not followed", answer.status) from None
-        is_upgrade = (self._url.scheme, to.scheme) == ("http", "https") and self._url.is_default_port() and to.is_default_port()
-        is_same = endpoint.origin == self._endpoint.origin or (is_upgrade and to.raw_host == self._url.raw_host)
-        if answer.status not in (307, 308) or not is_same or to.raw_user not in (None, self._url.raw_user):
-            raise refuse(f"Redirect to {str(to.with_query(None))[:200]} not followed", answer.status)
-        self._url, self._endpoint = to, endpoint
+        return await self._sender.send(method, body, b"".join((self._session, self._version, headers)))
 
     async def _check(self, answer: Answer) -> str:
         """The content type of an answer to a request."""
-        if answer.headers.get("Content-Encoding", "identity").strip().lower() not in ("", "identity"):
-            raise refuse("the answer is compressed, though that was not asked for")
-        kind = answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        kind = read_content_type(answer)
         if answer.status < 300:
             if answer.status == 202:
                 raise refuse("A request was answered with 202 Accepted")
@@ -168,7 +128,7 @@ class HttpLink:
         refusal = refuse(f"HTTP {answer.status}", answer.status)
         if kind == "application/json":
             with suppress(RequestRefused):
-                found = parse_message(await _read_body(answer)).error
+                found = parse_message(await read_body(answer)).error
                 refusal = refusal if found is None else RequestRefused(found, answer.status)
         raise refusal
 
@@ -202,7 +162,7 @@ class HttpLink:
         last = encode_headers([("Last-Event-ID", reader.last_id)]) if reader.last_id else b""
         reader.forget_rest()
         answer = await self._send("GET", headers=last)
-        if answer.status == 200 and answer.headers.get("Content-Type", "").lower().startswith("text/event-stream"):
+        if answer.status == 200 and read_content_type(answer) == "text/event-stream":
             return answer
         answer.close()
         if answer.status == 404 and self._session:
@@ -233,34 +193,6 @@ class HttpLink:
         return None
 
 
-def _list_headers(spec: ServerSpec, url: URL) -> list[tuple[str, str]]:
-    headers = {"User-Agent": "Mainspring", **spec.headers}
-    names = {name.lower() for name in spec.headers}
-    if "user-agent" in names:
-        del headers["User-Agent"]
-    if url.user is not None and "authorization" not in names:
-        account = f"{url.user}:{url.password or ''}"
-        headers["Authorization"] = f"Basic {b64encode(account.encode()).decode()}"
-    return [
-        ("Accept", "application/json, text/event-stream"),
-        ("Content-Type", "application/json"),
-        # What is compressed has no size that could be limited while it is read.
-        ("Accept-Encoding", "identity"),
-        *headers.items(),
-    ]
-
-
 def _get_pause(reader: EventReader, failures: int) -> float:
     asked = RESUME_SECONDS if reader.retry_seconds is None else reader.retry_seconds
     return max(asked, SHORTEST_PAUSE if not failures else backoff(failures, base=RESUME_SECONDS, cap=LONGEST_PAUSE))
-
-
-async def _read_body(answer: Answer) -> bytes:
-    pieces: list[bytes] = []
-    size = 0
-    while data := await answer.read():
-        pieces.append(data)
-        size += len(data)
-        if size > MOST_BYTES:
-            raise refuse(f"The answer is larger than {MOST_BYTES >> 20} MiB; ask for less")
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)

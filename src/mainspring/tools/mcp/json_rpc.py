@@ -1,6 +1,6 @@
 """The messages of JSON-RPC 2.0, and the event streams that carry them over HTTP: bytes in, messages out, no I/O."""
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Literal
 
 import msgspec
@@ -53,13 +53,17 @@ class RequestRefused(Exception):
         self.fault, self.status = fault, status
 
 
+# Is given all that a server sends and that is no answer.
+Hear = Callable[[Message], Awaitable[None]]
+
+
 class BadAnswer(Exception):
     """A request was carried out, and its result is none that it may have."""
 
 
 def refuse(message: str, status: int = 0) -> RequestRefused:
     """The error for an answer that is none."""
-    return RequestRefused(Fault(INVALID_REQUEST, message), status)
+    return RequestRefused(Fault(0, message), status)
 
 
 def encode_request(number: int, method: str, params: Json) -> bytes:
@@ -68,6 +72,11 @@ def encode_request(number: int, method: str, params: Json) -> bytes:
 
 def encode_notification(method: str, params: Json | None = None) -> bytes:
     return msgspec.json.encode({"jsonrpc": "2.0", "method": method, **({} if params is None else {"params": params})})
+
+
+def encode_cancel(number: int) -> bytes:
+    """Says that nobody waits for the answer to this request any more."""
+    return encode_notification("notifications/cancelled", {"requestId": number, "reason": "the caller has left"})
 
 
 def encode_answer(number: int | str, answer: Json | Fault) -> bytes:
@@ -96,13 +105,15 @@ def read_reply(message: Message, number: int, size: int) -> Reply:
 
 
 class EventReader:
-    """Splits an event stream into (name, data). `last_id` and `retry_seconds` are what the server has said last of either.
+    """Splits an event stream into (name, data). `last_id` and `retry_seconds` are what the server has said last of either,
+    `count` how much it has said at all.
 
     Raises `RequestRefused` for an event of more than `limit` bytes.
     """
 
     def __init__(self, limit: int = MOST_BYTES) -> None:
         self.last_id = ""
+        self.count = 0
         self.retry_seconds: float | None = None
         self._limit = limit
         self._rest = bytearray()
@@ -141,6 +152,7 @@ class EventReader:
     def _read_field(self, line: bytes) -> None:
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
+        self.count += field != b""
         match field.removeprefix(b"\xef\xbb\xbf"):
             case b"data":
                 self._data.append(value)

@@ -8,13 +8,12 @@ elicitation if there is somebody to ask; all others are refused.
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from importlib.metadata import version
 from itertools import count
-from typing import Protocol, TypeGuard
+from typing import Protocol
 
 import anyio
-from anyio import to_thread
 from anyio.abc import TaskGroup
 from msgspec.structs import replace
 
@@ -28,35 +27,34 @@ from mainspring.tools.mcp.exchange import (
     LIST_TTL,
     MOST_BYTES,
     Elicit,
-    McpSession,
     Progress,
     SessionLost,
-    SessionOpener,
     ToolAnswer,
     ToolListing,
 )
 from mainspring.tools.mcp.http_link import open_http_link
 from mainspring.tools.mcp.json_rpc import (
     HEADER_MISMATCH,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
     UNSUPPORTED_VERSION,
     BadAnswer,
     Fault,
-    Message,
+    Hear,
     Reply,
     RequestRefused,
-    encode_answer,
     encode_notification,
     refuse,
 )
 from mainspring.tools.mcp.listed_tools import KnownTool, ToolReader, encode_value
+from mainspring.tools.mcp.questions import Questions, is_number
 from mainspring.tools.mcp.server_specs import ServerSpec
+from mainspring.tools.mcp.sse_link import open_sse_link
+from mainspring.tools.mcp.stdio_process import open_process_link
 from mainspring.tools.sandbox.grants import Wrap
 
 STATELESS = "2026-07-28"
 WITH_SESSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 DISCOVER_SECONDS = 10.0
+CANCEL_SECONDS = 5.0
 MOST_PAGES = 100
 MOST_ROUNDS = 10
 LONGEST_TTL = 86_400.0
@@ -71,8 +69,8 @@ _CALL = encode_headers([("Mcp-Method", "tools/call")])
 class Link(Protocol):
     """Carries messages to a server and back. Raises `SessionLost` and `RequestRefused`."""
 
-    closes_to_cancel: bool
-    """Whether a request of the stateless protocol is cancelled by leaving it."""
+    is_http: bool
+    """Whether each request has a connection of its own, which has headers, and which closing cancels."""
 
     def adopt(self, version: str | None, *, is_stateless: bool) -> None:
         """Speaks this version of the protocol from now on."""
@@ -93,31 +91,28 @@ class Link(Protocol):
 @asynccontextmanager
 async def open_session(
     spec: ServerSpec, guard: AddressGuard, wrap: Wrap | None, elicit: Elicit | None, changed: Callable[[], None]
-) -> AsyncGenerator[McpSession, None]:
+) -> "AsyncGenerator[Session, None]":
     """A session, from its handshake to its end; must be left in the task that entered it. `changed` hears of a new tool list.
 
     A server that does not take the first POST may be one of the older HTTP+SSE transport, so that is tried next, as the
     specification has it. If it is none, the first refusal stands.
     """
     is_open = False
-    if spec.transport == "http":
-        try:
-            async with _open_session(spec, guard, elicit, changed) as session:
-                is_open = True
-                yield session
-            return
-        except HandshakeRefused as error:
-            if is_open or not _may_be_older(error.http_status):
-                raise
-            refusal = error
-    open_by_sdk = await to_thread.run_sync(_import_sdk)
     try:
-        older = spec if spec.transport != "http" else replace(spec, transport="sse")
-        async with open_by_sdk(older, guard, wrap, elicit, changed) as found:
+        async with _open_session(spec, guard, wrap, elicit, changed) as session:
             is_open = True
-            yield found
+            yield session
+        return
+    except HandshakeRefused as error:
+        if is_open or spec.transport != "http" or not _may_be_older(error.http_status):
+            raise
+        refusal = error
+    try:
+        async with _open_session(replace(spec, transport="sse"), guard, wrap, elicit, changed) as session:
+            is_open = True
+            yield session
     except Exception:
-        if is_open or spec.transport != "http":
+        if is_open:
             raise
         raise refusal from None
 
@@ -129,23 +124,29 @@ def _may_be_older(status: int) -> bool:
 
 @asynccontextmanager
 async def _open_session(
-    spec: ServerSpec, guard: AddressGuard, elicit: Elicit | None, changed: Callable[[], None]
+    spec: ServerSpec, guard: AddressGuard, wrap: Wrap | None, elicit: Elicit | None, changed: Callable[[], None]
 ) -> "AsyncGenerator[Session, None]":
-    questions, tasks = _Questions(elicit, changed), anyio.create_task_group()
-    async with open_http_link(spec, guard, questions.hear) as link:
-        session = Session(spec.label, link, questions, tasks)
-        await session.shake_hands()
-        async with tasks:
-            tasks.start_soon(session.follow)
-            yield session
-            tasks.cancel_scope.cancel()
+    questions, tasks = Questions(elicit, changed), anyio.create_task_group()
+    try:
+        async with _open_link(spec, guard, wrap, questions.hear) as link:
+            session = Session(spec.label, link, questions, tasks)
+            await session.shake_hands()
+            async with tasks:
+                tasks.start_soon(session.follow)
+                yield session
+                tasks.cancel_scope.cancel()
+    except RequestRefused as error:
+        raise ToolUnavailable(f"MCP server `{spec.label}` refused the connection: {error}") from error
 
 
-def _import_sdk() -> SessionOpener:
-    # The SDK takes a second and 65 MB to import, so it is imported on first use, in a thread.
-    from mainspring.tools.mcp.mcp_session import open_session
-
-    return open_session
+def _open_link(spec: ServerSpec, guard: AddressGuard, wrap: Wrap | None, hear: Hear) -> "AbstractAsyncContextManager[Link]":
+    match spec.transport:
+        case "stdio":
+            return open_process_link(spec, wrap, hear)
+        case "sse":
+            return open_sse_link(spec, guard, hear)
+        case "http":
+            return open_http_link(spec, guard, hear)
 
 
 class HandshakeRefused(ToolUnavailable):
@@ -157,9 +158,9 @@ class HandshakeRefused(ToolUnavailable):
 
 
 class Session:
-    """An open session: see `McpSession`."""
+    """An open session. Its methods raise `SessionLost` if it ends meanwhile, `ToolUnavailable` for what the server refuses."""
 
-    def __init__(self, label: str, link: Link, questions: "_Questions", tasks: TaskGroup) -> None:
+    def __init__(self, label: str, link: Link, questions: "Questions", tasks: TaskGroup) -> None:
         self._label, self._link, self._questions, self._tasks = label, link, questions, tasks
         self._numbers = count(1)
         self._is_stateless = self._tells_of_changes = False
@@ -196,6 +197,7 @@ class Session:
             await asyncio.sleep(backoff(failures, base=FIRST_PAUSE, cap=LONGEST_PAUSE))
 
     async def list_tools(self) -> ToolListing:
+        """All tools, page by page. Those that are no tools by the protocol's rules are rejected, not the list."""
         reader = ToolReader(mirrors=self._is_stateless)
         cursor, size, ttl = None, 0, LONGEST_TTL
         with self._translate_errors("a list of its tools"):
@@ -213,6 +215,7 @@ class Session:
         return ToolListing(tuple(reader.tools), tuple(reader.rejected), seconds)
 
     async def call(self, name: str, arguments: Json, told: Progress) -> ToolAnswer:
+        """The answer of a tool; `told` hears of its progress."""
         if self._known is None:
             await self._learn_tools()
         with self._translate_errors(f"the call of `{name}`"):
@@ -235,7 +238,7 @@ class Session:
     async def _call(self, name: str, arguments: Json, told: Progress) -> Json:
         """The result of a call, once the server has been told all that it asks for."""
         asked: Json = {"name": name, "arguments": arguments}
-        headers = self._build_headers(name, arguments) if self._is_stateless else b""
+        headers = self._build_headers(name, arguments) if self._is_stateless and self._link.is_http else b""
         more: Json = {}
         for place in range(MOST_ROUNDS + 1):
             result = (await self._ask("tools/call", {**asked, **more}, headers, told)).result
@@ -265,14 +268,15 @@ class Session:
         try:
             return await self._link.ask(number, method, {**params, "_meta": meta} if meta else params, headers)
         except asyncio.CancelledError:
-            if not (self._is_stateless and self._link.closes_to_cancel) and not self._tasks.cancel_scope.cancel_called:
+            if not (self._is_stateless and self._link.is_http) and not self._tasks.cancel_scope.cancel_called:
                 self._tasks.start_soon(self._cancel, number)
             raise
         finally:
             self._questions.told.pop(number, None)
 
     async def _cancel(self, number: int) -> None:
-        with suppress(SessionLost, RequestRefused):  # whoever asks next will notice
+        # Whoever asks next will notice if that fails.
+        with suppress(SessionLost, RequestRefused), anyio.move_on_after(CANCEL_SECONDS):
             await self._link.cancel(number)
 
     async def _discover(self, client: Json) -> bool:
@@ -315,7 +319,7 @@ class Session:
             raise refuse(f"Unsupported protocol version from the server: {shorten_line(str(spoken), 40)}")
         self._link.adopt(str(spoken), is_stateless=False)
         self._note_capabilities(result)
-        self._questions.answer_by(self._link)
+        self._questions.answer_by(self._link.tell)
         await self._link.tell(encode_notification("notifications/initialized"))
 
     def _note_capabilities(self, result: Json) -> None:
@@ -347,68 +351,8 @@ class Session:
     def _describe(self, what: str, error: RequestRefused) -> str:
         said = shorten_line(error.fault.message)
         status = f"HTTP {error.status}: " if error.status and said != f"HTTP {error.status}" else ""
-        return f"MCP server `{self._label}` refused {what}: {status}{said} ({error.fault.code})"
-
-
-class _Questions:
-    """What a server says while it is not answering: progress, changes, and questions, which are answered."""
-
-    def __init__(self, elicit: Elicit | None, changed: Callable[[], None]) -> None:
-        self.changed = changed
-        self.told: dict[int, Progress] = {}
-        self.capabilities: Json = {} if elicit is None else {"elicitation": {"form": {}, "url": {}}}
-        self._elicit = elicit
-        self._link: Link | None = None
-
-    def answer_by(self, link: Link) -> None:
-        """Answers questions from now on: the protocol has some."""
-        self._link = link
-
-    async def hear(self, message: Message) -> None:
-        match message:
-            case Message(method="notifications/tools/list_changed"):
-                self.changed()
-            case Message(method="notifications/progress", params=dict(params)):
-                self._note_progress(params)
-            case Message(method=str(method), id=int() | str() as number) if self._link is not None:
-                await self._link.tell(encode_answer(number, await self._answer(method, message.params or {})))
-            case _:
-                pass
-
-    async def answer_all(self, asked: Json) -> Json:
-        """The answers to questions that a result consists of. Raises `RequestRefused` if one has none."""
-        answers: Json = {}
-        for key, question in asked.items():
-            match question:
-                case {"method": str(method), **rest}:
-                    params = rest.get("params")
-                    answer = await self._answer(method, params if isinstance(params, dict) else {})
-                case _:
-                    answer = Fault(INVALID_REQUEST, "It asks for input in no form that is known")
-            if isinstance(answer, Fault):
-                raise RequestRefused(answer)
-            answers[key] = answer
-        return answers
-
-    async def _answer(self, method: str, params: Json) -> Json | Fault:
-        match method:
-            case "ping":
-                return {}
-            case "elicitation/create" if self._elicit is not None:
-                content = await self._elicit(params)
-                return {"action": "decline"} if content is None else {"action": "accept", "content": content}
-            case "elicitation/create":
-                return Fault(INVALID_REQUEST, "Elicitation not supported")
-            case _:
-                return Fault(METHOD_NOT_FOUND, f"Method not found: {method[:100]}")
-
-    def _note_progress(self, params: Json) -> None:
-        token, done, total, text = [params.get(name) for name in ("progressToken", "progress", "total", "message")]
-        told = self.told.get(token) if isinstance(token, int) else None
-        if told is None or not _is_number(done):
-            return
-        shown = f"{done:g} of {total:g}" if _is_number(total) else f"{done:g}"
-        told(shorten_line(text) or shown if isinstance(text, str) else shown)
+        code = f" ({error.fault.code})" if error.fault.code else ""
+        return f"MCP server `{self._label}` refused {what}: {status}{said}{code}"
 
 
 def _list_versions(fault: Fault) -> set[str]:
@@ -420,9 +364,4 @@ def _list_versions(fault: Fault) -> set[str]:
 def _read_seconds(result: Json) -> float:
     """How long a list is fresh, by its `ttlMs`."""
     ttl = result.get("ttlMs")
-    return max(0.0, min(LONGEST_TTL, ttl / 1000)) if _is_number(ttl) else 0.0
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    """Whether it is a number that can be reckoned with."""
-    return isinstance(value, (int, float)) and abs(value) < 1e300
+    return max(0.0, min(LONGEST_TTL, ttl / 1000)) if is_number(ttl) else 0.0

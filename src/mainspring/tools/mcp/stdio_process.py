@@ -16,20 +16,18 @@ from subprocess import PIPE
 
 import anyio
 from anyio.abc import Process
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
+from anyio.streams.memory import MemoryObjectReceiveStream
 
 from mainspring.core.errors import SandboxError, ToolUnavailable
 from mainspring.core.text import shorten_line
 from mainspring.tools.mcp.exchange import MOST_BYTES, SessionLost
+from mainspring.tools.mcp.json_rpc import Hear, RequestRefused
 from mainspring.tools.mcp.server_specs import ServerSpec
+from mainspring.tools.mcp.shared_link import SharedLink
 from mainspring.tools.sandbox.grants import Program, Wrap
 from mainspring.tools.sandbox.wrap import HAS_LAUNCHER, StartedProgram, build_bare_command, start_program
 
 log = getLogger(__name__)
-
-Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
 INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 GRACE_SECONDS = 1.0
@@ -40,26 +38,31 @@ _GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
 
 @asynccontextmanager
-async def run_server_process(spec: ServerSpec, wrap: Wrap | None) -> AsyncGenerator[Streams, None]:
+async def open_process_link(spec: ServerSpec, wrap: Wrap | None, hear: Hear) -> AsyncGenerator[SharedLink, None]:
     """Starts the server and ends it. Raises `SessionLost` if it ends by itself, `ToolUnavailable` if it cannot start."""
     async with AsyncExitStack() as stack:
         process = await _start(spec, wrap, stack)
-        async with _serve(spec, process) as streams:
-            yield streams
+        # Without a buffer: who writes to a server that does not read must wait.
+        outgoing, to_write = anyio.create_memory_object_stream[bytes](0)
+        server = _Server(spec.label, process)
 
+        async def send(message: bytes) -> None:
+            try:
+                await outgoing.send(message)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                raise SessionLost("it does not listen any more") from None
 
-@asynccontextmanager
-async def _serve(spec: ServerSpec, process: Process) -> AsyncGenerator[Streams, None]:
-    to_session, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](0)
-    server = _Server(spec.label, process)
-    with to_session, incoming, outgoing, from_session:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server.read, to_session)
-            tasks.start_soon(server.write, from_session)
-            tasks.start_soon(server.listen)
-            yield incoming, outgoing
-            tasks.cancel_scope.cancel()
+        with outgoing, to_write:
+            async with anyio.create_task_group() as tasks:
+                link = SharedLink(send, hear, tasks)
+                try:
+                    tasks.start_soon(server.read, link)
+                    tasks.start_soon(server.write, to_write)
+                    tasks.start_soon(server.listen)
+                    yield link
+                    tasks.cancel_scope.cancel()
+                finally:
+                    link.fail("the session was closed")
 
 
 def build_environment(own: Mapping[str, str]) -> dict[str, str]:
@@ -76,7 +79,7 @@ class _Server:
         self._stderr_closed = anyio.Event()
         self._is_chatty = False
 
-    async def read(self, session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+    async def read(self, link: SharedLink) -> None:
         rest = bytearray()
         assert self._process.stdout is not None
         with suppress(*_GONE):
@@ -85,22 +88,23 @@ class _Server:
                 if b"\n" in chunk:
                     *lines, last = rest.split(b"\n")
                     rest = bytearray(last)
-                    for message in [found for line in lines if (found := self._parse_message(line)) is not None]:
-                        await session.send(SessionMessage(message))
+                    for line in lines:
+                        await self._take(bytes(line), link)
                 if len(rest) > MOST_BYTES:
                     size = f"{MOST_BYTES >> 20} MiB"
                     raise ToolUnavailable(
                         f"MCP server `{self._label}` said more than {size} at once, and was stopped; ask it for less"
                     )
-        raise SessionLost(await self._describe_end())
+        reason = await self._describe_end()
+        link.fail(reason)
+        raise SessionLost(reason)
 
-    async def write(self, session: MemoryObjectReceiveStream[SessionMessage]) -> None:
+    async def write(self, messages: MemoryObjectReceiveStream[bytes]) -> None:
         assert self._process.stdin is not None
         # A server that does not listen any more is about to end; `read` tells of it.
         with suppress(*_GONE):
-            async for item in session:
-                line = item.message.model_dump_json(by_alias=True, exclude_unset=True)
-                await self._process.stdin.send(line.encode() + b"\n")
+            async for message in messages:
+                await self._process.stdin.send(message + b"\n")
 
     async def listen(self) -> None:
         assert self._process.stderr is not None
@@ -109,19 +113,18 @@ class _Server:
                 self._last_words = (self._last_words + chunk)[-LAST_WORDS:]
         self._stderr_closed.set()
 
-    def _parse_message(self, line: bytearray) -> JSONRPCMessage | None:
-        """None for what is no message: many a server prints its greetings where its messages belong."""
+    async def _take(self, line: bytes, link: SharedLink) -> None:
+        """Leaves out what is no message: many a server prints its greetings where its messages belong."""
         if not line.strip():
-            return None
+            return
         try:
-            return jsonrpc_message_adapter.validate_json(line, by_name=False)
-        except ValueError:
+            await link.receive(line)
+        except RequestRefused:
             if not self._is_chatty:
                 self._is_chatty = True
                 log.warning(
                     "MCP server %s writes lines that are no messages, such as %s", self._label, shorten_line(repr(line), 100)
                 )
-            return None
 
     async def _describe_end(self) -> str:
         with anyio.move_on_after(GRACE_SECONDS):
