@@ -155,6 +155,21 @@ async def test_a_frozen_server_that_wakes_up_changes_nothing(tmp_path: Path, fil
             assert (await content(second, container.id))["result.txt"] == b"computed and continued and continued"
 
 
+async def test_the_processes_of_one_server_share_containers_without_being_told_where(tmp_path: Path) -> None:
+    options = ("--builtin", "code_interpreter", "--workers", "2")
+    files = {"MAINSPRING_FILES": str(tmp_path / "files")} if database_in(tmp_path).startswith("postgres") else {}
+    with serving(tmp_path, TURNS, *options, env=files) as served:
+        # A connection each, so that it is chance which process has it.
+        async with clients(*[served] * 8) as many:
+            container = await many[0].containers.create(name="shared")
+            for client in many:
+                assert (await client.containers.retrieve(container.id)).name == "shared"
+            await asked(many[1], "compute", container.id)
+            for client in many[2:]:
+                assert (await asked(client, "continue", container.id)).output_text == "Done: continue."
+            assert (await content(many[0], container.id))["result.txt"] == b"computed" + b" and continued" * 6
+
+
 def refused(folder: Path, env: dict[str, str]) -> str:
     """What a server says that does not start."""
     (folder / "script.json").write_text('{"turns": [{"say": "Never."}]}')

@@ -67,7 +67,7 @@ def compose_engine(
     policies = build_policies(settings.governance, guard, None if store is None else StoreLimits(store))
     if not is_trial:
         check_working_dir(settings)
-    builtins = _open_builtins(settings, guard, policies, wraps=any(server.is_held for server in servers))
+    builtins = _open_builtins(settings, database, guard, policies, wraps=any(server.is_held for server in servers))
     registry = Registry(tuple(functions), context=builtins.context)
     if settings.discover:
         registry.discover()
@@ -111,7 +111,9 @@ def check_working_dir(settings: Settings) -> None:
         raise InvalidRequest(f"{told}MAINSPRING_WORKING_DIR; it is {settings.working_dir or 'not set'}", param="working_dir")
 
 
-def _open_builtins(settings: Settings, guard: AddressGuard, policies: PolicySlots, *, wraps: bool) -> BuiltinTools:
+def _open_builtins(
+    settings: Settings, database: Location | None, guard: AddressGuard, policies: PolicySlots, *, wraps: bool
+) -> BuiltinTools:
     paths = next((policy for policy in policies.get("paths", ()) if isinstance(policy, PathPolicy)), None)
     domains = next((policy for policy in policies.get("domains", ()) if isinstance(policy, DomainPolicy)), None)
     return BuiltinTools(
@@ -119,12 +121,19 @@ def _open_builtins(settings: Settings, guard: AddressGuard, policies: PolicySlot
         sandbox=settings.sandbox,
         kubernetes=settings.kubernetes,
         working_dir=None if settings.working_dir is None else Path(settings.working_dir),
-        files=None if settings.files is None else choose_files(settings.files),
+        files=None if (files := _find_files(settings, database)) is None else choose_files(files),
         guard=guard,
         wraps=wraps,
         path_flaw=None if paths is None else paths.flaw,
         url_flaw=None if domains is None else domains.flaw,
     )
+
+
+def _find_files(settings: Settings, database: Location | None) -> str | None:
+    """Where files are kept. Several processes on the database of one machine share a folder beside it, unless told otherwise."""
+    if settings.files is None and settings.workers != 1 and database is not None and database.file is not None:
+        return f"{database.file}.files"
+    return settings.files
 
 
 def _exporter(settings: Settings, provider: str) -> Exporter | None:
