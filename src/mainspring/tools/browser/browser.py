@@ -2,7 +2,8 @@
 
 Theory of operation. A session belongs to a tenant and a conversation, and uses one of the browser's listening sockets as its
 proxy. Their number is limited in total and per tenant; see `choose_evicted`. A session that is idle for too long, or whose page
-hangs, is closed. When Chromium exits, all sessions are gone, and the next call starts another one.
+hangs, is closed. When Chromium exits, all sessions are gone, and the next call starts another one. On a store that others share,
+a session goes on in their browsers; see `shared_sessions`.
 """
 
 import asyncio
@@ -16,14 +17,16 @@ from typing import Self
 
 import anyio
 
-from mainspring.core.errors import ToolUnavailable
+from mainspring.core.errors import StoreError, ToolUnavailable
 from mainspring.core.items import Json
 from mainspring.core.sandbox import SandboxHealth
+from mainspring.ports import Drivers, Store
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.browser.browser_session import BrowserSession
 from mainspring.tools.browser.chromium import Chromium, find_chromium, run_chromium
 from mainspring.tools.browser.devtools import CommandFailed
 from mainspring.tools.browser.proxy import Flaw, Proxy
+from mainspring.tools.browser.shared_sessions import SharedSessions
 from mainspring.tools.builtin.containers import Key, choose_evicted
 from mainspring.tools.contract import ToolContext
 from mainspring.tools.sandbox.grants import Wrap
@@ -57,6 +60,11 @@ class Browser:
         self._stack = AsyncExitStack()
         self._chromium: Chromium | None = None
         self._free: list[Proxy] = []
+        self._shared: SharedSessions | None = None
+
+    def keep_in(self, store: Store, drivers: Drivers) -> None:
+        """Has other processes on this store go on with the sessions."""
+        self._shared = SharedSessions(store, drivers, IDLE_SECONDS)
 
     async def __aenter__(self) -> Self:
         self._sweeper = asyncio.create_task(self._sweep())
@@ -80,6 +88,26 @@ class Browser:
         Raises `ToolUnavailable` or `SandboxError` if there is no browser, `SandboxFull` if there is no room.
         """
         key = (context.tenant, context.scope or context.run_id)
+        if self._shared is None:
+            async with self._use(key, context, makes) as session:
+                yield session
+            return
+        async with self._shared.hold(key, makes=makes) as held:
+            if not held.is_home:
+                await self.close(key)
+            is_new = key not in self._sessions
+            async with self._use(key, context, makes or bool(held.state.address)) as session:
+                if is_new:
+                    await session.restore("" if makes else held.state.address, held.state.cookies)
+                try:
+                    yield session
+                finally:
+                    # A page that hangs is where it was.
+                    with anyio.CancelScope(shield=True), suppress(CommandFailed, TimeoutError, ToolUnavailable):
+                        held.keep(*await session.describe())
+
+    @asynccontextmanager
+    async def _use(self, key: Key, context: ToolContext, makes: bool) -> AsyncIterator[BrowserSession]:
         async with self._changing:
             session = await self._find_session(key, makes)
             session.users += 1
@@ -99,19 +127,29 @@ class Browser:
             if self._sessions.get(key) is session:
                 self._sessions.move_to_end(key)
 
+    async def forget(self, key: Key) -> None:
+        """Ends a session, wherever it is."""
+        await self.close(key)
+        if self._shared is not None:
+            await self._shared.remove(key)
+
     async def close(self, key: Key, session: BrowserSession | None = None) -> None:
-        """Ends a session, if it is there, and is this one."""
+        """Ends a session, if it is here, and is this one."""
         with anyio.CancelScope(shield=True):
             async with self._changing:
                 if key in self._sessions and session in (None, self._sessions[key]):
                     await self._drop(key)
 
     async def expire(self) -> None:
-        """Closes idle sessions; also called periodically."""
+        """Closes idle sessions, and those that go on elsewhere; also called periodically."""
+        if self._shared is not None:
+            await self._shared.sweep()
         async with self._changing:
             oldest = self._clock() - IDLE_SECONDS
-            for key in [key for key, session in self._sessions.items() if not session.users and session.last_use <= oldest]:
-                await self._drop(key)
+            for key, session in list(self._sessions.items()):
+                is_gone = session.last_use <= oldest or (self._shared is not None and not await self._shared.is_here(key))
+                if is_gone and not session.users:
+                    await self._drop(key)
             if not self._sessions:
                 await self._stop()
 
@@ -194,5 +232,5 @@ class Browser:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(IDLE_SECONDS / 4)
-            with suppress(ToolUnavailable):
+            with suppress(ToolUnavailable, StoreError):
                 await self.expire()

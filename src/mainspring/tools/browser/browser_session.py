@@ -5,7 +5,7 @@ refused, and the model is told about them.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -29,6 +29,7 @@ QUALITIES = (70, 40, 15)
 MOST_IMAGE = 1_000_000
 
 _STARTS = frozenset({"Page.frameStartedLoading", "Page.frameStartedNavigating", "Page.frameRequestedNavigation"})
+_COOKIE = frozenset({"name", "value", "domain", "path", "expires", "httpOnly", "secure", "sameSite"})
 _WHY = {
     "gone": "there is no element {0} on this page, or not any more; look again with `text`",
     "disabled": "element {0} is disabled; something else must be filled in first",
@@ -155,6 +156,27 @@ class BrowserSession:
             self._protocol.listeners.pop(tab.session, None)
         if self.context and self._protocol.is_open:
             await self._protocol.send("Target.disposeBrowserContext", browserContextId=self.context)
+
+    async def restore(self, address: str, cookies: Sequence[Json]) -> None:
+        """Goes on where a session in another browser was. An empty address opens nothing."""
+        if cookies:
+            await self._protocol.send("Storage.setCookies", browserContextId=self.context, cookies=cookies)
+        if address:
+            await self.open(address)
+            self._note("The page was opened anew in another browser: what was typed into it is gone")
+
+    async def describe(self) -> tuple[str, tuple[Json, ...]]:
+        """The address of the page, empty if there is none, and the cookies of the session."""
+        found = await self._protocol.send("Storage.getCookies", browserContextId=self.context)
+        cookies = [{name: value for name, value in cookie.items() if name in _COOKIE} for cookie in found["cookies"]]
+        for cookie in cookies:
+            if cookie.get("expires", -1) < 0:  # It ends with the session.
+                cookie.pop("expires", None)
+        if not self._tabs:
+            return "", tuple(cookies)
+        frame = (await self.tab.send("Page.getFrameTree"))["frameTree"]["frame"]
+        address = str(frame["url"])
+        return address if address.startswith(("http://", "https://")) else "", tuple(cookies)
 
     def attach(self, session: str, target: str) -> None:
         """Adds a page that was opened by us or by another page."""

@@ -73,7 +73,7 @@ class BrowserTool:
         try:
             asked = msgspec.convert(params, BrowserArguments, strict=False)
             if asked.operation == "close":
-                await self._browser.close((context.tenant, context.scope or context.run_id))
+                await self._browser.forget((context.tenant, context.scope or context.run_id))
                 return ToolResult.ok("The pages of this conversation are closed.")
             if asked.operation != "open":
                 return await self._perform(asked, context)

@@ -110,6 +110,8 @@ class BuiltinTools:
         """Has what several processes share kept in this store, from `async with` on."""
         if self._shared is not None:
             self._shared.keep_in(store, drivers)
+        if self._browser is not None and store.is_durable:
+            self._browser.keep_in(store, drivers)
 
     def _make_browser_tool(self) -> Tool:
         from mainspring.tools.browser.browser import Browser

@@ -10,8 +10,8 @@ An index without tenant names all documents, for whoever sweeps.
 """
 
 import asyncio
-from collections.abc import Sequence
-from time import monotonic
+from collections.abc import AsyncGenerator, Callable, Sequence
+from time import monotonic, time
 from typing import Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
@@ -120,6 +120,36 @@ class LeasedDocuments(Generic[Facts, State]):
             turn.release()
             raise
 
+    async def is_sweeper(self, seconds: float) -> bool:
+        """Whether it is for this process to sweep now: one does in each so many seconds."""
+        kind, turn = f"{self._kind}_sweep", str(int(time() / seconds))
+        if not await self._store.put([Document(kind, turn, b"{}")], if_absent=True):
+            return False
+        for document in await self._store.documents(kind):
+            if document.id != turn:
+                await self._store.remove(kind, document.id)
+        return True
+
+    async def claim_idle(
+        self, is_idle: Callable[[Facts, State], bool]
+    ) -> AsyncGenerator[tuple[Key, "Claim[Facts, State]"], None]:
+        """Those of all tenants that lie idle, each in our hands, to be removed."""
+        for key in await self.list_all_keys():
+            try:
+                found = await self.read(key)
+                if not is_idle(found.facts, found.state):
+                    continue
+                claim = await self.claim(key, 0)
+            except NotFound:
+                await self.remove(key)
+                continue
+            except SandboxBusy:
+                continue
+            if is_idle(claim.facts, claim.state):
+                yield key, claim
+            else:
+                await claim.end(claim.state)
+
     async def _take(self, key: Key, seconds: float) -> LeasedDocument[Facts, State]:
         await self._drivers.show()
         deadline, pause = monotonic() + seconds, FIRST_PAUSE
@@ -195,6 +225,14 @@ class Claim(Generic[Facts, State]):
         """Gives it back with this state. Raises `Superseded`, `StoreError`: then it is still to be dropped, or released again."""
         await self._documents.write(self._key, self.number, "", state)
         self.drop()
+
+    async def end(self, state: State) -> None:
+        """Gives it back whatever happens, and be it without this state. Raises as `release` does."""
+        try:
+            with anyio.CancelScope(shield=True):
+                await self.release(state)
+        finally:
+            self.drop()
 
     def drop(self) -> None:
         """Lets others here have it, without a word to the store; as often as wanted."""

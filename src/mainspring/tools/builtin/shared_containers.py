@@ -38,7 +38,7 @@ from mainspring.core.ids import random_id
 from mainspring.core.sandbox import DEFAULT_SPEC, SandboxSpec, WorkspaceFile, WorkspaceListing
 from mainspring.ports import Document, Drivers, FileStorage, Sandbox, Store
 from mainspring.tools.builtin.containers import IDLE_SECONDS, MOST, MOST_EACH, Container, ContainerInfo, Containers, Key, Place
-from mainspring.tools.builtin.leased_documents import Claim, LeasedDocument, LeasedDocuments
+from mainspring.tools.builtin.leased_documents import Claim, LeasedDocuments
 from mainspring.tools.builtin.saved_files import FileList, SavedFile, SavedFiles, Transfers, add_file, list_dropped
 from mainspring.tools.safe_read import clean_path
 from mainspring.tools.sandbox.workspace_files import PLACE
@@ -232,8 +232,9 @@ class SharedContainers(Containers):
         """Closes sandboxes that nobody needs here, and, once for the deployment, removes idle containers and orphaned files."""
         try:
             await self._close_sandboxes()
-            if await self._is_sweeper():
-                await self._remove_idle()
+            if await self.records.is_sweeper(self._idle_seconds / 4):
+                async for key, claim in self.records.claim_idle(_is_idle):
+                    await self._remove(key, claim)
                 await self._remove_orphans()
         except OurError as error:
             log.warning("idle containers are not removed now: %s", error)
@@ -303,7 +304,7 @@ class SharedContainers(Containers):
             container = await self._enter(key, place, claim)
         except BaseException:
             self._forget_claim(place)
-            await _release(claim, claim.state)
+            await claim.end(claim.state)
             raise
         place.claim = claim
         container.given = {path for path, file in place.files.items() if file.is_given}
@@ -395,7 +396,7 @@ class SharedContainers(Containers):
             await claim.save(state)
             await saved.remove(dropped)
         finally:
-            await _release(claim, state)
+            await claim.end(state)
 
     def _forget_claim(self, place: SharedPlace) -> None:
         self._forget_unsaved(place)
@@ -432,33 +433,6 @@ class SharedContainers(Containers):
             if not place.users and (not is_current or place.last_use <= now - self._idle_seconds):
                 await self._places.pop(key).close()
 
-    async def _is_sweeper(self) -> bool:
-        """Whether it is for this process to sweep now: one does in each quarter of the idle time."""
-        assert self._store is not None
-        kind, turn = "container_sweep", int(time() / (self._idle_seconds / 4))
-        if not await self._store.put([Document(kind, str(turn), b"{}")], if_absent=True):
-            return False
-        for document in await self._store.documents(kind):
-            if document.id != str(turn):
-                await self._store.remove(kind, document.id)
-        return True
-
-    async def _remove_idle(self) -> None:
-        for key in await self.records.list_all_keys():
-            try:
-                if not _is_idle(await self.records.read(key)):
-                    continue
-                claim = await self.records.claim(key, 0)
-            except NotFound:
-                await self.records.remove(key)
-                continue
-            except SandboxBusy:
-                continue
-            if _is_idle(claim):
-                await self._remove(key, claim)
-            else:
-                await _release(claim, claim.state)
-
     async def _remove_orphans(self) -> None:
         """Removes the files of containers that are gone. A container is there before its files are."""
         folders = await self._transfers.storage.list_folders(self._folder)
@@ -466,14 +440,6 @@ class SharedContainers(Containers):
         for folder in folders:
             if folder not in known:
                 await SavedFiles(self._transfers, f"{self._folder}/{folder}").remove_all()
-
-
-async def _release(claim: Containment, state: ContainerState) -> None:
-    try:
-        with anyio.CancelScope(shield=True):
-            await claim.release(state)
-    finally:
-        claim.drop()
 
 
 def _name_folder(key: Key) -> str:
@@ -491,8 +457,8 @@ def _mark(file: SavedFile, container: Container) -> SavedFile:
     return replace(file, is_given=path in container.given, is_unseen=path in container.unseen)
 
 
-def _is_idle(found: LeasedDocument[ContainerFacts, ContainerState] | Containment) -> bool:
-    return found.state.used_at + found.facts.idle_seconds <= time()
+def _is_idle(facts: ContainerFacts, state: ContainerState) -> bool:
+    return state.used_at + facts.idle_seconds <= time()
 
 
 def _tell_lost(key: Key) -> str:
