@@ -84,7 +84,11 @@ def chat(
     make_folder(home)
     engine = build_engine(
         EngineOptions(
-            model=model or settings.model, base_url=base_url, api_key=api_key, database=parse_location(home / "chat.db")
+            kind="bare",
+            model=model or settings.model,
+            base_url=base_url,
+            api_key=api_key,
+            database=parse_location(home / "chat.db"),
         )
     )
 

@@ -132,7 +132,7 @@ def validate(
     The exit code is 1 if one is not, or if decisions drift from the baseline.
     """
     cases = load_fixtures(fixtures)
-    engine = build_engine(EngineOptions(model=model, base_url=base_url, api_key=api_key))
+    engine = build_engine(EngineOptions(kind="bare", model=model, base_url=base_url, api_key=api_key))
 
     async def live() -> int:
         with TemporaryDirectory(prefix="mainspring-") as folder:

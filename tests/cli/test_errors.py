@@ -88,9 +88,9 @@ def test_two_tools_of_the_same_name(shell: Shell) -> None:
     )
 
 
-def test_a_previous_run_without_a_database(shell: Shell) -> None:
-    assert complaint(shell, "run", "Hi", "--model", shell.script(HELLO), "--previous", "resp_1") == snapshot(
-        "--previous names a run of a database; say which with --database FILE"
+def test_a_previous_run_without_its_database(shell: Shell) -> None:
+    assert complaint(shell, "run", "Hi", "--model", shell.script(HELLO), "--previous", "resp_1", "--no-store") == snapshot(
+        "--previous names a run of the database, and --no-store does without; leave one of them out"
     )
 
 
@@ -131,7 +131,7 @@ def test_a_database_of_a_newer_version(shell: Shell) -> None:
 @pytest.mark.parametrize("arguments", [("runs",), ("show", "resp_1"), ("resume", "resp_1"), ("resume", "--all")])
 def test_a_database_that_is_not_there_is_not_made_by_reading_it(shell: Shell, arguments: tuple[str, ...]) -> None:
     assert complaint(shell, *arguments, "--database", "none.db") == snapshot(
-        "there is no database `none.db`; check --database, or make one with `mainspring run --database`"
+        "there is no database `none.db`; check --database, or `database` in the settings"
     )
     assert not (shell.folder / "none.db").exists()
 

@@ -156,8 +156,8 @@ def test_a_run_that_reaches_a_limit_says_so_and_how_to_go_on(shell: Shell) -> No
     stored = shell.run(*arguments, "--database", "runs.db")
     assert stored.code == 1
     assert masked(stored.err) == why + 'go on from here: mainspring run "go on" --database runs.db --previous resp_ID\n'
-    in_memory = shell.run(*arguments)
-    assert in_memory.err == why + "run it again with --database FILE to be able to go on from where it stopped\n"
+    in_memory = shell.run(*arguments, "--no-store")
+    assert in_memory.err == why + "run it again without --no-store to be able to go on from where it stopped\n"
 
 
 def test_a_run_that_takes_too_long_says_so(shell: Shell) -> None:

@@ -64,15 +64,14 @@ def assemble(options: EngineOptions) -> Assembly:
 
 def build_engine(options: EngineOptions) -> Engine:
     """The engine that a command asked for. Raises `InvalidRequest`."""
-    if options.kind == "run":
+    if options.kind == "bare":
         named = {"tools", "builtins", "agents", "skills", "workflows", "mcp", "memory"}
-        given = {name: value for name, value in options.settings.items() if value is not None}
         defaults = {name: value for name, value in asdict(find_settings_type()()).items() if name in named}
-        return _build(replace(load({}, file=options.config), **{**defaults, **given}), options)
+        return _build(replace(load({}, file=options.config), **defaults), options)
     settings = load(options.settings, file=options.config)
     if options.kind == "server":
         return build_server_engine(settings, options.config).engine
-    with explain_refusals(settings, options.config):
+    with explain_refusals(settings, options.config, [name for name, value in options.settings.items() if value is not None]):
         if options.kind == "steps":
             return compose_engine(settings, Scripted(), STEP_MODEL, database=parse_location(settings.database))
         if options.kind == "trial":
@@ -168,7 +167,7 @@ def _choose_model(options: EngineOptions, settings: Settings) -> tuple[Provider,
     if settings.providers and not is_named and not (model or "").startswith(("scripted:", "local:")):
         answering = model_choice.choose_configured(replace(settings, model=model), progress=say)
         return answering.provider, answering.model
-    if options.kind == "agent" and not is_named:
+    if not is_named:
         base_url, api_key = settings.base_url, settings.backend_key
     if model:
         return model_choice.resolve_provider(model, base_url, api_key, progress=say), model

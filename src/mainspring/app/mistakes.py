@@ -4,7 +4,7 @@ Building an engine stops at the first mistake. Only then are all values tried ou
 nothing.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -26,13 +26,14 @@ from mainspring.tools.scope import normalize_domain
 
 
 @contextmanager
-def explain_refusals(settings: Settings, file: Path | None) -> Iterator[None]:
-    """Has a refusal of these settings tell everything that is wrong with them. `file` is where they are from."""
+def explain_refusals(settings: Settings, file: Path | None, given: Container[object] = ()) -> Iterator[None]:
+    """Has a refusal of these settings tell everything that is wrong with them. `file` is where they are from, but for those that
+    were `given` as options: what is wrong with one of these is told alone."""
     try:
         yield
     except InvalidRequest as error:
         found = dict([(error.message, (error.param,))] if error.param else []) | dict(find_mistakes(settings))
-        if error.message not in found:
+        if error.message not in found or found[error.message][0] in given:
             raise
         raise InvalidRequest(tell_mistakes(found.items(), settings, file), param=error.param) from error
 

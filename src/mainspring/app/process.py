@@ -32,11 +32,11 @@ An agent engine you host yourself: any model, your tools, every step recorded.
 
     mainspring run "Tidy up notes.txt" --tool mytools
 
-**Keep runs** in a file, look at them, and go on from one:
+Runs **are kept**. Look at them, and go on from one:
 
-    mainspring run "Plan a trip" --database runs.db
-    mainspring runs --database runs.db
-    mainspring run "Cheaper!" --database runs.db --previous resp_...
+    mainspring run "Plan a trip"
+    mainspring runs
+    mainspring run "Cheaper!" --previous last
 """
 EPILOG = """
 Exit codes: 0 the run is completed, or requires action; 1 it failed, is incomplete or cancelled, or something else went wrong;

@@ -28,12 +28,12 @@ S = TypeVar("S", bound=Struct)
 class EngineOptions(Struct, frozen=True, kw_only=True):
     """Options of a command that say how its engine is built. `settings` override those of the settings file.
 
-    `kind` is whose engine it is. A `server` takes everything from the settings. An `agent` asks the model of the options. A
-    `run` does, too, and has only the tools and folders that `settings` name here; those of the file only govern it. `steps`
-    are performed without a model. In a `trial`, calls are judged and nothing is performed or kept.
+    `kind` is whose engine it is. A `server` takes everything from the settings. An `agent` asks the model of the options, if they
+    name one. A `bare` engine does, too, and has none of the tools and folders of the settings; they only govern it. `steps` are
+    performed without a model. In a `trial`, calls are judged and nothing is performed or kept.
     """
 
-    kind: Literal["server", "agent", "run", "steps", "trial"] = "run"
+    kind: Literal["server", "agent", "bare", "steps", "trial"] = "agent"
     settings: Mapping[str, object] = {}
     config: Path | None = None
     database: "Location | None" = None

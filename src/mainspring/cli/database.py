@@ -1,34 +1,32 @@
 """Opening a database to look into it."""
 
-import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from msgspec import Struct
-
-from mainspring.cli.context import load_settings
+from mainspring.cli.options import name_database, read_database_setting
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.engine.engine import Engine
 from mainspring.engine.handle import Handle
+from mainspring.ports import Store
 from mainspring.providers.scripted import Scripted
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import Location, parse_location
 
-
-class DatabaseSettings(Struct, frozen=True):
-    database: str
+LAST = "last"
+# A person types the beginning of an id that they have just seen.
+NEWEST = 1000
 
 
 def check_database(database: Location) -> Location:
     """Raises `InvalidRequest` if there is no such file."""
     if database.file is not None and not database.file.exists():
-        raise InvalidRequest(f"there is no database `{database}`; check --database, or make one with `mainspring run --database`")
+        raise InvalidRequest(f"there is no database `{database}`; check --database, or `database` in the settings")
     return database
 
 
 def choose_database(database: Location | None) -> Location:
     """The database that an option names, else that of the settings."""
-    return database if database is not None else parse_location(load_settings(DatabaseSettings).database)
+    return database if database is not None else parse_location(read_database_setting())
 
 
 @asynccontextmanager
@@ -38,18 +36,24 @@ async def open_database(database: Location) -> AsyncIterator[Engine]:
         yield engine
 
 
-async def find_run(engine: Engine, run_id: str, database: Location) -> Handle:
+async def find_run(engine: Engine, given: str, database: Location) -> Handle:
     """The run as far as the database has it. Raises `NotFound` that says how to list the runs."""
     try:
-        return await engine.attach(run_id)
+        return await engine.attach(await find_run_id(engine.store, given))
     except NotFound as error:
         raise NotFound(f"{error.message}; {how_to_list(database)}") from error
 
 
+async def find_run_id(store: Store, given: str) -> str:
+    """The id that is meant by `last`, or by the beginning of one of the newest. Raises `InvalidRequest` if several begin so."""
+    if given == LAST:
+        newest = (await store.list(limit=1)).runs
+        return newest[0].id if newest else given
+    meant = [run.id for run in (await store.list(limit=NEWEST)).runs if run.id.startswith(given)]
+    if len(meant) > 1 and given not in meant:
+        raise InvalidRequest(f"`{given}` is the beginning of {len(meant)} runs: {', '.join(meant[:3])}; write more of it")
+    return meant[0] if len(meant) == 1 else given
+
+
 def how_to_list(database: Location) -> str:
-    return f"list the runs with: mainspring runs {database_option(database)}"
-
-
-def database_option(database: Location) -> str:
-    """`--database FILE`, quoted for a shell."""
-    return f"--database {shlex.quote(str(database))}"
+    return f"list the runs with: mainspring runs{name_database(database)}"

@@ -1,8 +1,8 @@
 """Why a run ended the way it did, in words, and what to do next."""
 
-import shlex
 from typing import assert_never
 
+from mainspring.cli.options import name_database
 from mainspring.core.events import ErrorInfo, Reason
 from mainspring.core.run import Run
 from mainspring.storage.location import Location
@@ -36,8 +36,8 @@ def _explain_reason(run: Run, reason: Reason, database: Location | None) -> tupl
         case Reason.CLIENT_ACTION:
             return f"the model waits for the output of {open_calls}, which only its caller can give", go_on_in_python
         case Reason.APPROVAL_NEEDED:
-            answer = f"answer it: mainspring approvals list --database {shlex.quote(str(database))}"
-            return f"a person must agree to {open_calls} first", go_on_in_python if database is None else answer
+            answer = go_on_in_python if database is None else f"answer it: mainspring approvals list{name_database(database)}"
+            return f"a person must agree to {open_calls} first", answer
         case Reason.MAX_TURNS:
             return f"the model has used all of its {limits.max_turns} turns", f"allow more with --max-turns, or {go_on}"
         case Reason.MAX_TOOL_CALLS:
@@ -90,5 +90,5 @@ def _first_line(error: ErrorInfo) -> str:
 
 def _advise_to_continue(run: Run, database: Location | None) -> str:
     if database is None:
-        return "run it again with --database FILE to be able to go on from where it stopped"
-    return f'go on from here: mainspring run "go on" --database {shlex.quote(str(database))} --previous {run.spec.id}'
+        return "run it again without --no-store to be able to go on from where it stopped"
+    return f'go on from here: mainspring run "go on"{name_database(database)} --previous {run.spec.id}'

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -15,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import fields
 from typer import Argument, BadParameter, Option
 
+from mainspring.cli.context import load_settings
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
 from mainspring.storage.location import Location, parse_location
@@ -31,24 +33,41 @@ def parse_duration(text: str) -> float:
     return float(int(found[1]) * _UNITS[found[2]])
 
 
+class DatabaseSettings(Struct, frozen=True):
+    database: str
+
+
+def read_database_setting() -> str:
+    return load_settings(DatabaseSettings).database
+
+
+def name_database(database: Location) -> str:
+    """` --database FILE`, quoted for a shell, for a command that is to be given; nothing if the settings name this one."""
+    is_set = str(database) == str(parse_location(read_database_setting()))
+    return "" if is_set else f" --database {shlex.quote(str(database))}"
+
+
 # Where things are.
 Config: TypeAlias = Annotated[
     Path | None, Option(metavar="FILE", help="Settings file. Default: mainspring.toml, if there is one.")
 ]
 Database: TypeAlias = Annotated[
     Location,
-    Option(parser=parse_location, envvar="MAINSPRING_DATABASE", metavar="FILE", help="Database file or URL.", show_default=False),
+    Option(
+        parser=parse_location,
+        default_factory=read_database_setting,
+        metavar="FILE",
+        help="Database file or URL. Default: the one of the settings, `mainspring.db`.",
+        show_default=False,
+    ),
 ]
 DatabaseOfSettings: TypeAlias = Annotated[
     Location | None,
     Option("--database", parser=parse_location, metavar="FILE", help="Database file or URL. Default: the one of the settings."),
 ]
-NewDatabase: TypeAlias = Annotated[
-    Location | None,
-    Option("--database", parser=parse_location, metavar="FILE", help="Store the run in this file. Default: in memory only."),
-]
+NoStore: TypeAlias = Annotated[bool, Option("--no-store", help="Keep the run in memory only.")]
 Tenant: TypeAlias = Annotated[str, Option(metavar="NAME", help="Tenant. Default: the default tenant.", show_default=False)]
-RunId: TypeAlias = Annotated[str, Argument(metavar="RUN_ID", help="Run.")]
+RunId: TypeAlias = Annotated[str, Argument(metavar="RUN_ID", help="Run: its id, the beginning of it, or `last`.")]
 
 # What is printed.
 AsJson: TypeAlias = Annotated[bool, Option("--json", help="Print JSON, one object per line.")]

@@ -77,7 +77,9 @@ def run_agent(
     api_key: options.ApiKey = None,
     tool: options.Tools = None,
     builtin: options.Builtins = None,
-    database: options.NewDatabase = None,
+    *,
+    database: options.Database,
+    no_store: options.NoStore = False,
     folder: Folders = None,
     config: options.Config = None,
     json: options.EventsAsJson = False,
@@ -91,17 +93,16 @@ def run_agent(
 
         mainspring agents run summary --inputs '{"text": "..."}' --once
 
-        cat ticket.json | mainspring agents run triage --inputs - --level 1 --database runs.db
+        cat ticket.json | mainspring agents run triage --inputs - --level 1
     """
     _load_settings(folder, config)
     loop = None if once else ToolLoopConfig(max_iterations=max_iterations, enable_double_confirmation=confirm)
     given = options.read_inputs(input, inputs)
     assembly = build_engine(
         EngineOptions(
-            kind="agent",
             settings={"agents": options.as_texts(folder), "tools": options.as_texts(tool), "builtins": options.as_texts(builtin)},
             config=config,
-            database=database,
+            database=None if no_store else database,
             model=model,
             base_url=base_url,
             api_key=api_key,
@@ -112,7 +113,7 @@ def run_agent(
     async def live() -> int:
         async with assembly.lifespan:
             handle = await agents.start(name, parse_inputs(agents.registry.get(name), given), loop, autonomy_level=level)
-            return await follow(handle, choose_view(json), database)
+            return await follow(handle, choose_view(json), None if no_store else database)
 
     return live()
 

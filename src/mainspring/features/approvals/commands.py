@@ -8,7 +8,7 @@ from msgspec import Struct
 from mainspring.cli import options
 from mainspring.cli.console import format_call
 from mainspring.cli.context import Assembly, EngineOptions, build_engine
-from mainspring.cli.database import database_option, find_run, open_database
+from mainspring.cli.database import find_run, open_database
 from mainspring.cli.follow import choose_view, follow
 from mainspring.cli.output import format_moment, say, say_more, write_lines, write_list, write_table
 from mainspring.core.errors import InvalidRequest
@@ -124,7 +124,7 @@ async def _answer(said: ApprovalAnswer, onward: options.Continuation, database: 
             background=False,
         )
         if done.handle is None:
-            more = f"mainspring approvals list {database_option(database)}"
+            more = f"mainspring approvals list{options.name_database(database)}"
             say(f"`{said.id}` is {done.approval.state}; its run goes on when its other calls are answered: {more}")
             return 0
         return await follow(done.handle, choose_view(as_json), database)

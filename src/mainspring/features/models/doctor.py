@@ -10,8 +10,7 @@ from msgspec import Struct
 
 from mainspring.cli.console import ConsoleWriter
 from mainspring.cli.context import load_settings
-from mainspring.cli.database import DatabaseSettings
-from mainspring.cli.options import ApiKey, AsJson, BaseUrl, Config, DatabaseOfSettings, Model
+from mainspring.cli.options import ApiKey, AsJson, BaseUrl, Config, DatabaseOfSettings, DatabaseSettings, Model
 from mainspring.cli.output import say, write_lines
 from mainspring.core.errors import MainspringError, SandboxError
 from mainspring.features.models import commands, model_choice

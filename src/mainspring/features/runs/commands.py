@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from mainspring.cli import options
 from mainspring.cli.console import ConsoleWriter, fit_line
-from mainspring.cli.context import EngineOptions, build_engine, load_settings
-from mainspring.cli.database import check_database, database_option, find_run, how_to_list, open_database
+from mainspring.cli.context import EngineOptions, build_engine
+from mainspring.cli.database import check_database, find_run, find_run_id, how_to_list, open_database
 from mainspring.cli.end_reasons import explain_end
 from mainspring.cli.exit import FAILURE, USAGE
 from mainspring.cli.follow import choose_view, draw_run, follow
@@ -56,13 +56,6 @@ class RunSummary(Struct, frozen=True):
     previous: str | None = None
 
 
-class FolderSettings(Struct, frozen=True):
-    """The settings that `resume` reads."""
-
-    agents: tuple[str, ...]
-    skills: tuple[str, ...]
-
-
 def run(
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What to do; `-` reads it from standard input.")],
     model: options.Model = None,
@@ -77,8 +70,10 @@ def run(
     ] = None,
     max_turns: Annotated[int | None, typer.Option(min=1, metavar="N", help="Turns of the model. Default: the preset's.")] = None,
     max_seconds: Annotated[float | None, typer.Option(min=0.001, metavar="S", help="Seconds in all. Default: no limit.")] = None,
-    database: options.NewDatabase = None,
-    previous: Annotated[str | None, typer.Option(metavar="RUN_ID", help="Go on from this run of the database.")] = None,
+    *,
+    database: options.Database,
+    no_store: options.NoStore = False,
+    previous: Annotated[str | None, typer.Option(metavar="RUN_ID", help="Go on from this run, or from the `last` one.")] = None,
     record: Annotated[Path | None, typer.Option(metavar="FILE", help="Record all answers of the backend in this file.")] = None,
     replay: Annotated[Path | None, typer.Option(metavar="FILE", help="Ask this recording instead of the backend.")] = None,
     json: options.EventsAsJson = False,
@@ -95,12 +90,13 @@ def run(
 
     Ctrl-C cancels the run and keeps what it has done; a second Ctrl-C ends at once.
     """
-    if previous is not None and database is None:
-        raise InvalidRequest("--previous names a run of a database; say which with --database FILE")
+    if previous is not None and no_store:
+        raise InvalidRequest("--previous names a run of the database, and --no-store does without; leave one of them out")
+    where = None if no_store else database
     assembly = build_engine(
         EngineOptions(
             settings={"tools": options.as_texts(tool), "builtins": options.as_texts(builtin)},
-            database=database,
+            database=where,
             model=model,
             base_url=base_url,
             api_key=api_key,
@@ -118,13 +114,14 @@ def run(
     async def live() -> int:
         async with assembly.lifespan:
             try:
-                order = assembly.engine.order(text, previous=previous, tool_choice=choice, **given)
+                parent = None if previous is None else await find_run_id(assembly.engine.store, previous)
+                order = assembly.engine.order(text, previous=parent, tool_choice=choice, **given)
                 handle = await assembly.engine.start(order)
             except InvalidRequest as error:
-                if database is None or error.param != "previous_response_id":
+                if error.param != "previous_response_id":
                     raise
                 raise InvalidRequest(f"{error.message.rstrip('.')}; {how_to_list(database)}", param=error.param) from error
-            return await follow(handle, choose_view(json), database)
+            return await follow(handle, choose_view(json), where)
 
     return live()
 
@@ -146,9 +143,8 @@ def resume(
     """
     if (run_id is None) is not all:
         raise typer.BadParameter("name one run, or pass --all", param_hint="RUN_ID")
-    known = load_settings(FolderSettings, onward.config)
     given = EngineOptions(
-        settings={"tools": options.as_texts(onward.tool), "agents": known.agents, "skills": known.skills},
+        settings={"tools": options.as_texts(onward.tool)},
         config=onward.config,
         database=database,
         model=onward.model,
@@ -168,7 +164,9 @@ async def show(run_id: options.RunId, database: options.Database, json: options.
         try:
             await draw_run(handle, Screen())
         except Interrupted:
-            say(f"run `{run_id}` has not ended; resume it with: mainspring resume {run_id} {database_option(database)}")
+            say(
+                f"run `{handle.id}` has not ended; resume it with: mainspring resume {handle.id}{options.name_database(database)}"
+            )
     if (why := explain_end(handle.run, database)) is not None:
         say(why)
 
@@ -233,7 +231,7 @@ async def _resume(run_id: str, given: EngineOptions, database: Location, as_json
     assembly = build_engine(replace(given, model=given.model or left.spec.model))
     assembly.check_run(left)
     async with assembly.lifespan:
-        return await follow(await assembly.engine.resume(run_id), choose_view(as_json), database)
+        return await follow(await assembly.engine.resume(left.spec.id), choose_view(as_json), database)
 
 
 async def _resume_all(given: EngineOptions, database: Location, as_json: bool) -> int:

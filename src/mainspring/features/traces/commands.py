@@ -4,9 +4,9 @@ import typer
 from msgspec import Struct
 
 from mainspring.cli.console import ConsoleWriter, format_count
-from mainspring.cli.database import choose_database, database_option, find_run, how_to_list, open_database
+from mainspring.cli.database import find_run, find_run_id, how_to_list, open_database
 from mainspring.cli.exit import FAILURE
-from mainspring.cli.options import AsJson, Database, DatabaseOfSettings, Limit, RunId
+from mainspring.cli.options import AsJson, Database, Limit, RunId, name_database
 from mainspring.cli.output import clean, say, say_more, write_lines, write_list
 from mainspring.core.errors import CallerError, NotFound
 from mainspring.core.events import RunStarted
@@ -40,9 +40,9 @@ class ReplayReport(Struct, frozen=True):
 
 
 @app.command("list")
-async def list_traces(database: DatabaseOfSettings = None, limit: Limit = 20, json: AsJson = False) -> None:
+async def list_traces(database: Database, limit: Limit = 20, json: AsJson = False) -> None:
     """Lists the newest traces: how they ended, how long they took, what they used."""
-    async with open_database(choose_database(database)) as engine:
+    async with open_database(database) as engine:
         page = await engine.store.list(limit=limit)
         traces = [await read_trace(engine, run.id) for run in page.runs]
     write_list(traces, TITLES, make_cells, as_json=json)
@@ -51,12 +51,10 @@ async def list_traces(database: DatabaseOfSettings = None, limit: Limit = 20, js
 
 
 @app.command()
-async def show(run_id: RunId, database: DatabaseOfSettings = None, json: AsJson = False) -> None:
+async def show(run_id: RunId, database: Database, json: AsJson = False) -> None:
     """Draws a run as a waterfall: turns and calls on one axis of time, tokens, verdicts, failures."""
-    chosen = choose_database(database)
-    async with open_database(chosen) as engine:
-        await find_run(engine, run_id, chosen)
-        trace = await read_trace(engine, run_id)
+    async with open_database(database) as engine:
+        trace = await read_trace(engine, (await find_run(engine, run_id, database)).id)
     if json:
         write_lines([trace])
     else:
@@ -73,14 +71,15 @@ async def replay(run_id: RunId, database: Database, json: AsJson = False) -> int
     """
     async with open_database(database) as engine:
         try:
-            stored = await engine.store.load(run_id)
+            id = await find_run_id(engine.store, run_id)
+            stored = await engine.store.load(id)
         except NotFound as error:
             raise NotFound(f"{error.message}; {how_to_list(database)}") from error
-        records = await engine.store.events(run_id)
+        records = await engine.store.events(id)
         first = records[0].event
         history = await _read_history(engine.store, first.spec) if isinstance(first, RunStarted) else History()
-        kept = None if stored.response is None else await engine.store.history(run_id)
-    report = _summarize(run_id, len(records), replay_log(records, history, stored.response, kept))
+        kept = None if stored.response is None else await engine.store.history(id)
+    report = _summarize(id, len(records), replay_log(records, history, stored.response, kept))
     if json:
         write_lines([report])
     else:
@@ -121,4 +120,4 @@ def _write_report(report: ReplayReport, database: Location) -> None:
         writer.put("✓ it ends the same: ", "green")
         writer.put(f"{ended}, {format_count(len(report.output), 'item')}, {used}\n")
     if report.reason is None:
-        say(f"run `{report.run}` has not ended; resume it with: mainspring resume {report.run} {database_option(database)}")
+        say(f"run `{report.run}` has not ended; resume it with: mainspring resume {report.run}{name_database(database)}")
