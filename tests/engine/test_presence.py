@@ -170,7 +170,7 @@ async def test_a_tool_is_stopped_and_its_run_left_when_the_lease_cannot_be_kept(
             stopped.set()
         raise AssertionError
 
-    monkeypatch.setattr(presence, "TRUST_SECONDS", 0.3)
+    monkeypatch.setattr(presence, "LEASE_SECONDS", 0.4)
     monkeypatch.setattr(AbsentLeases, "is_away", False)
     async with AbsentStore(tmp_path / "runs.db") as store, asyncio.timeout(PATIENCE):
         engine, executor = make_acting(store, go, act)
@@ -264,3 +264,29 @@ async def test_an_engine_that_does_not_drive_offers_its_runs_to_others_and_follo
             assert (await gateway.cancel(other.id)).status == "cancelled"
             watching.cancel()
         assert executor.done == [("act", {})]
+
+
+async def test_a_lease_holds_while_its_engine_is_open_and_is_short_while_that_drives(
+    location: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(presence, "LINGER_SECONDS", 0.2)
+    asked: list[float] = []
+    async with open_store(location) as store, open_store(location) as beside, asyncio.timeout(PATIENCE):
+        beat = store.leases.beat
+
+        async def note(driver: Driver, seconds: float) -> bool:
+            asked.append(seconds)
+            return await beat(driver, seconds)
+
+        store.leases.beat = note  # type: ignore[method-assign]
+        async with make_engine(Scripted(turn(say="one two three", stall=True)), store) as engine:
+            handle = await engine.start(make_order(background=True))
+            await until(lambda: len(asked) > 8)
+            assert set(asked) == {presence.LEASE_SECONDS}
+            await handle.cancel()
+            await until(lambda: asked[-1] == presence.IDLE_SECONDS)
+            assert await beside.leases.is_alive(engine.presence.id)
+            await engine.start(make_order("resp_2", background=True))
+            await until(lambda: asked[-1] == presence.LEASE_SECONDS)
+        assert not await beside.leases.is_alive(engine.presence.id)

@@ -176,7 +176,7 @@ class Engine:
         self._releasing = tuple([step for step in steps if type(step).release is not OrderStep.release])
         self._gate = Gate(policies, self._guard, checks)
         self._executors = tuple(executors)
-        self.presence = Presence(store, self._stop_effects, self._check_runs)
+        self.presence = Presence(store, lambda: bool(self._live), self._stop_effects, self._check_runs)
         self._toolbox = Toolbox(executors, self._guard, self, self.presence.confirm)
         self._sinks = tuple(sinks)
         self._audit = audit
@@ -198,7 +198,6 @@ class Engine:
         self._feeders: set[asyncio.Task[Any]] = set()
         self._heeder: asyncio.Task[None] | None = None
         self._tellers: TaskGroup | None = None
-        self._keeper: asyncio.Task[None] | None = None
         # Runs that this engine has stopped to drive before they ended, and those that it is to leave alone until some time.
         self._left: set[str] = set()
         self._is_watching = False
@@ -753,8 +752,8 @@ class Engine:
         drivers = self._running()
         handle = Handle(journal)
         self._live[handle.id] = handle
-        if self.store.is_durable:
-            self._attend()
+        if self.store.is_durable and (self._heeder is None or self._heeder.done()):
+            self._heeder = self._start_feeder(self._heed_cancels())
         journal.on_failure = handle.stop
         if self._tellers is not None:
             for sink in self._sinks:
@@ -765,13 +764,6 @@ class Engine:
         drivers.add(driver)
         driver.add_done_callback(drivers.discard)
         return handle
-
-    def _attend(self) -> None:
-        """Keeps the lease, and heeds cancels of others."""
-        if self._heeder is None or self._heeder.done():
-            self._heeder = self._start_feeder(self._heed_cancels())
-        if self._keeper is None or self._keeper.done():
-            self._keeper = self._start_feeder(self.presence.keep_beating(lambda: bool(self._live)))
 
     async def _drive_to_end(self, handle: Handle, *, is_resumed: bool) -> None:
         """Drives a run until it has ended, was cancelled, ran out of time, or the engine stops."""

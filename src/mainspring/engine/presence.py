@@ -1,6 +1,6 @@
 """The lease of an engine on a store: while it holds, nobody else takes up the runs that the engine drives.
 
-Theory of operation. An engine that drives stored runs renews its lease every `BEAT_SECONDS`. It counts on it for less time than
+Theory of operation. An engine that has stored runs extends its lease every `BEAT_SECONDS`. It counts on it for less time than
 the store does, and from the moment it asked, by a clock that does not stop while the process or its machine does: so it knows
 that its lease may be over before anybody else can claim one of its runs. Then it stops what has an effect (`on_doubt`), and
 begins nothing that has one (`confirm`), until the store has extended the lease again and each run was found to be its own
@@ -13,7 +13,7 @@ An engine has one `Presence`, for whatever it drives.
 
 import os
 import time
-from asyncio import TimerHandle, get_running_loop
+from asyncio import Event, Task, TimerHandle, create_task, get_running_loop
 from collections.abc import Awaitable, Callable
 from functools import cache
 from logging import getLogger
@@ -21,7 +21,7 @@ from pathlib import Path
 from socket import gethostname
 from typing import Final
 
-from anyio import Lock, sleep
+from anyio import Lock, move_on_after
 
 from mainspring.core.errors import StoreError
 from mainspring.core.ids import random_id
@@ -31,10 +31,12 @@ log = getLogger(__name__)
 
 LEASE_SECONDS: Final = 5.0
 BEAT_SECONDS: Final = 1.25
-# How long the engine itself counts on its lease. The rest is for tools that take a moment to stop.
-TRUST_SECONDS: Final = 4.0
-# How long the lease is renewed after the last run, so that the next one finds it.
-LINGER_SECONDS: Final = 60.0
+# The lease of an engine that drives nothing: it may have other things that are its own, and a file should be left in peace.
+IDLE_SECONDS: Final = 60.0
+# How long an engine is taken to be busy that has had something to do.
+LINGER_SECONDS: Final = 10.0
+# How much of a lease the engine itself counts on. The rest is for tools that take a moment to stop.
+TRUSTED: Final = 0.8
 
 
 async def _check_nothing() -> None:
@@ -45,21 +47,34 @@ class Presence:
     """The lease of this engine. `id` names it in the logs of the runs that it drives; empty where no log outlives it."""
 
     def __init__(
-        self, store: Store, on_doubt: Callable[[], None] = lambda: None, recheck: Callable[[], Awaitable[None]] = _check_nothing
+        self,
+        store: Store,
+        is_busy: Callable[[], bool] = lambda: False,
+        on_doubt: Callable[[], None] = lambda: None,
+        recheck: Callable[[], Awaitable[None]] = _check_nothing,
     ) -> None:
         self._leases = store.leases
-        self._on_doubt, self._recheck = on_doubt, recheck
-        self._trusted_until = self._used_at = 0.0
-        self._is_shown = False
+        self._is_busy, self._on_doubt, self._recheck = is_busy, on_doubt, recheck
+        self._trusted_until = self._beat_at = self._used_at = 0.0
+        self._is_shown = self._is_idle = False
         self._turn = Lock()
         self._alarm: TimerHandle | None = None
+        self._keeper: Task[None] | None = None
+        self._hurry = Event()
         self.id = random_id("drv") if store.is_durable else ""
 
     async def show(self) -> None:
-        """Has the lease, before the first run that others might find. Raises `StoreError`."""
-        if self.id:
-            self._used_at = _read_clock()
-            await self.confirm()
+        """Has the lease, and keeps it until `leave`: to be called before anything of this engine's that others might find. Raises
+        `StoreError`."""
+        if not self.id:
+            return
+        self._used_at = _read_clock()
+        if self._is_idle:
+            self._hurry.set()
+        await self.confirm()
+        if self._keeper is None or self._keeper.done():
+            self._hurry = Event()  # of the loop that runs now
+            self._keeper = create_task(self._keep())
 
     async def confirm(self) -> None:
         """Returns once the lease holds, at once if it does: whoever waited has been stopped if its run is another's by now."""
@@ -67,17 +82,19 @@ class Presence:
             await self.beat()
 
     async def beat(self) -> None:
-        """Renews the lease. Raises `StoreError`."""
+        """Extends the lease. Raises `StoreError`."""
         if not self.id:
             return
         async with self._turn:
-            asked_at = _read_clock()
-            is_held = await self._leases.beat(_describe(self.id), LEASE_SECONDS)
-            # One that was renewed in the last moment may have been found over by somebody who asked before.
+            self._beat_at = asked_at = _read_clock()
+            self._is_idle = not self._is_busy() and asked_at > self._used_at + LINGER_SECONDS
+            seconds = IDLE_SECONDS if self._is_idle else LEASE_SECONDS
+            is_held = await self._leases.beat(_describe(self.id), seconds)
+            # One that was extended in the last moment may have been found over by somebody who asked before.
             if self._is_shown and not (is_held and asked_at < self._trusted_until):
                 await self._recheck()
             self._is_shown = True
-            self._trust_until(asked_at + TRUST_SECONDS)
+            self._trust_until(asked_at + TRUSTED * seconds)
 
     def _trust_until(self, moment: float) -> None:
         self._trusted_until = moment
@@ -85,24 +102,26 @@ class Presence:
             self._alarm.cancel()
         self._alarm = get_running_loop().call_later(max(moment - _read_clock(), 0), self._on_doubt)
 
-    async def keep_beating(self, is_busy: Callable[[], bool]) -> None:
-        """Renews the lease while there is something to drive, and a little longer, until it is cancelled."""
+    async def _keep(self) -> None:
         while True:
-            await sleep(BEAT_SECONDS)
-            now = _read_clock()
-            if is_busy():
-                self._used_at = now
-            is_due = now > self._trusted_until - TRUST_SECONDS + BEAT_SECONDS / 2
+            with move_on_after(BEAT_SECONDS):
+                await self._hurry.wait()
+            self._hurry.clear()
+            pause = BEAT_SECONDS
+            if self._is_idle and not self._is_busy() and _read_clock() > self._used_at + LINGER_SECONDS:
+                pause = IDLE_SECONDS / 4
             try:
-                if self._is_shown and is_due and now < self._used_at + LINGER_SECONDS:
+                if _read_clock() > self._beat_at + pause / 2:
                     await self.beat()
             except StoreError as error:
                 log.warning("the store could not be told that this process lives: %s", error)
 
     async def leave(self) -> None:
         """Ends the lease: what this engine has left undone can be taken up at once."""
-        if self._alarm is not None:
-            self._alarm.cancel()
+        for work in (self._alarm, self._keeper):
+            if work is not None:
+                work.cancel()
+        self._alarm = self._keeper = None
         if self._is_shown:
             self._is_shown, self._trusted_until = False, 0.0
             await self._leases.release(self.id)

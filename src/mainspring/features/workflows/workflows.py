@@ -147,7 +147,7 @@ class Workflows:
         self._resuming = Lock()
         self._stack = AsyncExitStack()
         self._tasks: TaskGroup | None = None
-        self._is_beating = False
+        self._is_looking = False
 
     async def __aenter__(self) -> Self:
         self._tasks = await self._stack.enter_async_context(create_task_group())
@@ -338,9 +338,8 @@ class Workflows:
         journal.on_failure = driver.leave
         self._live[handle.id] = handle
         group = self._group()
-        if not self._is_beating:
-            self._is_beating = True
-            group.start_soon(self._presence.keep_beating, lambda: bool(self._live))
+        if not self._is_looking:
+            self._is_looking = True
             group.start_soon(self._look_around)
         group.start_soon(self._drive_to_end, handle, driver)
         return handle
