@@ -11,6 +11,7 @@ from tests.zoo.leaks import CALL, FORMS, HERMES, TWINS
 from mainspring.core.events import Finish, ModelEvent, TextDelta
 from mainspring.core.ids import counting
 from mainspring.core.items import FunctionCall, Message, Reasoning, ToolDefinition, parse_arguments
+from mainspring.providers.control_tokens import ANSWER_TAGS, STOPS
 from mainspring.providers.leak_reader import _MARKS, _MAY_BEGIN, MOST_HELD, LeakReader
 from mainspring.providers.turn import TurnBuilder
 
@@ -151,7 +152,7 @@ def cut(text: str, cuts: set[int]) -> list[str]:
     return [text[start:end] for start, end in pairwise(places)]
 
 
-@pytest.mark.parametrize("mark", _MARKS)
+@pytest.mark.parametrize("mark", [*_MARKS, *STOPS, *ANSWER_TAGS.values()])
 def test_no_mark_is_passed_over_wherever_it_is_cut(mark: str) -> None:
     for size in range(1, len(mark) + 1):
-        assert _MAY_BEGIN.search(f"Look: {mark[:size]}")
+        assert _MAY_BEGIN.search(f"Look:\n{mark[:size]}")

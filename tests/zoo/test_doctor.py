@@ -91,6 +91,9 @@ NAMES: Final = {
     74: "empty arguments first",
     75: "quote tokens",
     76: "calls again",
+    77: "stop tokens",
+    78: "turn headers",
+    79: "call beside its text",
 }
 # No request of ours provokes them: we stream, send no signature of another vendor's, no metadata, no odd description, and no word
 # as the developer.

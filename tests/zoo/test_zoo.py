@@ -15,7 +15,7 @@ from openai.types.responses import Response
 from tests.kit.waiting import PATIENCE
 from tests.providers.backend import DONE, call_piece, chunk, sse, usage_chunk
 from tests.server.hosting import hosted
-from tests.zoo import calls, leaks, phrases, requests, slips, streams, thoughts
+from tests.zoo import calls, leaks, phrases, requests, slips, streams, thoughts, tokens
 from tests.zoo.animal import MODEL, NOON, UTC, Animal, Failing, Learner, Outcome, Refusal, Talker, call, say, serving
 
 from mainspring.app.engine import Engine
@@ -28,9 +28,9 @@ from mainspring.providers.profiles import NEUTRAL, find_profile
 EXPECTED: dict[str, str] = tomllib.loads(Path(__file__).with_name("expectations.toml").read_text())
 ANIMALS = [
     kind
-    for house in (calls, slips, leaks, thoughts, streams, requests)
+    for house in (calls, slips, leaks, tokens, thoughts, streams, requests)
     for kind in vars(house).values()
-    if isinstance(kind, type) and issubclass(kind, Animal) and kind not in (Animal, Failing, Learner, Talker)
+    if isinstance(kind, type) and issubclass(kind, Animal) and kind not in (Animal, Failing, Learner, Talker, tokens.Thinker)
 ]
 
 
@@ -89,6 +89,11 @@ COMBINATIONS: list[tuple[type[Animal], ...]] = [
     (calls.CallsNumberedZero, requests.NoNullContent, requests.NoNamesOnOutputs),
     (thoughts.SignatureMustReturn, requests.NoStreamOptions, requests.NoTemperature),
     (streams.NoFinishWithCall, requests.NoStreamOptions, requests.NoMaxTokens),
+    (slips.NameInCamelCase, requests.NoStreamOptions, requests.NoNullContent),
+    (slips.ArgumentsWithinCall, requests.NineLetterIds, requests.NoTemperature),
+    (slips.CallAgainInPieces, requests.NoNamesOnOutputs, requests.NoStreamOptions),
+    (tokens.CallBesideItsTags, requests.NoNullContent, requests.NoStreamOptions),
+    (tokens.TurnHeaderAndCall, requests.NoForcedCall, requests.NoMaxTokens),
 ]
 
 
@@ -141,6 +146,28 @@ async def test_thoughts_are_told_by_the_tokens_around_them(tags: tuple[str, str]
 
     outcome = await tell(Thinking)
     assert ([item.type for item in outcome.response.output], outcome.response.output_text) == (["reasoning", "message"], NOON)
+
+
+async def test_tags_around_the_answer_stay_if_they_were_asked_for() -> None:
+    class Obedient(Talker):
+        request: ClassVar[dict[str, Any]] = {"instructions": "Put your answer in <answer> tags."}
+
+        def last(self, body: Json) -> bytes:
+            return say(*split("<think>High sun.</think><answer>It is noon.</answer>"))
+
+    assert (await tell(Obedient)).response.output_text == "<answer>It is noon.</answer>"
+
+
+async def test_a_call_in_text_beside_another_call_stays_text() -> None:
+    class Both(Animal):
+        zones: ClassVar = ["CET"]
+
+        def first(self, body: Json) -> bytes:
+            made = call_piece(0, id="a", name="get_time", arguments='{"zone": "CET"}')
+            return sse(chunk({"content": leaks.HERMES}), chunk(made), chunk(finish="tool_calls")) + DONE
+
+    outcome = await tell(Both)
+    assert (outcome.zones, outcome.response.output_text) == (["CET"], f"{leaks.HERMES}{NOON}")
 
 
 @pytest.mark.parametrize("twin", leaks.TWINS)
@@ -395,7 +422,7 @@ async def test_where_calls_are_forbidden_none_is_found_in_text(form: str) -> Non
 
     outcome = await tell(Forbidden)
     assert (outcome.response.status, outcome.zones) == ("completed", [])
-    assert "get_time" in outcome.response.output_text
+    assert "gettime" in outcome.response.output_text.replace("_", "").lower()
 
 
 def split(text: str) -> list[str]:

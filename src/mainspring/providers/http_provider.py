@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import Any, ClassVar, TypedDict, Unpack
 
 import msgspec
@@ -32,7 +33,7 @@ from mainspring.providers.profile_documents import StoredProfiles
 from mainspring.providers.profiles import ModelProfile, RefusalRule, list_values
 from mainspring.providers.reply import ReplyReader
 from mainspring.providers.silent_cut import ENLARGE, find_cut_answer, find_cut_prompt
-from mainspring.providers.transcript import find_schema, list_functions
+from mainspring.providers.transcript import find_schema, list_functions, mentions
 from mainspring.providers.turn import TurnBuilder, list_call_ids
 
 PIECE_BYTES = 16_384
@@ -233,9 +234,18 @@ class HttpProvider(ABC):
         if not leaks:
             return TurnBuilder(self._new_id, taken, tools=tools)
         is_json = find_schema(request) is not None
-        reader = LeakReader(tools, is_json=is_json) if tools and request.tool_choice.mode != "none" else None
+        reader = LeakReader(tools if request.tool_choice.mode != "none" else (), is_json=is_json)
         is_begun = self._book.find(request.model).thinking == "begun"
-        return TurnBuilder(self._new_id, taken, tools=tools, thinks=True, is_begun=is_begun, leaks=reader, is_json=is_json)
+        return TurnBuilder(
+            self._new_id,
+            taken,
+            tools=tools,
+            thinks=True,
+            is_begun=is_begun,
+            leaks=reader,
+            is_json=is_json,
+            is_asked=partial(mentions, request),
+        )
 
     async def _post(self, path: str, body: Json, query: Mapping[str, str] | None = None) -> HttpReply:
         reply = await self._http.send(path, encode_body(body), query)

@@ -69,6 +69,13 @@ def read_arguments(text: str, tool: str = "", properties: Collection[str] = ()) 
             return text
 
 
+def parse_loosely(text: str) -> object:
+    """The value of JSON with slips, or of an object as Python writes it; None if it is neither."""
+    with suppress(ValueError, RecursionError, SyntaxError, TypeError, MemoryError):
+        return ast.literal_eval(text)
+    return next((value for written in _mend(text) if (value := _parse(written)) is not None), None)
+
+
 def may_be_wrapped(head: str, tool: str, properties: Collection[str]) -> bool | None:
     """Whether arguments that begin like this may have the real ones within or behind them; None if it cannot be told yet."""
     if not properties:

@@ -1,78 +1,108 @@
-"""Tells calls that leak into a model's text from the text itself, as it comes.
+"""Tells calls and control tokens that leak into a model's text from the text itself, as it comes.
 
 Theory of operation. Text goes on at once, but for what may be the beginning of a call: that is held back as long as it may be
 one. It is a call if nothing but calls follows it up to the end; so one that is quoted in prose, with a word or only a closing
-quote behind it, is text again as soon as that comes. Calls in JSON alone, bare or fenced, must be all of the text.
+quote behind it, is text again as soon as that comes. Calls in JSON alone, bare or fenced, must be all of the text, and those of
+Python's all that follows a sentence. Tokens that end a turn are left out where they end the text, or where another turn follows
+that the model has made up.
 """
 
 import re
 from collections.abc import Iterable
+from re import Pattern
 from typing import Final, NamedTuple
 
 from mainspring.core.items import ToolDefinition
-from mainspring.providers.leaked_calls import LeakedCall, may_name_tool, parse_calls
+from mainspring.providers.control_tokens import ALL_STOPS, BEFORE_STOP, PAST_STOP, STOPS
+from mainspring.providers.leaked_calls import FUNCTOOLS, LeakedCall, is_glue, may_be_python_call, may_name_tool, parse_calls
 
 MOST_HELD: Final = 262_144
 
 
 class HeldText(NamedTuple):
-    """What held text has turned out to be: words, then calls."""
+    """What held text has turned out to be: words, then calls, and these as they were written."""
 
     words: str
     calls: list[LeakedCall]
+    written: str = ""
 
 
 class LeakReader:
-    """Holds text back where calls of these `tools` may begin. Where JSON is asked for (`is_json`), bare JSON is an answer."""
+    """Holds text back where calls of these `tools` may begin, or the turn may end. Where JSON is asked for (`is_json`), bare JSON
+    is an answer."""
 
-    __slots__ = ("_before", "_held", "_is_idle", "_is_json", "_is_open", "_size", "_tail", "_tools")
+    __slots__ = ("_before", "_closing", "_held", "_is_idle", "_is_json", "_past", "_size", "_tail", "_tools")
 
     def __init__(self, tools: Iterable[ToolDefinition], *, is_json: bool = False) -> None:
         self._tools = {tool.name: tool for tool in tools}
         self._is_json = is_json
         self._held: list[str] = []
         self._size = 0
-        self._is_open = False
+        # What shows that the held text is none of what it began as; None while it has not begun.
+        self._past: Pattern[str] | None = None
         # Words have been said, and none are held.
         self._is_idle = False
         # The end of what went on, and of what is held.
         self._before = self._tail = ""
+        # What closes the answer, if something has opened it.
+        self._closing = ""
 
     @property
     def is_holding(self) -> bool:
         return bool(self._held)
 
+    def expect(self, closing: str) -> None:
+        """The answer was opened by a tag; this one closes it."""
+        self._closing = closing
+
     def feed(self, delta: str) -> str:
         """The words that are certainly no call."""
-        if self._is_idle and (("<" not in delta and "[" not in delta) or not _MAY_BEGIN.search(delta)):
+        if self._is_idle and (
+            ("<" not in delta and "[" not in delta and "\nf" not in delta and (delta[:1] != "f" or self._before[-1:] != "\n"))
+            or not _MAY_BEGIN.search(delta)
+        ):
             self._before = (self._before + delta)[-_TAIL:] if delta.isspace() else delta
             return delta
         return self._hold(delta) if delta else ""
 
-    def end(self) -> HeldText:
-        """What is still held, as what it is."""
-        return self.settle(self.drop())
+    def end(self, said: str = "", *, has_calls: bool = False) -> HeldText:
+        """What is still held, as what it is, behind what was said. Beside real calls (`has_calls`), tags that stand around calls
+        are no words."""
+        return self.settle(self.drop(), said, has_calls=has_calls)
 
-    def settle(self, held: str) -> HeldText:
+    def settle(self, held: str, said: str = "", *, has_calls: bool = False) -> HeldText:
         if not held:
             return HeldText("", [])
         for start, _ in zip(self._list_places(held), range(_MOST_PLACES), strict=False):
-            if calls := parse_calls(held[start:], self._tools):
-                return HeldText(held[:start], calls)
+            rest = held[start:]
+            # What was struck out has the tag that ends a turn of Mistral's.
+            is_struck = rest.startswith("</s>") and "<s>" in said + held[:start]
+            if (self._is_end(rest) and not is_struck) or (has_calls and is_glue(rest)):
+                return HeldText(held[:start], [])
+            if calls := parse_calls(rest, self._tools):
+                return HeldText(held[:start], list(dict.fromkeys(calls)), rest)
         return HeldText(held, [])
 
     def drop(self) -> str:
         """What is still held, as it came."""
         held = "".join(self._held)
-        self._held, self._size, self._tail, self._is_open = [], 0, "", False
+        self._held, self._size, self._tail, self._past = [], 0, "", None
         return held
+
+    def _is_end(self, text: str) -> bool:
+        """Whether nothing but the end of the turn follows."""
+        closing = self._closing
+        if closing and text.startswith(closing):
+            text = text[len(closing) :]
+            return not text.strip() or ALL_STOPS.match(text) is not None
+        return ALL_STOPS.match(text) is not None
 
     def _hold(self, delta: str) -> str:
         self._held.append(delta)
         self._size += len(delta)
         self._tail = (self._tail + delta)[-_TAIL:]
-        if self._is_open:
-            return self._release() if self._size > MOST_HELD or _PAST.search(self._tail) else ""
+        if self._past is not None:
+            return self._release() if self._size > MOST_HELD or self._past.search(self._tail) else ""
         return self._release(start=0)
 
     def _release(self, start: int = 1) -> str:
@@ -87,44 +117,77 @@ class LeakReader:
         self._is_idle = not rest and not self._before.isspace()
         if rest:
             self._held, self._size, self._tail = [rest], len(rest), rest[-_TAIL:]
-            self._is_open = rest.startswith(_MARKS) or may_name_tool(rest, self._tools) is True
+            self._past = self._find_past(rest)
         return said
 
+    def _find_past(self, text: str) -> Pattern[str] | None:
+        if text.startswith(STOPS) or (self._closing and text.startswith(self._closing)):
+            return PAST_STOP if not self._closing else _PAST_CLOSING
+        is_open = text.lower().startswith(_MARKS) or may_name_tool(text, self._tools) is True
+        return _PAST if is_open else None
+
     def _list_places(self, text: str) -> Iterable[int]:
-        """Where in the text a call may begin, now or with what is still to come."""
+        """Where in the text a call may begin or the turn end, now or with what is still to come."""
         blank = len(text) - len(text.lstrip())
         may_be_json = not self._before.strip() and not self._is_json and text.startswith(_JSON_SIGNS, blank)
-        if may_be_json and may_name_tool(text[blank:], self._tools) is not False:
+        if may_be_json and self._tools and may_name_tool(text[blank:], self._tools) is not False:
             yield blank
         for sign in _SIGNS.finditer(text):
             place = sign.start()
-            rest = text[place : place + _LONGEST]
-            begins = rest.startswith(_MARKS) or any(mark.startswith(rest) for mark in _MARKS)
-            if begins and _LEAD.search((self._before + text[max(0, place - _TAIL) : place])[-_TAIL:]):
+            before = (self._before + text[max(0, place - _TAIL) : place])[-_TAIL:]
+            if self._may_begin(text, place, before):
                 yield place
+
+    def _may_begin(self, text: str, place: int, before: str) -> bool:
+        rest = text[place : place + _LONGEST]
+        if self._may_end(rest) and BEFORE_STOP.search(before):
+            return True
+        if not self._tools:
+            return False
+        if _begins(rest.lower(), _MARKS):
+            return _LEAD.search(before) is not None
+        return (
+            rest[0] == "[" and _SENTENCE.search(before) is not None and may_be_python_call(text[place:], self._tools) is not False
+        )
+
+    def _may_end(self, rest: str) -> bool:
+        if self._closing and _begins(rest, (self._closing,)):
+            return True
+        return _begins(rest, STOPS)
+
+
+def _begins(rest: str, marks: tuple[str, ...]) -> bool:
+    """Whether the text begins with a mark, or may with what is still to come."""
+    return rest.startswith(marks) or any(mark.startswith(rest) for mark in marks)
 
 
 _TAIL: Final = 200
 _MOST_PLACES: Final = 16
-_JSON_SIGNS: Final = ("{", "[", "`")
+_JSON_SIGNS: Final = ("{", "[", "`", "f")
+# In lower case.
 _MARKS: Final = (
     "<tool_call>", "<tool_calls>", "<toolcall>", "<function_call>", "<function_calls>", "<functioncall>", "<minimax:tool_call>",
     "<function=", "<function name=", "<invoke name=", "<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|tool_call|>",
-    "<\uff5ctool▁calls▁begin\uff5c>", "<\uff5ctool▁call▁begin\uff5c>", "<|python_tag|>", "[TOOL_CALLS]",
-    "<|tool_call>", "<|tool_call_start|>", "<start_function_call>", "<\uff5cDSML\uff5cfunction_calls>", "<tools>",
-    "<\uff5cDSML\uff5cinvoke name=", "<seed:tool_call>", "<TOOLCALL>", "<|action_start|>", "<|START_ACTION|>",
-    "<|tools_prefix|>", "<longcat_tool_call>", "<\uff5ctool_calls_begin\uff5c>",
+    "<\uff5ctool▁calls▁begin\uff5c>", "<\uff5ctool▁call▁begin\uff5c>", "<|python_tag|>", "[tool_calls]", "[tool_request]",
+    "<|tool_call>", "<|tool_call_start|>", "<start_function_call>", "<\uff5cdsml\uff5cfunction_calls>", "<tools>",
+    "<\uff5cdsml\uff5cinvoke name=", "<seed:tool_call>", "<|action_start|>", "<|start_action|>", "<tool_use>",
+    "<|tools_prefix|>", "<longcat_tool_call>", "<\uff5ctool_calls_begin\uff5c>", "</tool_call>", FUNCTOOLS,
 )  # fmt: skip
-_LONGEST: Final = max(map(len, _MARKS))
-_SIGNS: Final = re.compile(r"[<\[]")
-# How the marks begin, or what may still become such a beginning.
+_LONGEST: Final = max(map(len, (*_MARKS, *STOPS)))
+_SIGNS: Final = re.compile(r"[<\[]|(?:(?<=\n)|\A)f(?=u|\Z)")
+# How the marks and the tokens begin, or what may still become such a beginning.
 _MAY_BEGIN: Final = re.compile(
-    r"<(?:\Z|t(?:\Z|o)|f(?:\Z|u)|i(?:\Z|n)|m(?:\Z|i)|s(?:\Z|[et])|l(?:\Z|o)|T(?:\Z|O)|[|\uff5c])|\[(?:\Z|T)"
+    r"<(?:\Z|t(?:\Z|[ou])|f(?:\Z|u)|i(?:\Z|n)|m(?:\Z|i)|s(?:\Z|[et>])|l(?:\Z|o)|e(?:\Z|[no])|/(?:\Z|[tsarf])|[|\uff5c\[])"
+    r"|\[(?:\Z|[T|])|(?:\A|\n)(?:f(?:\Z|u)|\[)",
+    re.IGNORECASE,
 )
 # What may stand before a call: nothing, a line or a sentence of its own.
 _LEAD: Final = re.compile(r"(?:\A|\n|[.!?…>])\s*\Z")
+_SENTENCE: Final = re.compile(r"[.!?…>][ \t]*\n\s*\Z")
 # A call that is closed, and then words.
 _PAST: Final = re.compile(
-    r"(?:</(?:tool_call|function|invoke|function_calls?|toolcall|tools|seed:tool_call|TOOLCALL|longcat_tool_call)>|_end\|>|▁end\uff5c>"
-    r"|<tool_call\|>|<end_function_call>|</\uff5cDSML\uff5c\w+>|\n```\s)\s*+[^\s<\[{,;]"
+    r"(?:</(?:tool_call|function|invoke|function_calls?|toolcall|tools|tool_use|seed:tool_call|longcat_tool_call)>|_end\|>"
+    r"|▁end\uff5c>|<tool_call\|>|<end_function_call>|</\uff5cDSML\uff5c\w+>|\[END_TOOL_REQUEST\]|\n```\s)\s*+[^\s<\[{,;]",
+    re.IGNORECASE,
 )
+_PAST_CLOSING: Final = re.compile(rf"(?:</\w+>\s*+[^\s<\[])|{PAST_STOP.pattern}")

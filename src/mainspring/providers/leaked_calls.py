@@ -12,7 +12,8 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from mainspring.core.items import Json, ToolDefinition
-from mainspring.providers.json_text import json_text
+from mainspring.providers.control_tokens import NEXT_TURN, STOPS
+from mainspring.providers.json_text import ARGUMENT_KEYS, json_text, parse_loosely, read_arguments
 
 Tools = Mapping[str, ToolDefinition]
 
@@ -69,8 +70,23 @@ def _open_fence(text: str) -> str:
     return body.removesuffix("```") if head.startswith("```") and text.endswith("```") and head[3:].strip() in _FENCES else text
 
 
+def is_glue(text: str) -> bool:
+    """Whether the text is nothing but what stands around calls."""
+    return _GLUE.fullmatch(text) is not None
+
+
+def may_be_python_call(text: str, tools: Tools) -> bool | None:
+    """Whether a list that begins like this may be calls of Python's; None if it cannot be told yet."""
+    if (called := _PYTHON_HEAD.match(text)) is not None:
+        return find_tool_name(called[1], tools) in tools
+    return None if len(text) < _MOST_HEAD and _HALF_PYTHON.fullmatch(text) else False
+
+
 def may_name_tool(text: str, tools: Tools) -> bool | None:
     """Whether JSON that begins like this may be a call of a tool; None if it cannot be told yet."""
+    if len(text) < len(FUNCTOOLS) and FUNCTOOLS.startswith(text):
+        return None
+    text = text.removeprefix(FUNCTOOLS[:-1])
     head = _HEAD.match(text)
     if (called := _PYTHON_HEAD.match(text)) is not None:
         return find_tool_name(called[1], tools) in tools
@@ -81,7 +97,7 @@ def may_name_tool(text: str, tools: Tools) -> bool | None:
         return value == "function"
     if key in _NAME_KEYS and value is not None:
         return find_tool_name(value, tools) in tools
-    return key in _KEYS and (value is None or key in _ARGUMENT_KEYS)
+    return key in _KEYS and (value is None or key in ARGUMENT_KEYS)
 
 
 def _read_json(text: str, place: int, tools: Tools) -> _Found | None:
@@ -93,10 +109,7 @@ def _read_json(text: str, place: int, tools: Tools) -> _Found | None:
         literal = _LITERAL.match(text, place)
         if literal is None:
             return None
-        try:
-            value, end = ast.literal_eval(literal[0]), literal.end()
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            return None
+        value, end = parse_loosely(literal[0]), literal.end()
     calls = _list_calls(value, tools, is_whole=place == 0)
     return None if not calls else _Found(calls, end)
 
@@ -119,16 +132,15 @@ def _make_call(value: object, tools: Tools, *, is_whole: bool) -> LeakedCall | N
     if not isinstance(value, dict) or not value.keys() <= _KEYS:
         return None
     names = [value[key] for key in _NAME_KEYS if isinstance(value.get(key), str)]
-    given = [value[key] for key in _ARGUMENT_KEYS if key in value]
+    given = [value[key] for key in ARGUMENT_KEYS if key in value]
     name = find_tool_name(names[0], tools) if len(names) == 1 else ""
     # A text that is only a name and nothing else might as well be data.
     if name not in tools or len(given) > 1 or (is_whole and not given):
         return None
     arguments = given[0] if given else {}
     with suppress(ValueError, RecursionError):
-        if isinstance(arguments, str):
-            arguments = json.loads(arguments)
-    arguments = {} if arguments is None else arguments
+        written = read_arguments(json_text(arguments), name, _properties(tools[name])) if arguments not in (None, "") else "{}"
+        arguments = json.loads(written)
     if not isinstance(arguments, dict) or _is_declaration(arguments, tools[name]):
         return None
     return LeakedCall(name, json_text(arguments))
@@ -255,9 +267,10 @@ _QUOTE_TOKEN: Final = re.compile(r'<\|"\|>|<escape>')
 _BARE_KEY: Final = re.compile(r"(\A|[{,\[])\s*([A-Za-z_]\w*)\s*:")
 _NAME_ONLY: Final = re.compile(r"([\w.:-]++)\s*+(?=</(?:longcat_)?tool_call>)")
 _NAME_KEYS: Final = ("name", "tool", "tool_name", "function", "function_name")
-_ARGUMENT_KEYS: Final = ("arguments", "parameters", "args", "input", "tool_input")
-_KEYS: Final = {*_NAME_KEYS, *_ARGUMENT_KEYS, "id", "call_id", "tool_call_id", "index", "type", "function_call", "tool_calls"}
+_KEYS: Final = {*_NAME_KEYS, *ARGUMENT_KEYS, "id", "call_id", "tool_call_id", "index", "type", "function_call", "tool_calls"}
 _MOST_HEAD: Final = 200
+FUNCTOOLS: Final = "functools["
+_HALF_PYTHON: Final = re.compile(r"\[\s*(?:[A-Za-z_][\w.]*)?")
 _HEAD: Final = re.compile(r'(?:```(?:json|tool_call|tool_code|tool)?\s*)?(?:\[\s*)?\{\s*"(\w+)"\s*:\s*(?:"([^"]*)"|[^\s"])')
 _PYTHON_HEAD: Final = re.compile(r"(?:```tool_code\s+|\[\s*)(?:print\()?(?!print\()([A-Za-z_][\w.]*)\(")
 _HALF_HEAD: Final = re.compile(
@@ -265,18 +278,17 @@ _HALF_HEAD: Final = re.compile(
 )
 _FENCES: Final = ("", "json", "tool_call", "tool_code", "tool")
 _FENCE_END: Final = re.compile(r"\s*```")
-# Python's way to write an object, up to the tag that closes it or the end.
-_LITERAL: Final = re.compile(r"\{[^\n]*\}(?=\s*(?:</\w+>|\Z))")
+# An object with slips or as Python writes it, up to the tag that closes it or the end.
+_LITERAL: Final = re.compile(r"\{.*?\}(?=\s*(?:</\w+>|\[END_TOOL|<\||\Z))", re.DOTALL)
 _GLUE: Final = re.compile(
-    r"(?:[\s,;]|</?(?:\w+:)?(?:(?:longcat_)?tool_calls?|toolcall|TOOLCALL|tools|function_?calls?)>|</?\uff5cDSML\uff5cfunction_calls>|\[/?TOOL_CALLS\]|functools(?=\[)|<\|python_tag\|>|<\|tool_call>|<tool_call\|>"
+    r"(?:[\s,;]|</?(?:\w+:)?(?:(?:longcat_)?tool_calls?|toolcall|tools|tool_use|function_?calls?)>|</?\uff5cDSML\uff5cfunction_calls>|\[/?TOOL_CALLS\]|\[(?:END_)?TOOL_REQUEST\]|functools(?=\[)|<\|python_tag\|>|<\|tool_call>|<tool_call\|>"
     r"|<(?:start|end)_function_call>|<\uff5ctool_calls?_(?:begin|end)\uff5c>|function<\uff5ctool_sep\uff5c>"
     r"|<\|(?:im_end|eom_id|eot_id|end|call|/?tool_calls?|tool_calls?_(?:section_)?(?:begin|start|end)|action_start|plugin|action_end"
     r"|START_ACTION|END_ACTION|tools_prefix|tools_suffix)\|>"
-    r"|<\uff5c(?:tool▁calls?▁(?:begin|end)|end▁of▁sentence)\uff5c>|function<\uff5ctool▁sep\uff5c>)*"
+    rf"|<\uff5ctool▁calls?▁(?:begin|end)\uff5c>|function<\uff5ctool▁sep\uff5c>|{'|'.join(map(re.escape, STOPS))})*",
+    re.IGNORECASE,
 )
-_MADE_UP: Final = re.compile(
-    r"</?tool_(?:response|result|output)s?>|<\|im_start\|>|<\|start_header_id\|>|<\uff5ctool▁outputs?▁begin\uff5c>"
-)
+_MADE_UP: Final = re.compile(rf"</?tool_(?:response|result|output)s?>|<\uff5ctool▁outputs?▁begin\uff5c>|{NEXT_TURN.pattern}")
 _XML: Final = re.compile(
     r"<(?:\uff5cDSML\uff5c|\w+:)?(?:function|invoke)(?:=|\s+name=)\"?([^\">\s{]+)\"?\s*(?:>|(?=\{))(.*?)"
     r"(?:</(?:\uff5cDSML\uff5c|\w+:)?(?:function|invoke)>|\Z)",

@@ -4,9 +4,11 @@ No model is asked for its name: whoever begins with such a tag thinks, and whoev
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from re import Match
 from typing import Final
+
+from mainspring.providers.control_tokens import ANSWER_TAGS, HEADERS, WRAPPERS
 
 THINK_TAGS: Final = (
     ("<think>", "</think>"),
@@ -20,55 +22,40 @@ THINK_TAGS: Final = (
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|channel>thought", "<channel|>"),
 )
+SPOKEN: Final = ("Here is my thought process:\n", "\nHere is my response:")
+"""What Granite says around its thoughts. Anybody may say the first: only with the second there are thoughts."""
 CHANNELS: Final = ("<|channel|>", "<|start|>assistant")
 
 
 class TagSplitter:
     """Tells reasoning from text by its tags, however the pieces are cut. Only a text that begins with a tag has reasoning, or one
-    that `is_begun`: the prompt has opened it."""
+    that `is_begun`: the prompt has opened it. The header of the turn and what opens an answer are left out; a plain tag around
+    the answer is kept if it `is_asked` for."""
 
-    __slots__ = ("_channels", "_close", "_held", "_is_begun", "_is_fresh", "_place")
+    __slots__ = ("_channels", "_close", "_has_thought", "_held", "_is_asked", "_is_begun", "_is_fresh", "_place", "closing")
 
-    def __init__(self, *, is_begun: bool = False) -> None:
-        self._is_begun = is_begun
+    def __init__(self, *, is_begun: bool = False, is_asked: Callable[[str], bool] = lambda tag: True) -> None:
+        self._is_begun, self._is_asked = is_begun, is_asked
         self._close = ""
         self._channels: ChannelSplitter | None = None
         self._place = "before"
         self._held = ""
-        self._is_fresh = False
+        self._is_fresh = self._has_thought = False
+        self.closing = ""
+        """What closes the answer, if something has opened it."""
+
+    def note_thought(self) -> None:
+        """Thoughts have come in a field of their own."""
+        self._has_thought = True
 
     def feed(self, delta: str) -> Iterator[tuple[bool, str]]:
         """What the piece adds: whether it is reasoning, and the words."""
-        held = self._held + delta
-        self._held = ""
+        held, self._held = self._held + delta, ""
+        if self._channels is None and self._place == "before":
+            held = yield from self._begin(held)
         if self._channels is not None:
-            yield from self._channels.feed(delta)
+            yield from self._channels.feed(held)
             return
-        if self._place == "before":
-            begun = held.lstrip()
-            if begun and begun[0] not in _FIRST and not self._is_begun and "</think>" not in begun:
-                self._place = "after"
-                yield False, held
-                return
-            if any(len(begun) < len(tag) and tag.startswith(begun) for tag in self._list_openings()):
-                self._held = held
-                return
-            if begun.startswith(CHANNELS):
-                self._channels = ChannelSplitter()
-                yield from self._channels.feed(begun)
-                return
-            tags = next((tags for tags in THINK_TAGS if begun.startswith(tags[0])), None)
-            if tags is None and (closed := find_unopened(begun)):
-                yield True, closed[1]
-                held = self._enter("after", begun[closed.end() :])
-            elif tags is None and self._is_begun:
-                self._close = "</think>"
-                held = self._enter("within", begun)
-            elif tags is None:
-                self._place = "after"
-            else:
-                self._close = tags[1]
-                held = self._enter("within", begun[len(tags[0]) :])
         if self._place == "within":
             thought, tag, said = held.partition(self._close)
             kept = 0 if tag else _overlap(thought, self._close)
@@ -77,25 +64,81 @@ class TagSplitter:
             if not tag:
                 return
             held = self._enter("after", said)
-        yield False, self._trim(held)
+        if self._place == "after":
+            yield False, self._trim(self._drop_opening(held) if self._is_fresh and not self.closing else held)
+
+    def _begin(self, held: str) -> Generator[tuple[bool, str], None, str]:
+        """Decides what the text begins as, as soon as that can be told. Returns what is left of it."""
+        begun = held.lstrip()
+        if begun and begun[0] not in _FIRST and not self._is_begun and "</think>" not in begun:
+            self._place = "after"
+            return held
+        while (header := _find_start(begun, HEADERS)) and begun[len(header) :][:1].strip(" `'\""):
+            held = begun = begun[len(header) :].lstrip()
+        if self._may_open(begun) or (begun.startswith(SPOKEN[0]) and SPOKEN[1] not in begun and len(begun) < _MOST_SPOKEN):
+            self._held = held
+            return ""
+        if begun.startswith(CHANNELS):
+            self._channels = ChannelSplitter()
+            return begun
+        thought, heading, said = begun.removeprefix(SPOKEN[0]).partition(SPOKEN[1])
+        if heading and begun.startswith(SPOKEN[0]):
+            yield True, thought.strip("\n")
+            return self._enter("after", said)
+        opened = _find_start(begun, _CLOSINGS)
+        if not opened and (tag := _OTHER_CASE.match(begun)):
+            opened = tag[0]
+        if not opened and (closed := find_unopened(begun)):
+            yield True, closed[1]
+            return self._enter("after", begun[closed.end() :])
+        if opened or self._is_begun:
+            # A tag is closed as it was opened, in whatever case.
+            self._close = _CLOSINGS.get(opened, f"</{opened[1:]}" if opened else "</think>")
+            return self._enter("within", begun[len(opened) :])
+        self._place, self._is_fresh = "after", self._find_opening(begun) != ""
+        return held
+
+    def _may_open(self, begun: str) -> bool:
+        """Whether more of the text is to come before it can be told what it begins as."""
+        openings = (*CHANNELS, "</think>\n", SPOKEN[0], *_CLOSINGS, *WRAPPERS, *(ANSWER_TAGS if self._has_thought else ()))
+        folded = begun.lower()
+        if any(len(begun) < len(opening) and opening.lower().startswith(folded) for opening in openings):
+            return True
+        return any(len(begun) <= len(header) and header.startswith(begun) for header in HEADERS)
+
+    def _drop_opening(self, held: str) -> str:
+        """The text without the tag or token that opens the answer behind thoughts."""
+        begun = held.lstrip()
+        if opening := self._find_opening(begun):
+            self.closing = {**WRAPPERS, **ANSWER_TAGS}[opening]
+            return begun[len(opening) :]
+        if begun and any(opening.startswith(begun) for opening in (*WRAPPERS, *ANSWER_TAGS)):
+            self._held = held
+            return ""
+        return held
+
+    def _find_opening(self, begun: str) -> str:
+        opening = _find_start(begun, (*WRAPPERS, *ANSWER_TAGS))
+        is_kept = opening in ANSWER_TAGS and (not self._has_thought or self._is_asked(opening))
+        return "" if is_kept else opening
 
     @property
     def is_past(self) -> bool:
         """Only words can follow."""
         return self._place == "after" and not self._is_fresh
 
+    @property
+    def is_holding(self) -> bool:
+        """Words are held back."""
+        return bool(self._held) and self._place != "within"
+
     def end(self) -> Iterator[tuple[bool, str]]:
         """What was held back because it might have been the beginning of a tag."""
         held, self._held = self._held, ""
         yield from [(self._place == "within", held)] if self._channels is None else self._channels.end()
 
-    def _list_openings(self) -> Iterator[str]:
-        yield from CHANNELS
-        yield "</think>\n"
-        yield from [tags[0] for tags in THINK_TAGS]
-
     def _enter(self, place: str, rest: str) -> str:
-        self._place, self._is_fresh = place, True
+        self._place, self._is_fresh, self._has_thought = place, True, True
         return rest
 
     def _trim(self, text: str) -> str:
@@ -170,6 +213,11 @@ def find_unopened(text: str) -> Match[str] | None:
     return None if is_code else closed
 
 
+def _find_start(text: str, openings: Iterable[str]) -> str:
+    """The opening that the text begins with."""
+    return next((opening for opening in openings if text.startswith(opening)), "")
+
+
 def _overlap(text: str, tag: str) -> int:
     """How many characters at the end of the text may be the beginning of the tag."""
     return next((size for size in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:size])), 0)
@@ -180,4 +228,7 @@ _MOST_HEADER: Final = 500
 _TOKEN: Final = re.compile(r"<\|(?:start|channel|constrain|message|end|return|call)\|>")
 _HALF_TOKEN: Final = re.compile(r"<(?:\|(?:[a-z]{1,9}\|?)?)?\Z")
 _RECIPIENT: Final = re.compile(r"\bto=(?:functions\.)?([\w.:-]+)")
-_FIRST: Final = frozenset([opening[0] for opening in (*CHANNELS, "</think>", *[tag for tag, _ in THINK_TAGS])])
+_CLOSINGS: Final = dict(THINK_TAGS)
+_OTHER_CASE: Final = re.compile("<(?:think|thinking|thought)>", re.IGNORECASE)
+_MOST_SPOKEN: Final = 32_768
+_FIRST: Final = frozenset([opening[0] for opening in (*CHANNELS, *_CLOSINGS, *HEADERS, *WRAPPERS, SPOKEN[0])])

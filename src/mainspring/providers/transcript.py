@@ -151,6 +151,12 @@ def find_schema(request: ModelRequest) -> Json | None:
             return None
 
 
+def mentions(request: ModelRequest, word: str) -> bool:
+    """Whether anybody but the model has said the word."""
+    said = [item for item in request.items if isinstance(item, Message) and item.role != "assistant"]
+    return word in (request.instructions or "") or any(word in get_text(part) for item in said for part in item.content)
+
+
 def append_parts(messages: list[Json], role: str, field: str, parts: list[Json]) -> None:
     """Adds parts to the last message if it has the same role, else as a message of their own: roles must alternate."""
     if parts and messages and messages[-1]["role"] == role:

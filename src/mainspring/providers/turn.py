@@ -8,7 +8,7 @@ backend first mentions them; calls also end in that order.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
@@ -19,7 +19,7 @@ from mainspring.core.ids import NewId
 from mainspring.core.items import Json
 from mainspring.core.model_request import Items
 from mainspring.providers.call_draft import CallDraft, Index, build_unnamed_error, is_json
-from mainspring.providers.leak_reader import LeakReader
+from mainspring.providers.leak_reader import HeldText, LeakReader
 from mainspring.providers.leaked_calls import LeakedCall, find_tool_name
 from mainspring.providers.thinking import TagSplitter, find_unopened
 
@@ -74,7 +74,8 @@ class TurnBuilder(TurnEvents):
     """Builds the events of one turn.
 
     `thinks` says that reasoning may come as text, in tags, `is_begun` that the text begins within it. `tools` are those there
-    are, `leaks` finds their calls in text. Where JSON is asked for (`is_json`), it may have come as reasoning.
+    are, `leaks` finds their calls in text. A tag around the answer is kept if it `is_asked` for. Where JSON is asked for
+    (`is_json`), it may have come as reasoning.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class TurnBuilder(TurnEvents):
         tools: Iterable[items.ToolDefinition] = (),
         leaks: LeakReader | None = None,
         is_json: bool = False,
+        is_asked: Callable[[str], bool] = lambda tag: True,
     ) -> None:
         super().__init__(new_id, taken)
         self._tools = {tool.name: tool for tool in tools}
@@ -99,9 +101,11 @@ class TurnBuilder(TurnEvents):
         self._blank: list[str] = []
         # Those of words that are held back, because they are blank or may be a tag.
         self._logprobs: list[Json] = []
-        self._tagged = TagSplitter(is_begun=is_begun) if thinks else None
+        self._tagged = TagSplitter(is_begun=is_begun, is_asked=is_asked) if thinks else None
+        self._is_asked = is_asked
         self._thinks, self._is_begun, self._has_text = thinks, is_begun, False
         self._leaks = leaks
+        self._beside: list[HeldText] = []
         self._is_json = is_json
         self._has_spoken = False
 
@@ -121,7 +125,7 @@ class TurnBuilder(TurnEvents):
     @property
     def has_answer(self) -> bool:
         """Words have been said or calls made, and no call is half."""
-        is_held = self._leaks is not None and self._leaks.is_holding
+        is_held = (self._leaks is not None and self._leaks.is_holding) or (self._tagged is not None and self._tagged.is_holding)
         return (self._message is not None or is_held or bool(self._calls)) and not any(call.is_half for call in self._calls)
 
     @property
@@ -152,7 +156,9 @@ class TurnBuilder(TurnEvents):
             return
         if self._is_begun and self._last is not None and not self._has_text:
             # It came in a field of its own.
-            self._tagged, self._is_begun = TagSplitter(), False
+            self._tagged, self._is_begun = TagSplitter(is_asked=self._is_asked), False
+        if self._reasoning is not None and not self._has_text:
+            self._tagged.note_thought()
         self._has_text = True
         self._split(self._tagged.feed(delta))
         if self._tagged.is_past:
@@ -163,8 +169,12 @@ class TurnBuilder(TurnEvents):
             if is_thought:
                 self._note_recovered("reasoning", "reasoning came as text between tags")
                 self.reasoning(words)
+            elif self._leaks is None:
+                self._say(words)
             else:
-                self._say(words if self._leaks is None else self._leaks.feed(words))
+                if self._tagged is not None and self._tagged.closing:
+                    self._leaks.expect(self._tagged.closing)
+                self._say(self._leaks.feed(words))
 
     def _say(self, delta: str) -> None:
         if not delta:
@@ -255,7 +265,10 @@ class TurnBuilder(TurnEvents):
         is_cut = finish != "stop"
         if self._tagged is not None:
             self._split(self._tagged.end())
-        self._settle(is_last=not is_cut)
+        if not is_cut:
+            self._recover()
+        elif self._leaks is not None:
+            self._say(self._leaks.drop())
         if self._blank and not self._calls:
             self._tell_text(self._speaking(), "".join(self._blank))
         self._close_reasoning(is_cut=is_cut and self._last is self._reasoning)
@@ -265,6 +278,7 @@ class TurnBuilder(TurnEvents):
                 self._end_call(call, is_cut=is_cut)
             elif not is_cut and (call.pieces or call.vendor_id):
                 raise build_unnamed_error(call.arguments)
+        self._tell_beside()
         self._events.append(events.TurnEnded(finish, usage))
 
     def _end_call(self, call: CallDraft, *, is_cut: bool) -> None:
@@ -300,15 +314,27 @@ class TurnBuilder(TurnEvents):
         told = [call for call in self._calls if call.index == index and call.vendor_id and call.id not in fresh]
         return next((call for call in reversed(told) if call.name == name and call.is_whole), None)
 
-    def _settle(self, *, is_last: bool = False) -> None:
-        """Tells what was held back because it might be a call: it is one if the turn ends with it and has no other. A turn that
-        has only thought may have its calls, or the JSON that it was asked for, among its thoughts."""
-        leaks, self._leaks = self._leaks, None
+    def _settle(self) -> None:
+        """A real call begins: what was held back because it might be a call is one beside it, or words."""
+        if self._leaks is not None and self._leaks.is_holding:
+            held = self._leaks.end(self.said, has_calls=True)
+            self._say(held.words)
+            if held.calls:
+                self._beside.append(held)
+
+    def _recover(self) -> None:
+        """Tells what is held back at the end because it might be a call: it is one if the turn has no other. A turn that has only
+        thought may have its calls, or the JSON that it was asked for, among its thoughts."""
         calls: list[LeakedCall] = []
+        leaks = self._leaks
         if leaks is not None:
-            words, calls = leaks.end() if is_last else (leaks.drop(), [])
-            self._say(words)
-        if is_last and self._reasoning is not None and self._message is None and not self._calls:
+            held = leaks.end(self.said if leaks.is_holding else "", has_calls=self.has_calls)
+            self._say(held.words)
+            calls = held.calls
+            if self._calls and calls:
+                self._beside.append(held)
+                return
+        if self._reasoning is not None and self._message is None and not self._calls:
             thought = "".join(self._reasoning.pieces)
             calls = calls or (leaks.settle(thought).calls if leaks is not None else [])
             if self._is_begun and self._tagged is not None and not calls:
@@ -321,6 +347,15 @@ class TurnBuilder(TurnEvents):
         for number, call in enumerate(calls):
             self._logprobs = []
             self.call(index=f"leaked_{number}", name=call.name, arguments=call.arguments)
+
+    def _tell_beside(self) -> None:
+        """Calls that stand in the text beside real ones are those once more, or else words."""
+        for held in self._beside:
+            if all(any(made.makes(call.name, call.arguments) for made in self._calls) for call in held.calls):
+                self._note_recovered("calls", "calls came as text, too")
+            else:
+                self._say(held.written)
+                self._close_message()
 
     def _note_recovered(self, what: str, why: str) -> None:
         """Once a turn."""

@@ -16,7 +16,9 @@ from mainspring.core.items import Json
 from mainspring.ports import ProfileValue
 from mainspring.providers.cassette import Exchange
 from mainspring.providers.chat.refusals import REFUSALS
+from mainspring.providers.control_tokens import HEADERS
 from mainspring.providers.json_text import may_be_wrapped
+from mainspring.providers.leak_reader import LeakReader
 from mainspring.providers.leaked_calls import find_tool_name
 from mainspring.providers.thinking import find_unopened
 
@@ -220,6 +222,11 @@ def _makes_again(seen: Seen) -> bool:
     return False
 
 
+def _leaves_stops(seen: Seen) -> bool:
+    reader = LeakReader(())
+    return len(reader.feed(seen.text) + reader.end(seen.text).words) < len(seen.text)
+
+
 def _leaks(seen: Seen, pattern: str) -> bool:
     return not seen.calls and seen.names_tool(seen.text) and re.search(pattern, seen.text, re.DOTALL) is not None
 
@@ -332,6 +339,11 @@ QUIRKS: Final = (
     Quirk("call as JSON text", "Calls are text: JSON.", "They are found and made."),
     Quirk("call in control tokens", "Calls or channels are text with control tokens.", "They are told apart, found and made."),
     Quirk("call in thoughts", "Calls stand in the reasoning.", "They are made if the turn has no other answer."),
+    Quirk(
+        "call beside its text", "A call comes as text, too, or leaves its tags there.", "It is made once, and they are left out."
+    ),
+    Quirk("stop tokens", "Tokens that end a turn are in the text.", "They are left out, and what is made up behind them."),
+    Quirk("turn headers", "The text begins with the header of a turn.", "It is left out."),
     Quirk("calls lost in streams", "Calls get lost when they are streamed.", "It is asked without streaming."),
     Quirk("thinking tags", "Reasoning comes as text in tags.", "It is read as reasoning."),
     Quirk("thinking never opened", "Only the end of the reasoning is marked.", "What stands before it is reasoning."),
@@ -422,6 +434,11 @@ _REFUSED: Final[Mapping[Change, str]] = {
     ("temperature", False): "no temperature",
     ("top_p", False): "no temperature",
 }
+_THOUGHT: Final = re.compile(
+    r"\s*(?:<\|im_start\|>assistant\s*)?(?:<(?:seed:|longcat_)?(?:think|thinking|thought|reasoning)>"
+    r"|<\|(?:begin_of_thought|START_THINKING)\|>|Here is my thought process:\n.*\nHere is my response:)",
+    re.DOTALL | re.IGNORECASE,
+)
 _HARMONY: Final = "(?<!`)<\\|(?:(?:channel|message|start|call|python_tag)\\||tool_call)|\\[TOOL_CALLS\\]|<\uff5ctool"
 _IN_ONE: Final[Mapping[str, Callable[[Seen], object]]] = {
     "calls without index": lambda seen: seen.is_stream and any(piece.get("index") is None for piece in seen.pieces),
@@ -448,7 +465,10 @@ _IN_ONE: Final[Mapping[str, Callable[[Seen], object]]] = {
     "call as JSON text": lambda seen: _leaks(seen, r"\A\s*[\[{].*[\]}]\s*\Z"),
     "call in control tokens": lambda seen: re.search(_HARMONY, seen.text),
     "call in thoughts": lambda seen: not seen.calls and not seen.text and _is_call(seen, seen.thoughts),
-    "thinking tags": lambda seen: re.match(r"\s*<(think|thinking|thought|reasoning)>", seen.text),
+    "call beside its text": lambda seen: seen.calls and re.search(r"(?i)</?(?:tool_call|function)", seen.text),
+    "stop tokens": _leaves_stops,
+    "turn headers": lambda seen: seen.text.lstrip().startswith(HEADERS),
+    "thinking tags": lambda seen: _THOUGHT.match(seen.text),
     "thinking never opened": lambda seen: find_unopened(seen.text),
     "reasoning": lambda seen: any(isinstance(delta.get("reasoning"), str) for delta in seen.deltas),
     "signed calls": lambda seen: any("extra_content" in piece for piece in seen.pieces),

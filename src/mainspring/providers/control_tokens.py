@@ -1,0 +1,36 @@
+"""Tokens of chat templates that should have stayed with the server: they end a turn, begin one, or stand around an answer."""
+
+import re
+from typing import Final
+
+STOPS: Final = (
+    "<|im_end|>", "</s>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<|return|>", "<|eot|>",
+    "<end_of_turn>", "<turn|>", "<eos>", "<|endofturn|>", "<|end_of_turn|>", "<|end_of_role|>", "<|END_OF_TURN_TOKEN|>",
+    "<|END_RESPONSE|>", "<|END_TEXT|>", "<|end_of_solution|>", "<\uff5cend▁of▁sentence\uff5c>", "<|user|>", "<|observation|>",
+    "<[EOS]>", "[|endofturn|]", "<|message_end|>", "<|im_sep|>",
+)  # fmt: skip
+"""What ends a turn."""
+HEADERS: Final = (
+    "<|im_start|>assistant\n", "<|start_header_id|>assistant<|end_header_id|>\n", "<start_of_turn>model\n", "<|turn>model\n",
+    "<|assistant|>\n", "<|start_of_role|>assistant<|end_of_role|>", "<\uff5cAssistant\uff5c>", "<|begin_of_text|>", "<bos>",
+    "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>", "[|assistant|]", "<|im_start|>model\n",
+)  # fmt: skip
+"""What begins a turn of the model's."""
+WRAPPERS: Final = {
+    "<|begin_of_solution|>": "<|end_of_solution|>",
+    "<|START_RESPONSE|>": "<|END_RESPONSE|>",
+    "<|START_TEXT|>": "<|END_TEXT|>",
+}
+"""What stands around an answer, by what opens it."""
+ANSWER_TAGS: Final = {"<answer>": "</answer>", "<response>": "</response>", "<final_answer>": "</final_answer>"}
+"""The same as plain tags, which people ask for, too: no tokens, unless the model has thought before and nobody asked for them."""
+NEXT_TURN: Final = re.compile(
+    r"<\|im_start\|>|<\|start_header_id\|>|<start_of_turn>|<\|turn>|\[INST\]|<\|(?:user|system|observation|start|start_of_role)\|>"
+    r"|<\uff5cUser\uff5c>|<\|START_OF_TURN_TOKEN\|>|<s>"
+)
+"""What begins another turn, which the model has made up."""
+_ANY_STOP: Final = "|".join(map(re.escape, STOPS))
+ALL_STOPS: Final = re.compile(rf"(?:\s*(?:{_ANY_STOP}))+\s*(?:(?:{NEXT_TURN.pattern}).*)?\Z", re.DOTALL)
+PAST_STOP: Final = re.compile(rf"(?:{_ANY_STOP})\s*+[^\s<\[]")
+BEFORE_STOP: Final = re.compile(r"(?:\A|[^\s`'\"(\u201c\u2018]|\n\s*)\Z")
+"""What may stand before a token that ends a turn, and not before one that is spoken of."""
