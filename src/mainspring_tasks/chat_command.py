@@ -1,16 +1,14 @@
 """`mainspring chat`: one's tasks in plain language, in the terminal."""
 
-import asyncio
 import sys
 from collections.abc import Coroutine
-from contextlib import suppress
 from pathlib import Path
-from threading import Thread
 from typing import Annotated
 
 import typer
 from msgspec import Struct
 
+from mainspring.cli.ask import read_line
 from mainspring.cli.context import EngineOptions, build_engine, load_settings
 from mainspring.cli.options import ApiKey, AsJson, BaseUrl, Model
 from mainspring.cli.output import clean, say
@@ -104,7 +102,7 @@ async def _talk(talk: ChatOptions, chats: Chats, as_json: bool) -> int:
     conversation, code = talk.conversation, 0
     if is_terminal and talk.message is None:
         await _greet(chats, talk)
-    while (message := talk.message if talk.message is not None else await _read_line("> " if is_terminal else "")) is not None:
+    while (message := talk.message if talk.message is not None else await read_line("> " if is_terminal else "")) is not None:
         if message.strip() in QUIT:
             break
         if message.strip() == "/help":
@@ -167,33 +165,3 @@ class ReplyScreen(ReplyListener):
             print()
             self._shown = ""
         print(whole[len(self._shown) :], flush=True)
-
-
-async def _read_line(prompt: str) -> str | None:
-    """The next line that is typed, None at the end. It is read on a daemon thread, which does not delay the exit."""
-    loop = asyncio.get_running_loop()
-    line: asyncio.Future[str | None] = loop.create_future()
-
-    def tell(text: str | None) -> None:
-        if not line.done():
-            line.set_result(text)
-
-    def read() -> None:
-        text = _input(prompt)
-        with suppress(RuntimeError):  # the loop may be gone by now
-            loop.call_soon_threadsafe(tell, text)
-
-    Thread(target=read, daemon=True).start()
-    return await line
-
-
-def _input(prompt: str) -> str | None:
-    if not prompt:
-        return text.rstrip("\n") if (text := sys.stdin.readline()) else None
-    with suppress(ImportError):
-        import readline  # noqa: F401 (gives `input` its keys)
-    try:
-        return input(prompt)
-    except EOFError:
-        print()
-        return None

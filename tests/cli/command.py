@@ -72,8 +72,13 @@ class Shell:
             said, err = process.communicate(given)
         return Result(process.wait(), said, err)
 
-    def run_on_terminal(self, *arguments: str, env: Variables | None = None, stop_at: str | None = None) -> Result:
-        """Runs the command on a terminal of its own, to its end or until this has appeared; errors appear there too."""
+    def run_on_terminal(
+        self, *arguments: str, env: Variables | None = None, stop_at: str | None = None, typed: Sequence[tuple[str, str]] = ()
+    ) -> Result:
+        """Runs the command on a terminal of its own, to its end or until this has appeared; errors appear there too.
+
+        `typed` is what a person types, each time once the text before it has appeared.
+        """
         ours, theirs = pty.openpty()
         process = start(
             self.command(arguments),
@@ -86,9 +91,12 @@ class Shell:
         )
         with process, _bounded(process):
             os.close(theirs)
-            shown = b""
+            shown, left, seen = b"", list(typed), 0
             while piece := _read(ours):
                 shown += piece
+                if left and (at := shown.find(left[0][0].encode(), seen)) >= 0:
+                    seen = at + len(left[0][0].encode())
+                    os.write(ours, left.pop(0)[1].encode())
                 if stop_at is not None and stop_at.encode() in shown:
                     process.send_signal(signal.SIGINT)
                     stop_at = None

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
@@ -13,7 +14,8 @@ from mainspring.app.build import compose_engine
 from mainspring.app.engine import Engine
 from mainspring.app.mistakes import explain_refusals
 from mainspring.app.settings import Settings, find_settings_type, load
-from mainspring.cli.context import Assembly, EngineOptions
+from mainspring.cli.context import Assembly, EngineOptions, WaitingCall
+from mainspring.cli.options import name_operator
 from mainspring.cli.output import say
 from mainspring.core.delegation import TOOL_PREFIX
 from mainspring.core.errors import InvalidRequest
@@ -21,8 +23,11 @@ from mainspring.core.items import ServerTool, ToolDefinition
 from mainspring.core.memory_quota import MemoryQuota
 from mainspring.core.run import Run
 from mainspring.core.spec import STEP_MODEL
+from mainspring.engine.approvals import list_questions
+from mainspring.engine.handle import Handle
 from mainspring.engine.policy_order import order_policies
 from mainspring.features.agents.agent_limits import find_excess
+from mainspring.features.approvals.pending import Approvals
 from mainspring.features.budgets.plan import find_plan_doubts
 from mainspring.features.governance.governance_settings import find_rule_doubts
 from mainspring.features.models import backends, discovery, model_choice
@@ -51,14 +56,27 @@ class ServerEngine(Struct, frozen=True):
 def assemble(options: EngineOptions) -> Assembly:
     """Builds an engine and lists its services. Raises `InvalidRequest`."""
     engine = build_engine(options)
+    labels = frozenset([server.label for server in engine.mcp.servers])
+    approvals = Approvals(engine.core, labels)
+
+    async def list_waiting(run: Run) -> list[WaitingCall]:
+        found = [await approvals.get(question.id, tenant=run.spec.tenant) for question in list_questions(run)]
+        return [msgspec.convert(approval, WaitingCall, from_attributes=True) for approval in found]
+
+    async def answer(call: WaitingCall, approves: bool) -> Handle | None:
+        by = name_operator()
+        return (await approvals.answer(call.id, approve=approves, digest=call.digest, by=by, background=False)).handle
+
     return Assembly(
         engine.core,
         engine,
         (engine.agents, engine.workflows, engine.host),
         frozenset([policy.name for policy in order_policies(*engine.operator_policies)]),
-        frozenset([server.label for server in engine.mcp.servers]),
+        labels,
         lambda run: check_run(engine, run),
         lambda: find_doubts(engine, load(options.settings, file=options.config)),
+        list_waiting,
+        answer,
     )
 
 

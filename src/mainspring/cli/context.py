@@ -4,7 +4,7 @@ A command reads settings as a struct of its own that names only the fields it ne
 in which it finds the service of its feature by type.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from pathlib import Path
@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # `mainspring --help` needs no engine
     from mainspring.core.run import Run
     from mainspring.core.spec import PresetName
     from mainspring.engine.engine import Engine
+    from mainspring.engine.handle import Handle
     from mainspring.storage.location import Location
 
 T = TypeVar("T")
@@ -46,11 +47,25 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     replay: Path | None = None
 
 
+class WaitingCall(Struct, frozen=True):
+    """A call that waits for a person: `arguments` are without secrets, `digest` is that of all of them. `policy` is the rule that
+    asks, `question` says why."""
+
+    id: str
+    tool: str
+    arguments: str
+    digest: str
+    policy: str
+    question: str
+
+
 class Assembly(Struct, frozen=True):
     """An engine with the services of the features. It works inside `async with assembly.lifespan`.
 
     `policies` are the names of those that the settings put in force, `mcp_labels` those of its MCP servers. `check_run` raises
     `InvalidRequest` for a run that this engine cannot continue. `find_doubts` lists what in the settings may be a mistake.
+    `list_waiting` finds the calls of an ended run that a person must agree to, `answer` says yes or no to one; with the last one
+    the run goes on.
     """
 
     engine: "Engine"
@@ -60,6 +75,8 @@ class Assembly(Struct, frozen=True):
     mcp_labels: frozenset[str]
     check_run: "Callable[[Run], None]"
     find_doubts: Callable[[], list[str]]
+    list_waiting: "Callable[[Run], Awaitable[Sequence[WaitingCall]]]"
+    answer: "Callable[[WaitingCall, bool], Awaitable[Handle | None]]"
 
     def find(self, kind: type[T]) -> T:
         return next(service for service in self.services if isinstance(service, kind))

@@ -13,7 +13,7 @@ from mainspring.cli.end_reasons import explain_end
 from mainspring.cli.exit import BROKEN_PIPE, FAILURE
 from mainspring.cli.output import say, silence, write_lines
 from mainspring.cli.screen import Screen
-from mainspring.core.events import Recorded
+from mainspring.core.events import Reason, Recorded
 from mainspring.core.run import Run
 from mainspring.engine.handle import Handle
 from mainspring.storage.location import Location
@@ -41,8 +41,9 @@ def choose_view(as_json: bool) -> View:
     return JsonLines() if as_json else Screen()
 
 
-async def follow(handle: Handle, view: View, database: Location | None) -> int:
-    """Draws a run to its end and returns the exit code that tells how it ended; anything but `completed` is explained in words.
+async def follow(handle: Handle, view: View, database: Location | None, *, explains_questions: bool = True) -> int:
+    """Draws a run to its end and returns the exit code that tells how it ended; anything but `completed` is explained in words,
+    but for calls that wait for a person if it is not to.
 
     The first Ctrl-C, SIGTERM, or a reader that goes away cancels the run; it is stored before this returns. Raises what
     `Handle.batches` raises.
@@ -58,7 +59,8 @@ async def follow(handle: Handle, view: View, database: Location | None) -> int:
             say(f"the output cannot be written ({error.strerror}), so the run was stopped. Write it elsewhere, or make room")
             return FAILURE
     run = handle.run
-    if (why := explain_end(run, database)) is not None:
+    is_left_out = run.reason is Reason.APPROVAL_NEEDED and not explains_questions
+    if (why := explain_end(run, database)) is not None and not is_left_out:
         say(why)
     if stop.number is not None and run.status == "cancelled":
         return 128 + stop.number

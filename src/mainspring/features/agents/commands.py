@@ -8,8 +8,8 @@ import typer
 from msgspec import Struct
 
 from mainspring.cli import options
+from mainspring.cli.ask import follow_with_answers
 from mainspring.cli.context import EngineOptions, build_engine, load_settings
-from mainspring.cli.follow import choose_view, follow
 from mainspring.cli.output import report_problems, write_lines
 from mainspring.core.errors import InvalidRequest
 from mainspring.features.agents.agent_inputs import parse_inputs
@@ -113,7 +113,7 @@ def run_agent(
     async def live() -> int:
         async with assembly.lifespan:
             handle = await agents.start(name, parse_inputs(agents.registry.get(name), given), loop, autonomy_level=level)
-            return await follow(handle, choose_view(json), None if no_store else database)
+            return await follow_with_answers(assembly, handle, None if no_store else database, as_json=json)
 
     return live()
 

@@ -6,10 +6,10 @@ import typer
 from msgspec import Struct
 
 from mainspring.cli import options
+from mainspring.cli.ask import follow_with_answers
 from mainspring.cli.console import format_call
 from mainspring.cli.context import Assembly, EngineOptions, build_engine
 from mainspring.cli.database import find_run, open_database
-from mainspring.cli.follow import choose_view, follow
 from mainspring.cli.output import format_moment, say, say_more, write_lines, write_list, write_table
 from mainspring.core.errors import InvalidRequest
 from mainspring.features.approvals.pending import Approval, Approvals
@@ -127,7 +127,7 @@ async def _answer(said: ApprovalAnswer, onward: options.Continuation, database: 
             more = f"mainspring approvals list{options.name_database(database)}"
             say(f"`{said.id}` is {done.approval.state}; its run goes on when its other calls are answered: {more}")
             return 0
-        return await follow(done.handle, choose_view(as_json), database)
+        return await follow_with_answers(assembly, done.handle, database, as_json=as_json)
 
 
 def _check_rule(approval: Approval, assembly: Assembly) -> None:

@@ -14,12 +14,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.cli import options
+from mainspring.cli.ask import follow_with_answers
 from mainspring.cli.console import ConsoleWriter, fit_line
 from mainspring.cli.context import EngineOptions, build_engine
 from mainspring.cli.database import check_database, find_run, find_run_id, how_to_list, open_database
 from mainspring.cli.end_reasons import explain_end
 from mainspring.cli.exit import FAILURE, USAGE
-from mainspring.cli.follow import choose_view, draw_run, follow
+from mainspring.cli.follow import draw_run
 from mainspring.cli.output import format_moment, say, say_more, write_lines
 from mainspring.cli.screen import STATUSES, Screen
 from mainspring.core.errors import CallerError, Interrupted, InvalidRequest, MainspringError
@@ -121,7 +122,7 @@ def run(
                 if error.param != "previous_response_id":
                     raise
                 raise InvalidRequest(f"{error.message.rstrip('.')}; {how_to_list(database)}", param=error.param) from error
-            return await follow(handle, choose_view(json), where)
+            return await follow_with_answers(assembly, handle, where, as_json=json)
 
     return live()
 
@@ -231,7 +232,8 @@ async def _resume(run_id: str, given: EngineOptions, database: Location, as_json
     assembly = build_engine(replace(given, model=given.model or left.spec.model))
     assembly.check_run(left)
     async with assembly.lifespan:
-        return await follow(await assembly.engine.resume(left.spec.id), choose_view(as_json), database)
+        handle = await assembly.engine.resume(left.spec.id)
+        return await follow_with_answers(assembly, handle, database, as_json=as_json)
 
 
 async def _resume_all(given: EngineOptions, database: Location, as_json: bool) -> int:

@@ -1,0 +1,91 @@
+"""The person at the terminal is asked, and the run goes on with their answer."""
+
+import json
+
+import pytest
+from tests.cli.command import Shell
+
+from mainspring.core.items import Json
+
+PROMPT = "Do it? [y]es, [N]o, [a]lways in this run: "
+HELLO: Json = {"say": "All done."}
+
+
+def add(a: int, b: int) -> Json:
+    return {"calls": [{"name": "add", "arguments": {"a": a, "b": b}}]}
+
+
+@pytest.fixture
+def asking(shell: Shell) -> Shell:
+    """A folder whose settings have a person asked about every call of `add`."""
+    rules = '[governance.rules]\n"add" = "ask"\n'
+    (shell.folder / "mainspring.toml").write_text(f'model = "scripted:script.json"\ntools = ["mytools:add"]\n{rules}')
+    return shell
+
+
+def read_tally(shell: Shell) -> list[str]:
+    tally = shell.folder / "tally"
+    return tally.read_text().splitlines() if tally.exists() else []
+
+
+def test_a_yes_lets_the_call_run_and_the_run_go_on(asking: Shell) -> None:
+    asking.script(add(2, 3), {**HELLO, "expect": "5"})
+    result = asking.run_on_terminal("run", "Add", typed=[(PROMPT, "y\n")])
+    assert result.code == 0
+    assert "? add(a=2, b=3)" in result.out
+    assert "(rule `tool_rules`)" in result.out
+    assert "All done." in result.out
+    assert read_tally(asking) == ["2 + 3"]
+    runs = [json.loads(line) for line in asking.run("runs", "--json").out.splitlines()]
+    assert [run["status"] for run in runs] == ["completed", "requires_action"]
+
+
+@pytest.mark.parametrize("said", ["n\n", "\n", "what?\n"])
+def test_anything_but_a_yes_is_no_yes(asking: Shell, said: str) -> None:
+    asking.script(add(2, 3), HELLO)
+    again = [(PROMPT, "no\n")] if said == "what?\n" else []
+    result = asking.run_on_terminal("run", "Add", typed=[(PROMPT, said), *again])
+    assert result.code == 0
+    assert "All done." in result.out
+    assert read_tally(asking) == []
+
+
+def test_always_is_asked_once(asking: Shell) -> None:
+    asking.script(add(1, 1), add(2, 2), add(3, 3), HELLO)
+    result = asking.run_on_terminal("run", "Add", typed=[(PROMPT, "a\n")])
+    assert result.out.count(PROMPT) == 1
+    assert read_tally(asking) == ["1 + 1", "2 + 2", "3 + 3"]
+
+
+def test_who_leaves_without_an_answer_is_told_how_to_give_it(asking: Shell) -> None:
+    asking.script(add(2, 3), HELLO)
+    result = asking.run_on_terminal("run", "Add", typed=[(PROMPT, "\x04")])
+    assert result.code == 0
+    assert "Answer it: mainspring approvals list" in result.out
+    (line,) = asking.run("approvals", "list", "--json").out.splitlines()
+    assert json.loads(line)["state"] == "pending"
+    assert read_tally(asking) == []
+
+
+def test_without_a_terminal_nobody_is_asked(asking: Shell) -> None:
+    asking.script(add(2, 3), HELLO)
+    result = asking.run("run", "Add", given="y\n")
+    assert result.code == 0
+    assert "Answer it: mainspring approvals list" in result.err
+    assert read_tally(asking) == []
+
+
+def test_what_is_denied_is_not_asked(asking: Shell) -> None:
+    settings = asking.folder / "mainspring.toml"
+    settings.write_text(settings.read_text().replace('"ask"', '"deny"'))
+    asking.script(add(2, 3), HELLO)
+    result = asking.run_on_terminal("run", "Add")
+    assert PROMPT not in result.out
+    assert read_tally(asking) == []
+
+
+def test_a_run_that_is_not_kept_asks_too(asking: Shell) -> None:
+    asking.script(add(2, 3), HELLO)
+    assert asking.run_on_terminal("run", "Add", "--no-store", typed=[(PROMPT, "y\n")]).code == 0
+    assert read_tally(asking) == ["2 + 3"]
+    assert not list(asking.folder.glob("*.db"))
