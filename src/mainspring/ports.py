@@ -130,7 +130,7 @@ class KnownProfile(Struct, frozen=True):
 class ProfileKeeper(Protocol):
     """What a `Provider` may be besides: one that adapts to its models. A name may stand for several, which are told in order."""
 
-    def keep_profiles(self, store: "Store") -> None:
+    def keep_profiles(self, store: "DocumentStore") -> None:
         """Has what is learned kept there, and finds there what was learned before."""
         ...
 
@@ -542,18 +542,14 @@ class Leases(Protocol):
         ...
 
 
-class Store(Protocol):
-    """Keeps logs and answers, from `open` to `close`. Everything but `append` raises `StoreError` when it cannot be used."""
+class RunStore(Protocol):
+    """Keeps runs: their logs and answers, and who drives them."""
 
     is_durable: bool
     """Whether what it keeps is found again by another process."""
 
     @property
     def leases(self) -> Leases: ...
-
-    async def open(self) -> None:
-        """Raises `StoreError` that says what to do if the store cannot be used at all. Opening twice does nothing."""
-        ...
 
     def append(
         self, run_id: str, records: Sequence[Recorded], snapshot: Snapshot | None = None, notes: Sequence[Note] = ()
@@ -603,10 +599,6 @@ class Store(Protocol):
         """The same of `events`."""
         ...
 
-    async def measure_documents(self, kind: str, *, tenant: str = "", parent: str = "") -> int:
-        """The same of `documents`."""
-        ...
-
     async def list(
         self,
         *,
@@ -631,6 +623,13 @@ class Store(Protocol):
         """Forgets some of the runs that ended before this time, the oldest first, whether or not others continue them. Returns
         how many, 0 once there are none. The audit and all documents stay."""
         ...
+
+
+class DocumentStore(Protocol):
+    """Keeps documents."""
+
+    is_durable: bool
+    """Whether what it keeps is found again by another process."""
 
     async def put(self, documents: Sequence[Document], *, if_absent: bool = False) -> bool:
         """Writes all of them, or none and says so: a parent is missing, or with `if_absent` one of them is there already."""
@@ -659,8 +658,20 @@ class Store(Protocol):
         """By number; `after` is the number of the last one seen, whether or not there is such a document."""
         ...
 
+    async def measure_documents(self, kind: str, *, tenant: str = "", parent: str = "") -> int:
+        """How many bytes `documents` would read, without reading them."""
+        ...
+
+    async def read_clock(self) -> float:
+        """The time by the clock that all processes on this store share, in seconds since 1970."""
+        ...
+
+
+class AuditStore(Protocol):
+    """Keeps the audit. Nothing is ever changed in it, or taken from it."""
+
     async def note(self, notes: Sequence[Note]) -> None:
-        """Adds to the audit, for a run that is not stored. Nothing is ever changed in it, or taken from it."""
+        """Adds to the audit, for a run that is not stored."""
         ...
 
     async def audit(
@@ -669,8 +680,17 @@ class Store(Protocol):
         """The audit by number, or what it has about one call; `after` is the number of the last one seen."""
         ...
 
-    async def read_clock(self) -> float:
-        """The time by the clock that all processes on this store share, in seconds since 1970."""
+
+class Store(RunStore, DocumentStore, AuditStore, Protocol):
+    """Keeps all of them in one place, from `open` to `close`. Everything but `append` raises `StoreError` when it cannot be used.
+
+    Whoever needs only one of the three takes only that.
+    """
+
+    is_durable: bool
+
+    async def open(self) -> None:
+        """Raises `StoreError` that says what to do if the store cannot be used at all. Opening twice does nothing."""
         ...
 
     async def close(self) -> None: ...

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from mainspring.core.items import ApprovalResponse, decode, encode
 from mainspring.engine.approvals import continuing_id, make_answer
-from mainspring.ports import Document, Store
+from mainspring.ports import Document, DocumentStore
 from mainspring_tasks.decision_types import PendingAction
 from mainspring_tasks.task_references import Seen
 from mainspring_tasks.task_tools import Change
@@ -104,7 +104,7 @@ def is_same(given: PendingAction, waiting: PendingDeletion) -> bool:
 class Threads:
     """The threads of a store, one for each user and conversation of a tenant."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: DocumentStore) -> None:
         self._store = store
 
     async def load(self, tenant: str, user: str, conversation: str) -> DecisionThread:

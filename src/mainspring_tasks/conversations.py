@@ -20,7 +20,7 @@ from mainspring.core.ids import NewId, derive_id, random_id
 from mainspring.core.items import Item, assistant, decode, encode, user
 from mainspring.core.items import Message as MessageItem
 from mainspring.core.spec import Caller
-from mainspring.ports import Document, Store
+from mainspring.ports import Document, DocumentStore
 from mainspring_tasks.decision_engine import LLMAgentEngine, RecordedDecision, derive_owner
 from mainspring_tasks.decision_types import MAX_HISTORY_MESSAGES, MAX_MESSAGE_LENGTH, DecisionContext, Message
 from mainspring_tasks.speech import ReplyListener
@@ -56,7 +56,7 @@ class Chats:
     def __init__(
         self,
         agent: LLMAgentEngine,
-        store: Store,
+        store: DocumentStore,
         *,
         history: int = MAX_HISTORY_MESSAGES,
         clock: Callable[[], float] = time.time,

@@ -10,7 +10,7 @@ from mainspring.core.history import History
 from mainspring.core.items import Item, decode, encode
 from mainspring.core.run import Run
 from mainspring.core.spec import Conversation, RunSpec
-from mainspring.ports import Document, Store
+from mainspring.ports import Document, DocumentStore
 
 
 class Entered(Struct, frozen=True):
@@ -20,7 +20,7 @@ class Entered(Struct, frozen=True):
     history: History
 
 
-async def enter(store: Store, spec: RunSpec, conversation: Conversation) -> Entered:
+async def enter(store: DocumentStore, spec: RunSpec, conversation: Conversation) -> Entered:
     """Raises `NotFound` if the tenant has no such conversation, `AlreadyInConversation` if part of the input is in it."""
     if await store.get(CONVERSATION, conversation.id, tenant=spec.tenant) is None:
         raise NotFound(f"Conversation with id '{conversation.id}' not found.", param="conversation")
@@ -35,7 +35,7 @@ async def enter(store: Store, spec: RunSpec, conversation: Conversation) -> Ente
     return Entered(replace(spec, conversation=place), history)
 
 
-async def reread(store: Store, tenant: str, conversation: Conversation) -> History:
+async def reread(store: DocumentStore, tenant: str, conversation: Conversation) -> History:
     """What a run found in its conversation when it began, but for what has been removed since."""
     found = await store.documents(ITEM, tenant=tenant, parent=conversation.id, after=conversation.upto + 1, newest_first=True)
     size = sum([len(document.body) for document in found])

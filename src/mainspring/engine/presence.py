@@ -25,7 +25,7 @@ from anyio import Lock, move_on_after
 
 from mainspring.core.errors import StoreError
 from mainspring.core.ids import random_id
-from mainspring.ports import Driver, Store
+from mainspring.ports import Driver, RunStore
 
 log = getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Presence:
 
     def __init__(
         self,
-        store: Store,
+        store: RunStore,
         is_busy: Callable[[], bool] = lambda: False,
         on_doubt: Callable[[], None] = lambda: None,
         recheck: Callable[[], Awaitable[None]] = _check_nothing,

@@ -14,7 +14,7 @@ from msgspec import Struct
 from mainspring.core.errors import ResumeLimit, StoreError
 from mainspring.core.items import decode, encode
 from mainspring.engine.journal import Clock
-from mainspring.ports import Document, Store
+from mainspring.ports import Document, DocumentStore
 
 RESUMED: Final = "resumed"
 # Deaths that are further apart than this are taken to have nothing to do with the run.
@@ -31,7 +31,7 @@ class Attempts(Struct, frozen=True):
 class ResumeAttempts:
     """The count of every run that is resumed here, or that an engine died with. A run may be resumed `most` times in a row."""
 
-    def __init__(self, store: Store, most: int | None, clock: Clock) -> None:
+    def __init__(self, store: DocumentStore, most: int | None, clock: Clock) -> None:
         self._store, self._most, self._clock = store, most, clock
         self._is_kept = store.is_durable and most is not None
         self._own: set[str] = set()

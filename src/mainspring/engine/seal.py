@@ -13,13 +13,13 @@ import msgspec
 from mainspring.core.compaction import Summary, is_compaction, payload_of, summary_of
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Item, Unknown
-from mainspring.ports import Document, Store
+from mainspring.ports import Document, DocumentStore
 
 _KIND, _ID = "secret", "compaction"
 
 
 class Seal:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: DocumentStore) -> None:
         self._store = store
         self._known: bytes | None = None
 

@@ -40,7 +40,7 @@ from mainspring.engine.traceparent import clean_traceparent
 from mainspring.http.client_connection import CONNECTION, ClientConnection
 from mainspring.http.endpoints import PUBLIC, WEBSOCKET, KeyScope, ScopeTable
 from mainspring.http.faults import Fault, fault_response
-from mainspring.ports import Document, Store
+from mainspring.ports import Document, DocumentStore
 from mainspring.tools.contract import EXECUTE
 
 KIND: Final = "api_key"
@@ -111,7 +111,7 @@ class Keys:
 
     def __init__(
         self,
-        store: Store,
+        store: DocumentStore,
         *,
         configured: str | None = None,
         most_requests: int | None = None,

@@ -40,7 +40,7 @@ from mainspring.engine.handle import Handle
 from mainspring.engine.journal import Clock
 from mainspring.http.endpoints import IDEMPOTENCY_KEY
 from mainspring.http.faults import Fault
-from mainspring.ports import Document, Store
+from mainspring.ports import Document, DocumentStore
 
 RUN_KEY: Final = "idempotency_key"
 REPLY_KEY: Final = "idempotent_reply"
@@ -81,7 +81,7 @@ class Beginning:
 class ReservedKeys:
     """The reservations of one kind in a store."""
 
-    def __init__(self, store: Store, kind: str, clock: Clock) -> None:
+    def __init__(self, store: DocumentStore, kind: str, clock: Clock) -> None:
         self._store, self._kind, self._clock = store, kind, clock
         self._beginnings: dict[str, Beginning] = {}
 
@@ -232,7 +232,7 @@ class IdempotentRuns:
 class IdempotentReplies:
     """Replies to requests, each worked for once."""
 
-    def __init__(self, store: Store, clock: Clock = time.time) -> None:
+    def __init__(self, store: DocumentStore, clock: Clock = time.time) -> None:
         self._keys, self._clock = ReservedKeys(store, REPLY_KEY, clock), clock
 
     async def reply(

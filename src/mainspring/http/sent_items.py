@@ -16,7 +16,7 @@ from mainspring.core.items import (
     encode,
 )
 from mainspring.http.bodies import MOST_BODY_BYTES
-from mainspring.ports import Store
+from mainspring.ports import RunStore
 
 # What items are stored as that clients know by other ids: those of `hosted_calls`, and searches for tools.
 _STORED = {"mcp": ("fc", "fco"), "ci": ("fc", "fco"), "tsc": ("fc",), "tso": ("fco",)}
@@ -46,7 +46,7 @@ def check_text_size(items: tuple[Item, ...], most: int) -> None:
         raise InvalidRequest(message, param="input", code="string_above_max_length")
 
 
-async def resolve_references(items: tuple[Item, ...], store: Store, tenant: str, *, param: str) -> tuple[Item, ...]:
+async def resolve_references(items: tuple[Item, ...], store: RunStore, tenant: str, *, param: str) -> tuple[Item, ...]:
     """The items, with stored ones in the place of each `item_reference`. Raises `InvalidRequest` for one that names nothing, and
     for more than a body may have: a reference is short, and may be there a thousand times."""
     wanted = {name for item in items for name in _names(item)}

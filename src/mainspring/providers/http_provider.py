@@ -24,7 +24,7 @@ from mainspring.core.events import ModelEvent, TurnEnded
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import Adaptation, Json
 from mainspring.core.model_request import ModelRequest
-from mainspring.ports import KnownProfile, ModelFeature, ModelInfo, ProfileValue, RequestSigner, Store, Tape
+from mainspring.ports import DocumentStore, KnownProfile, ModelFeature, ModelInfo, ProfileValue, RequestSigner, Tape
 from mainspring.providers.http_client import EVENT_BYTES, Http, HttpReply
 from mainspring.providers.json_text import encode_body
 from mainspring.providers.leak_reader import LeakReader
@@ -206,7 +206,7 @@ class HttpProvider(ABC):
     def find_features(self, model: str) -> frozenset[ModelFeature]:
         return self.features
 
-    def keep_profiles(self, store: Store) -> None:
+    def keep_profiles(self, store: DocumentStore) -> None:
         self._book.open(StoredProfiles(store))
 
     async def write_profiles(self) -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from mainspring.core.errors import StoreError
 from mainspring.core.items import encode
-from mainspring.ports import Document, LearnedProfile, Store
+from mainspring.ports import Document, DocumentStore, LearnedProfile
 
 log = getLogger(__name__)
 
@@ -22,7 +22,7 @@ KIND: Final = "model_profile"
 class StoredProfiles:
     """The `ProfileDocuments` of a store. `close` waits until all is written."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: DocumentStore) -> None:
         self._store = store
         self._pending: dict[str, LearnedProfile] = {}
         self._writer: asyncio.Task[None] | None = None

@@ -13,7 +13,7 @@ from mainspring.core.errors import InvalidRequest, ModelNotFound, ProviderError
 from mainspring.core.events import ModelEvent
 from mainspring.core.model_request import ModelRequest
 from mainspring.definitions.parsed_file import hint
-from mainspring.ports import KnownProfile, ModelFeature, ModelInfo, Provider, SharedLimits, Store
+from mainspring.ports import DocumentStore, KnownProfile, ModelFeature, ModelInfo, Provider, SharedLimits
 from mainspring.providers.wrapper import (
     count_tokens,
     explain_profiles,
@@ -135,7 +135,7 @@ class Router:
             *[find_features(self._providers[route.provider], route.model) for route in self._chain(model)]
         )
 
-    def keep_profiles(self, store: Store) -> None:
+    def keep_profiles(self, store: DocumentStore) -> None:
         for provider in self._providers.values():
             keep_profiles(provider, store)
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.tokens import estimate
 from mainspring.ports import (
+    DocumentStore,
     FeatureReporter,
     InPlace,
     KnownProfile,
@@ -14,7 +15,6 @@ from mainspring.ports import (
     ProfileKeeper,
     Provider,
     SharedLimits,
-    Store,
     TokenCounter,
 )
 
@@ -36,7 +36,7 @@ class ProviderWrapper:
     def find_features(self, model: str) -> frozenset[ModelFeature]:
         return find_features(self._provider, model)
 
-    def keep_profiles(self, store: Store) -> None:
+    def keep_profiles(self, store: DocumentStore) -> None:
         keep_profiles(self._provider, store)
 
     async def write_profiles(self) -> None:
@@ -75,7 +75,7 @@ def find_features(provider: Provider, model: str) -> frozenset[ModelFeature]:
     return provider.find_features(model) if isinstance(provider, FeatureReporter) else frozenset()
 
 
-def keep_profiles(provider: Provider, store: Store) -> None:
+def keep_profiles(provider: Provider, store: DocumentStore) -> None:
     """Has what the provider learns of its models kept, if it learns."""
     if isinstance(provider, ProfileKeeper):
         provider.keep_profiles(store)

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from mainspring.ports import Link, Note, Store
+from mainspring.ports import AuditStore, Link, Note
 
 GENESIS: Final = bytes(32)
 PAGE: Final = 1_000
@@ -41,7 +41,7 @@ def hash_link(head: bytes, number: int, note: Note) -> bytes:
     return sha256(b"".join([head, number.to_bytes(8), len(call).to_bytes(4), call, note.body])).digest()
 
 
-async def verify(store: Store, head: bytes | None = None) -> Verified:
+async def verify(store: AuditStore, head: bytes | None = None) -> Verified:
     """Walks the chain to its end or to the first break. With `head`, a chain in which no record has that hash is broken too."""
     seen = Verified(anchor=0 if head == GENESIS else None)
     while links := await store.audit(after=seen.length or None, limit=PAGE):

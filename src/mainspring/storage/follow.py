@@ -5,14 +5,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from anyio import sleep
 
 from mainspring.core.events import Recorded, RunEnded
-from mainspring.ports import Store
+from mainspring.ports import RunStore
 
 FIRST_PAUSE = 0.01
 LONGEST_PAUSE = 0.2
 
 
 async def follow_log(
-    store: Store,
+    store: RunStore,
     run_id: str,
     after: int,
     wait: Callable[[float], Awaitable[None]] = sleep,

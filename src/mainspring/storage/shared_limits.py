@@ -18,7 +18,7 @@ from msgspec import Struct
 from mainspring.core.errors import StoreError
 from mainspring.core.ids import random_id
 from mainspring.core.items import decode, encode
-from mainspring.ports import LIMIT_SECONDS, Document, Grant, RateWindow, Store
+from mainspring.ports import LIMIT_SECONDS, Document, DocumentStore, Grant, RateWindow
 
 LIMIT = "limit"
 # How many moments a document has for its longest window, at most.
@@ -50,7 +50,7 @@ class LimitState(Struct, frozen=True):
 class StoreClock:
     """The store's clock, asked now and then and counted on in between."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: DocumentStore) -> None:
         self._store = store
         self._offset, self._asked_at = 0.0, float("-inf")
 
@@ -65,7 +65,7 @@ class StoreClock:
 class StoreLimits:
     """Opens limits on a store. Each is one holder of permits, so an engine has one of it."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: DocumentStore) -> None:
         self._store, self._clock, self._holder = store, StoreClock(store), random_id("lim")
 
     def open_limit(self, name: str, *, most_at_once: int | None = None, windows: Sequence[RateWindow] = ()) -> "StoreLimit":
@@ -76,7 +76,13 @@ class StoreLimit:
     """A limit in a store. See `SharedLimit`."""
 
     def __init__(
-        self, store: Store, clock: StoreClock, holder: str, name: str, most_at_once: int | None, windows: Sequence[RateWindow]
+        self,
+        store: DocumentStore,
+        clock: StoreClock,
+        holder: str,
+        name: str,
+        most_at_once: int | None,
+        windows: Sequence[RateWindow],
     ) -> None:
         self._store, self._clock, self._holder, self._name = store, clock, holder, name
         self._most_at_once, self._windows = most_at_once, tuple(windows)

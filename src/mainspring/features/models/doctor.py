@@ -17,7 +17,7 @@ from mainspring.features.models import commands, model_choice
 from mainspring.features.models.probes import ProbeResult, Verdict, examine
 from mainspring.features.models.quirks import Quirk, find_quirks
 from mainspring.features.models.settings import ModelSettings
-from mainspring.ports import KnownProfile, Provider, Store
+from mainspring.ports import DocumentStore, KnownProfile, Provider
 from mainspring.providers.cassette import Listener
 from mainspring.providers.profile_documents import KIND
 from mainspring.providers.wrapper import explain_profiles, keep_profiles, write_profiles
@@ -56,7 +56,7 @@ class Case(Struct, frozen=True):
 class Examination(Struct, frozen=True):
     """How models are examined. `store` has what was learned before, and is given what is learned now."""
 
-    store: Store
+    store: DocumentStore
     seconds: float = 120.0
     as_json: bool = False
     exports: bool = False
@@ -185,7 +185,7 @@ async def check_models(settings: ModelSettings, sandbox: SandboxChoice, examinat
 
 
 @asynccontextmanager
-async def _open_profiles(database: Location, *, learns: bool) -> AsyncIterator[Store]:
+async def _open_profiles(database: Location, *, learns: bool) -> AsyncIterator[DocumentStore]:
     """The database, or a copy of what it has learned that is gone afterwards."""
     if learns:
         async with open_store(database) as store:

@@ -17,7 +17,7 @@ from mainspring.http.auth import INVOKE, get_caller, get_tenant, sign_order
 from mainspring.http.faults import Fault
 from mainspring.http.sent_items import check_text_size, resolve_references
 from mainspring.http.support import Need, check_needs, list_item_needs, list_sampling_needs, list_tool_needs
-from mainspring.ports import Store
+from mainspring.ports import RunStore
 from mainspring.providers.wrapper import find_features
 
 
@@ -95,7 +95,7 @@ def _apply_features(engine: Engine, spec: RunSpec, sent: SentRequest, needs: lis
     return replace(spec, tools=tools, echo={**spec.echo, "tools": told})
 
 
-async def resolve_input(body: CreateResponse, store: Store, tenant: str) -> None:
+async def resolve_input(body: CreateResponse, store: RunStore, tenant: str) -> None:
     """Puts the items themselves in the place of references to them. Raises `InvalidRequest` for one that names nothing."""
     if isinstance(body.input, tuple):
         resolved = await resolve_references(body.input, store, tenant, param="input")

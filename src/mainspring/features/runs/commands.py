@@ -27,7 +27,7 @@ from mainspring.core.errors import CallerError, Interrupted, InvalidRequest, Mai
 from mainspring.core.events import RunStarted
 from mainspring.core.items import Json, Message
 from mainspring.core.spec import ToolChoice
-from mainspring.ports import Store, StoredRun
+from mainspring.ports import RunStore, StoredRun
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import Location
 from mainspring.storage.run_rows import RUNS
@@ -272,7 +272,7 @@ def _read_prompt(given: str) -> str:
     return text
 
 
-async def _summarize(store: Store, run: StoredRun) -> RunSummary:
+async def _summarize(store: RunStore, run: StoredRun) -> RunSummary:
     first = (await store.events(run.id))[0].event
     given = first.spec.input if isinstance(first, RunStarted) else ()
     prompt = next((item.text for item in given if isinstance(item, Message) and item.text), "")

@@ -23,7 +23,7 @@ from mainspring.features.workflows.workflow_run import (
     WorkflowStarted,
     fold_workflow,
 )
-from mainspring.ports import Document, Store
+from mainspring.ports import Document, DocumentStore
 
 RUN: Final = "workflow_run"
 EVENT: Final = "workflow_event"
@@ -34,7 +34,7 @@ _BEHIND_TENANT: Final = "\0"
 class WorkflowJournal:
     """The log of one run, and its state. `on_failure` is called once if the log cannot be written any more."""
 
-    def __init__(self, store: Store, run: WorkflowRun, log: Sequence[WorkflowRecord] = ()) -> None:
+    def __init__(self, store: DocumentStore, run: WorkflowRun, log: Sequence[WorkflowRecord] = ()) -> None:
         self.run = run
         self.log = list(log)
         self.failure: MainspringError | None = None
@@ -45,7 +45,7 @@ class WorkflowJournal:
         self._grown = anyio.Event()
 
     @classmethod
-    async def begin(cls, store: Store, order: WorkflowOrder, first: WorkflowStarted) -> Self:
+    async def begin(cls, store: DocumentStore, order: WorkflowOrder, first: WorkflowStarted) -> Self:
         """Starts a run, which is durable when this returns. Raises `StoreError`."""
         journal = cls(store, WorkflowRun(order))
         record = WorkflowRecord(0, order.created_at, first)
@@ -60,7 +60,7 @@ class WorkflowJournal:
         return journal
 
     @classmethod
-    async def read(cls, store: Store, id: str, tenant: str) -> Self:
+    async def read(cls, store: DocumentStore, id: str, tenant: str) -> Self:
         """Reads a run from the store. Raises `NotFound`, and `StoreError` for one that cannot be read."""
         found = await store.get(RUN, id, tenant=tenant)
         if found is None:
@@ -149,7 +149,7 @@ class UnfinishedRun(NamedTuple):
     driver: str
 
 
-async def list_unfinished(store: Store) -> list[UnfinishedRun]:
+async def list_unfinished(store: DocumentStore) -> list[UnfinishedRun]:
     """The runs that have not ended, oldest first."""
     found: list[UnfinishedRun] = []
     for document in await store.documents(OPEN):
@@ -158,7 +158,7 @@ async def list_unfinished(store: Store) -> list[UnfinishedRun]:
     return found
 
 
-async def mark_driver(store: Store, order: WorkflowOrder, driver: str) -> None:
+async def mark_driver(store: DocumentStore, order: WorkflowOrder, driver: str) -> None:
     """Says who drives an unfinished run from now on."""
     await store.put([_mark(order.id, order.tenant, driver)])
 
@@ -167,7 +167,7 @@ def _mark(id: str, tenant: str, driver: str) -> Document:
     return Document(OPEN, _open(id), f"{tenant}{_BEHIND_TENANT}{driver}".encode())
 
 
-async def forget_open(store: Store, id: str) -> None:
+async def forget_open(store: DocumentStore, id: str) -> None:
     """Removes the mark of an unfinished run."""
     await store.remove(OPEN, _open(id))
 

@@ -16,7 +16,7 @@ from mainspring.core.errors import InvalidRequest, Refused, Unauthorized
 from mainspring.core.events import ModelEvent
 from mainspring.core.items import Json
 from mainspring.core.model_request import ModelRequest
-from mainspring.ports import KnownProfile, ModelFeature, ModelInfo, Store
+from mainspring.ports import DocumentStore, KnownProfile, ModelFeature, ModelInfo
 from mainspring.providers.anthropic.provider import Anthropic
 from mainspring.providers.credentials import BearerSigner
 from mainspring.providers.gemini.provider import Gemini, token_total
@@ -119,7 +119,7 @@ class Vertex(Gemini):
     def find_features(self, model: str) -> frozenset[ModelFeature]:
         return frozenset() if _is_claude(model) else super().find_features(model)
 
-    def keep_profiles(self, store: Store) -> None:
+    def keep_profiles(self, store: DocumentStore) -> None:
         super().keep_profiles(store)
         if self._claude is not None:
             self._claude.keep_profiles(store)

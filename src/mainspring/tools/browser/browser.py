@@ -20,7 +20,7 @@ import anyio
 from mainspring.core.errors import StoreError, ToolUnavailable
 from mainspring.core.items import Json
 from mainspring.core.sandbox import SandboxHealth
-from mainspring.ports import Drivers, Store
+from mainspring.ports import DocumentStore, Drivers
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.browser.browser_session import BrowserSession
 from mainspring.tools.browser.chromium import Chromium, find_chromium, run_chromium
@@ -62,7 +62,7 @@ class Browser:
         self._free: list[Proxy] = []
         self._shared: SharedSessions | None = None
 
-    def keep_in(self, store: Store, drivers: Drivers) -> None:
+    def keep_in(self, store: DocumentStore, drivers: Drivers) -> None:
         """Has other processes on this store go on with the sessions."""
         self._shared = SharedSessions(store, drivers, IDLE_SECONDS)
 

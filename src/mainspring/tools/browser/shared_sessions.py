@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from mainspring.core.errors import NotFound, OurError, ToolUnavailable
 from mainspring.core.ids import derive_id
 from mainspring.core.items import Json, encode
-from mainspring.ports import Drivers, Store
+from mainspring.ports import DocumentStore, Drivers
 from mainspring.tools.builtin.containers import Key
 from mainspring.tools.builtin.leased_documents import Claim, LeasedDocuments
 
@@ -59,7 +59,7 @@ class HeldSession:
 class SharedSessions:
     """The sessions of all processes on a store."""
 
-    def __init__(self, store: Store, drivers: Drivers, idle_seconds: float) -> None:
+    def __init__(self, store: DocumentStore, drivers: Drivers, idle_seconds: float) -> None:
         self._records = LeasedDocuments(store, drivers, "browser", "browser session", SessionFacts, SessionState)
         self._idle_seconds = idle_seconds
 

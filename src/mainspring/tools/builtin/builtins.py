@@ -20,7 +20,7 @@ from mainspring.core.items import ServerTool, ToolDefinition, Unknown
 from mainspring.core.items import Tool as Declared
 from mainspring.core.sandbox import DEFAULT_SPEC, SandboxHealth, SandboxSpec
 from mainspring.core.spec import RunSpec
-from mainspring.ports import Drivers, FileStorage, OrderContext, OrderStep, SandboxLease, Store
+from mainspring.ports import DocumentStore, Drivers, FileStorage, OrderContext, OrderStep, SandboxLease
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.contract import Tool, ToolContext
 
@@ -106,7 +106,7 @@ class BuiltinTools:
         self._shared = SharedContainers(self._sandbox, files)
         return self._shared
 
-    def keep_in(self, store: Store, drivers: Drivers) -> None:
+    def keep_in(self, store: DocumentStore, drivers: Drivers) -> None:
         """Has what several processes share kept in this store, from `async with` on."""
         if self._shared is not None:
             self._shared.keep_in(store, drivers)

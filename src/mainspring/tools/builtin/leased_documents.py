@@ -20,7 +20,7 @@ from msgspec import Raw, Struct
 
 from mainspring.core.errors import NotFound, SandboxBusy, Superseded
 from mainspring.core.items import decode, encode
-from mainspring.ports import Document, Drivers, Store
+from mainspring.ports import Document, DocumentStore, Drivers
 
 # How often a process looks whether a document that it waits for is free.
 FIRST_PAUSE: Final = 0.02
@@ -50,7 +50,9 @@ class LeasedDocument(Struct, Generic[Facts, State], frozen=True):
 class LeasedDocuments(Generic[Facts, State]):
     """All documents of a kind. `what` names one in messages."""
 
-    def __init__(self, store: Store, drivers: Drivers, kind: str, what: str, facts: type[Facts], state: type[State]) -> None:
+    def __init__(
+        self, store: DocumentStore, drivers: Drivers, kind: str, what: str, facts: type[Facts], state: type[State]
+    ) -> None:
         self._store, self._drivers = store, drivers
         self._kind, self._what, self._facts, self._state = kind, what, facts, state
         self._turns: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()

@@ -36,7 +36,7 @@ from mainspring.core.errors import (
 )
 from mainspring.core.ids import random_id
 from mainspring.core.sandbox import DEFAULT_SPEC, SandboxSpec, WorkspaceFile, WorkspaceListing
-from mainspring.ports import Document, Drivers, FileStorage, Sandbox, Store
+from mainspring.ports import Document, DocumentStore, Drivers, FileStorage, Sandbox
 from mainspring.tools.builtin.containers import IDLE_SECONDS, MOST, MOST_EACH, Container, ContainerInfo, Containers, Key, Place
 from mainspring.tools.builtin.leased_documents import Claim, LeasedDocuments
 from mainspring.tools.builtin.saved_files import FileList, SavedFile, SavedFiles, Transfers, add_file, list_dropped
@@ -109,11 +109,11 @@ class SharedContainers(Containers):
     ) -> None:
         super().__init__(sandbox, spec=spec, most=most, most_each=most_each, idle_seconds=idle_seconds, clock=clock)
         self._transfers = Transfers(storage)
-        self._store: Store | None = None
+        self._store: DocumentStore | None = None
         self._records: LeasedDocuments[ContainerFacts, ContainerState] | None = None
         self._folder = ""
 
-    def keep_in(self, store: Store, drivers: Drivers) -> None:
+    def keep_in(self, store: DocumentStore, drivers: Drivers) -> None:
         """Has the documents kept there."""
         self._store = store
         self._records = LeasedDocuments(store, drivers, KIND, KIND, ContainerFacts, ContainerState)
