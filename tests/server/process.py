@@ -35,10 +35,16 @@ class Served:
 
 @contextmanager
 def serving(
-    folder: Path, turns: Script, *options: str, env: dict[str, str] | None = None, database: str | None = "served.db"
+    folder: Path,
+    turns: Script,
+    *options: str,
+    env: dict[str, str] | None = None,
+    database: str | None = "served.db",
+    chunk: int = 1,
 ) -> Iterator[Served]:
+    """`chunk` is how many characters the model says at a time."""
     script = folder / "script.json"
-    script.write_text(json.dumps({"turns": turns}))
+    script.write_text(json.dumps({"turns": turns, "chunk": chunk}))
     command = [sys.executable, "-m", "mainspring", "serve", "--port", "0", "--model", f"scripted:{script}"]
     command += [*(() if database is None else ("--database", database_in(folder, database))), *options]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}

@@ -189,6 +189,31 @@ async def test_answers_that_are_not_read_count_for_their_key(tmp_path: Path, key
         await until(lambda: one.ask("responses", method="GET")[0] == 200)
 
 
+def read_resident(served: Served) -> int:
+    return int(Path(f"/proc/{served.process.pid}/status").read_text().partition("VmRSS:")[2].split()[0]) * 1024
+
+
+def test_readers_of_a_long_run_that_has_ended_share_what_they_read(tmp_path: Path, keys: list[bytes]) -> None:
+    (tmp_path / "mainspring.toml").write_text("[http]\nbody_bytes = 400_000_000\n")
+    size, readers = 10_000 * KB, 15
+    with serving(tmp_path, [{"when": "talk", "say": "word " * (size // 5)}], chunk=2000) as served, ExitStack() as stack:
+        run_id = Client(served, keys[0]).ask("responses", {"input": "talk"})[1]["id"]
+        before = read_resident(served)
+        lines = [stack.enter_context(closing(connect_line(served))) for _ in range(readers)]
+        for line in lines:
+            line.setsockopt(SOL_SOCKET, SO_RCVBUF, 4096)
+            head = (
+                f"GET /v1/responses/{run_id}?stream=true HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {keys[0].decode()}"
+            )
+            line.sendall(f"{head}\r\n\r\n".encode())
+        for line in lines:
+            answer = b""
+            while b"response.created" not in answer:
+                answer += line.recv(4096)
+            assert answer.startswith(b"HTTP/1.1 200")
+        assert read_resident(served) - before < readers * size
+
+
 async def test_a_run_that_cannot_be_resumed_says_why(tmp_path: Path, keys: list[bytes]) -> None:
     with serving(tmp_path, SCRIPT) as served:
         client = Client(served, keys[0])

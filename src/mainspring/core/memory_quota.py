@@ -98,6 +98,11 @@ class Hold:
             raise MemoryLimit(f"{told}; wait for some to end, or continue a shorter history", param=param)
         self.size += size
 
+    def add_copy(self, size: int) -> None:
+        """Counts what is made of it for readers. No more than half of what the holder may have counts, so that something large
+        can be read at all. Raises as `add` does."""
+        self.add(size if self._quota.most is None else min(size, self._quota.most // 4), "response_id")
+
     def release(self) -> None:
         size, self.size = self.size, 0
         self._quota.give_back(self._holder, size)

@@ -189,6 +189,9 @@ class Engine:
         self._refusals: Counter[str] = Counter()
         self._starting: set[str] = set()
         self._resuming = Lock()
+        # Runs that have ended, as long as somebody reads them.
+        self._shown: WeakValueDictionary[str, Handle] = WeakValueDictionary()
+        self._showing: dict[str, Lock] = {}
         self._attempts = ResumeAttempts(store, self.defaults.limits.resumes, clock)
         self._histories: LRUCache[tuple[str, str], History] = LRUCache(REMEMBERED, _measure, REMEMBERED_BYTES)
         self._shared: WeakValueDictionary[tuple[str, str], History] = WeakValueDictionary()
@@ -582,7 +585,17 @@ class Engine:
         self._running()
         if (live := self._live.get(run_id) or self._unsaved.get(run_id)) is not None:
             return live
-        return await self._read_run(run_id, "show")
+        reading = self._showing.setdefault(run_id, Lock())
+        try:
+            async with reading:  # whoever wants to read it meanwhile gets the same one
+                if (shown := self._shown.get(run_id)) is None or not await self.store.measure_run(run_id):
+                    shown = await self._read_run(run_id, "show")
+                    if shown.run.has_ended:
+                        self._shown[run_id] = shown
+                return shown
+        finally:
+            if not reading.statistics().tasks_waiting:
+                self._showing.pop(run_id, None)
 
     async def follow(self, run_id: str) -> Handle:
         """A run to read to its end: live if it is driven here, and as the store gets it if another engine drives it, or will. If
@@ -735,6 +748,7 @@ class Engine:
                     await self.forget(child)
         await self.store.delete(run_id)
         self._unsaved.pop(run_id, None)
+        self._shown.pop(run_id, None)
         self._refusals.pop(run_id, None)
         for known in (*[key for key, _ in self._histories.items()], *self._shared):
             if known[0] == run.spec.tenant:  # what continues it has it in its history

@@ -1,7 +1,7 @@
 """A run as its readers see it, and as the engine that drives it stops it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -76,6 +76,10 @@ class Handle:
     def unwatch(self, watcher: Watcher) -> None:
         """The watcher is told no more."""
         self.journal.unwatch(watcher)
+
+    def retell_in_slices(self, watcher: Watcher) -> Iterator[None]:
+        """Has the watcher told every event of a run that has ended, with a pause now and then in which others can work."""
+        return self.journal.retell_in_slices(watcher)
 
     def retell(self, watcher: Watcher) -> None:
         """Has the watcher told every event of the run so far, and none that is to come."""

@@ -13,7 +13,7 @@ takes its place.
 """
 
 from asyncio import AbstractEventLoop, Future, get_running_loop
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import cache
 from logging import getLogger
 from math import inf
@@ -45,7 +45,7 @@ from mainspring.core.items import FunctionCall
 from mainspring.core.log import PACK, Log
 from mainspring.core.memory_quota import Hold
 from mainspring.core.response import Response, response
-from mainspring.core.run import Run, fold, fold_deltas, open_run, replay
+from mainspring.core.run import Run, fold, fold_deltas, open_run, replay_quickly
 from mainspring.engine.approvals import list_questions
 from mainspring.engine.audit import Auditor
 from mainspring.engine.conversation import documents
@@ -60,6 +60,8 @@ log = getLogger(__name__)
 DELAY = 0.005
 UNREAD_DELAY = 0.02
 _DELTAS = frozenset({TextDelta, ReasoningDelta, RefusalDelta, ArgumentsDelta, ToolProgress})
+# How many events are dealt with before others get a turn.
+SLICE = 2048
 _PART = 1 / PARTS_OF_SECOND
 _SPOKEN = frozenset(get_args(Delta))
 _URGENT = frozenset({ToolEnded, RunEnded})
@@ -81,7 +83,7 @@ class Journal:
     def __init__(
         self, log: list[Recorded], history: History, writer: SegmentWriter, clock: Clock, hold: Hold, *, audit: bool = False
     ) -> None:
-        self._run: Run = replay(log, history)
+        self._run: Run = replay_quickly(log, history)
         self.log = Log(log)
         self.on_failure: Callable[[], None] | None = None
         self.history = history
@@ -197,12 +199,28 @@ class Journal:
 
     def retell(self, watcher: Watcher) -> None:
         """Tells the watcher every event so far."""
+        for _ in self.retell_in_slices(watcher):
+            pass
+
+    def retell_in_slices(self, watcher: Watcher) -> Iterator[None]:
+        """As `retell`, with a pause now and then in which others can work. The log may not grow meanwhile."""
         watcher.reset()
-        run = open_run(self.log[0], self.history)
+        quick = cast(DeltaWatcher, watcher) if _needs_no_run(type(watcher)) else None
+        run, delta, said, at = open_run(self.log[0], self.history), None, list[str](), 0.0
         watcher.add(self.log[0], run)
-        for record in self.log[1:]:
-            run = fold(run, record)
-            watcher.add(record, run)
+        for start in range(1, len(self.log), SLICE):
+            for record in self.log[start : start + SLICE]:
+                event = record.event
+                if quick is not None and delta is not None and continues(delta, event) and quick.add_delta(record):
+                    delta, at = cast(Delta, event), record.at
+                    said.append(delta.delta)
+                    continue
+                if delta is not None and said:
+                    run, said = fold_deltas(run, replace(delta, delta="".join(said)), len(said), at), []
+                run = fold(run, record)
+                delta = cast(Delta, event) if type(event) in _SPOKEN else None
+                watcher.add(record, run)
+            yield
 
     def _after_recording(self, record: Recorded) -> None:
         kind = type(record.event)
@@ -341,7 +359,7 @@ class Journal:
         """Ends the run after so many events, failed."""
         self._failure = None
         self.log.truncate(max(length, 1))
-        self._run, self._delta, self._unfolded = replay(self.log, self.history), None, []
+        self._run, self._delta, self._unfolded = replay_quickly(self.log, self.history), None, []
         for event in closing(self._run, Finish("failed", Reason.INTERNAL_ERROR, ErrorInfo.of(failure))):
             record = Recorded(self._run.seq, self._run.clock, event)
             self._run = fold(self._run, record)
@@ -382,8 +400,10 @@ class Journal:
             self._loop.call_soon(self._pack)
 
     def _pack(self) -> None:
-        self._is_packing = False
-        self.log.pack(self.shown)
+        self.log.pack(min(self.shown, self.log.packed + SLICE))
+        self._is_packing = self.shown - self.log.packed >= PACK
+        if self._is_packing:
+            self._loop.call_soon(self._pack)
         if self._unfolded:
             self._fold()
 

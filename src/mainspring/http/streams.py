@@ -1,6 +1,6 @@
 """Server-sent events: many viewers of one run, each at its own pace, all reading the same bytes."""
 
-from asyncio import AbstractEventLoop, CancelledError, Future, TimerHandle, current_task, get_running_loop
+from asyncio import AbstractEventLoop, CancelledError, Future, Lock, TimerHandle, current_task, get_running_loop, sleep
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from itertools import takewhile
@@ -11,6 +11,7 @@ from starlette.responses import Response as HttpResponse
 from starlette.types import Receive, Scope, Send
 
 from mainspring.core.errors import MainspringError
+from mainspring.core.memory_quota import measure_items
 from mainspring.engine.handle import Handle
 from mainspring.http.client_connection import BodyWriter, find_writer, watch_client
 from mainspring.http.wire import DONE, Dialect, Wire
@@ -21,6 +22,10 @@ PING = b": ping\n\n"
 PING_SECONDS = 15.0
 PIECE_BYTES = 262_144
 """How much is written for a client before it has read what was written."""
+READ_FRAMES = 512
+FRAME_BYTES = 256
+"""What a frame takes beside what it says."""
+WriteEvents = Callable[[BodyWriter], Awaitable[None]]
 
 
 class Wires:
@@ -28,6 +33,7 @@ class Wires:
 
     def __init__(self) -> None:
         self._wires: WeakKeyDictionary[Handle, dict[Dialect, Wire]] = WeakKeyDictionary()
+        self._ended: WeakKeyDictionary[Handle, dict[Dialect, EndedFrames]] = WeakKeyDictionary()
 
     def find(self, handle: Handle, dialect: Dialect) -> Wire:
         wires = self._wires.setdefault(handle, {})
@@ -35,6 +41,40 @@ class Wires:
             wires[dialect] = wire = Wire(dialect)
             handle.watch(wire)
         return wire
+
+    def find_writer(self, handle: Handle, dialect: Dialect, after: int = -1) -> WriteEvents:
+        """What writes the events behind number `after`. Raises `MemoryLimit` if there is no room for those of a run that has
+        ended."""
+        if handle.is_live or not handle.run.has_ended:
+            return RunPusher(handle, self.find(handle, dialect), after).write
+        ended = self._ended.setdefault(handle, {})
+        if dialect not in ended:
+            handle.journal.hold.add_copy(_estimate_frames(handle))
+            ended[dialect] = EndedFrames(handle, dialect)
+        return write_batches(ended[dialect].read(handle, after))
+
+
+def _estimate_frames(handle: Handle) -> int:
+    """What is said is told once in deltas, and four times as a whole."""
+    return FRAME_BYTES * len(handle.log) + 5 * measure_items(handle.run.output)
+
+
+class EndedFrames:
+    """The frames of a run that has ended, made once for all that read them at the same time."""
+
+    def __init__(self, handle: Handle, dialect: Dialect) -> None:
+        self._wire = Wire(dialect)
+        self._making = handle.retell_in_slices(self._wire)
+        self._lock = Lock()
+
+    async def read(self, handle: Handle, after: int) -> AsyncIterator[list[bytes]]:
+        """The handle is kept as long as somebody reads: whoever comes meanwhile gets the same one."""
+        async with self._lock:  # if whoever makes them leaves, the next one goes on
+            for _ in self._making:
+                await sleep(0)
+        frames = self._wire.frames
+        for start in range(after + 1, len(frames), READ_FRAMES):
+            yield frames[start : start + READ_FRAMES]
 
 
 @contextmanager
@@ -70,7 +110,7 @@ class EventStream(HttpResponse):
 
     def __init__(
         self,
-        write: Callable[[BodyWriter], Awaitable[None]],
+        write: WriteEvents,
         headers: dict[str, str],
         on_disconnect: Callable[[], None],
         end: bytes = DONE,
@@ -188,7 +228,7 @@ class RunPusher:
         self._push()
 
 
-def write_batches(batches: AsyncIterator[list[bytes]]) -> Callable[[BodyWriter], Awaitable[None]]:
+def write_batches(batches: AsyncIterator[list[bytes]]) -> WriteEvents:
     async def write(writer: BodyWriter) -> None:
         async for batch in batches:
             await _write_batch(writer, batch)

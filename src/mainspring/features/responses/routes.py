@@ -27,7 +27,7 @@ from mainspring.http.faults import json_response
 from mainspring.http.idempotency import IdempotentRuns, read_key
 from mainspring.http.queries import CURSOR, FLAGS, Deleted, Page, cut_page, make_page, read_choice, read_cursor, read_number
 from mainspring.http.run_replies import choose_dialect, outlives, raise_failure, wait_for_end
-from mainspring.http.streams import EventStream, RunPusher, Wires
+from mainspring.http.streams import EventStream, Wires
 from mainspring.http.wire import Dialect, render_response
 from mainspring.ports import Filter, TokenCounter
 
@@ -174,9 +174,9 @@ class ResponseRoutes:
     def _stream(
         self, handle: Handle, request: Request, after: int, *, is_owner: bool, headers: dict[str, str] | None = None
     ) -> HttpResponse:
-        wire = self._wires.find(handle, self._dialect_of(request))
+        write = self._wires.find_writer(handle, self._dialect_of(request), after)
         on_disconnect = handle.request_cancel if is_owner and not outlives(request) else _go_on
-        return EventStream(RunPusher(handle, wire, after).write, headers or {}, on_disconnect)
+        return EventStream(write, headers or {}, on_disconnect)
 
     def _answer(self, request: Request, handle: Handle, headers: dict[str, str] | None = None) -> HttpResponse:
         return json_response(render_response(handle.response, self._dialect_of(request)), headers=headers)
