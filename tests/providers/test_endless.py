@@ -1,7 +1,7 @@
 """A backend that never ends: what it may send, say and take is bounded, whatever it sends, and it waits for the store."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -253,7 +253,7 @@ class Watched(Chat):
         reader = super()._reader(request)
         feed = reader.feed
 
-        def feed_watched(data: bytes) -> Iterator[ModelEvent]:
+        def feed_watched(data: bytes) -> Iterable[ModelEvent]:
             self.since += len(data)
             self.most = max(self.most, self.since)
             return feed(data)

@@ -89,6 +89,10 @@ class Log(Sequence[Recorded]):
     def __len__(self) -> int:
         return self.packed + len(self._fresh)
 
+    def read_from(self, start: int) -> list[Recorded]:
+        """The records from number `start` on."""
+        return self._fresh[start - self.packed :] if start >= self.packed else self[start:]
+
     def __iter__(self) -> Iterator[Recorded]:
         yield from self._unpack(0, self.packed)
         yield from self._fresh

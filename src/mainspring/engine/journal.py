@@ -75,8 +75,8 @@ class Journal:
     """
 
     __slots__ = (
-        "_at", "_auditor", "_clock", "_delta", "_durable", "_failure", "_flushes", "_handed", "_is_audited", "_is_bare",
-        "_is_early", "_is_kept", "_is_packing", "_loop", "_owed", "_readers", "_run", "_shared", "_told", "_unfolded",
+        "_at", "_auditor", "_clock", "_delta", "_durable", "_failure", "_flushes", "_handed", "_has_facts", "_is_audited",
+        "_is_bare", "_is_early", "_is_kept", "_is_packing", "_loop", "_owed", "_readers", "_run", "_shared", "_told", "_unfolded",
         "_watchers", "_writer", "due", "history", "hold", "is_closed", "log", "on_failure", "shown",
     )  # fmt: skip
 
@@ -104,6 +104,8 @@ class Journal:
         self._failure: MainspringError | None = None
         self.is_closed = self._is_bare = self._is_packing = False
         self._flushes: list[Future[None]] = []
+        # Whether there is more than deltas in what the store does not have yet.
+        self._has_facts = True
         self._readers: list[Callable[[], None]] = []
         self._told: tuple[Run, Response] | None = None
         self._watchers: list[tuple[Watcher, DeltaWatcher | None]] = []
@@ -120,7 +122,7 @@ class Journal:
         record = Recorded(0, clock(), first)
         journal = cls([record], history, writer, clock, hold, audit=audit)
         journal._handed = journal._durable = journal.shown = 0
-        journal._after_recording(record)
+        journal._after_recording(type(first))
         return journal
 
     @property
@@ -166,7 +168,7 @@ class Journal:
             self.log.append(record)
             for watcher, _ in self._watchers:
                 watcher.add(record, run)
-        self._after_recording(record)
+        self._after_recording(kind)
 
     def _record_delta(self, record: Recorded, delta: Delta) -> None:
         """A delta that goes on with the last event: it can follow, and changes nothing that anybody decides by."""
@@ -222,8 +224,7 @@ class Journal:
                 watcher.add(record, run)
             yield
 
-    def _after_recording(self, record: Recorded) -> None:
-        kind = type(record.event)
+    def _after_recording(self, kind: type) -> None:
         if not self._is_kept:
             if kind is not RunEnded or self._shared is None:
                 self._show(len(self.log))
@@ -231,6 +232,7 @@ class Journal:
         if self._is_early and kind is not RunEnded:
             self._show(len(self.log))
         if kind not in _DELTAS:
+            self._has_facts = True
             self._writer.request(self, 0.0 if kind in _URGENT else DELAY if self._readers else UNREAD_DELAY)
         elif self.due == inf:
             if self._readers and not self._is_early:
@@ -300,8 +302,11 @@ class Journal:
             return Segment(run_id, (), notes=owed) if owed else None
         if self._failure is not None or self._handed == len(self.log):
             return None
-        segment = self.log[self._handed :]
-        self._handed = len(self.log)
+        segment = self.log.read_from(self._handed)
+        self._handed += len(segment)
+        if not self._has_facts:
+            return Segment(run_id, segment)
+        self._has_facts = False
         snapshot = None
         if self._run.has_ended:
             snapshot = Snapshot(self.response, self.run.all_entries, _list_documents(self.run))
@@ -316,10 +321,11 @@ class Journal:
         elif self._is_kept:
             self._durable = self._handed
             self._show(self._durable)
-        flushes, self._flushes = self._flushes, []
-        for flushed in flushes:
-            if not flushed.done():
-                flushed.set_result(None)
+        if self._flushes:
+            flushes, self._flushes = self._flushes, []
+            for flushed in flushes:
+                if not flushed.done():
+                    flushed.set_result(None)
 
     def fail(self, error: MainspringError) -> None:
         """Nothing more can be written. Whoever drives the run is told so."""
@@ -357,7 +363,7 @@ class Journal:
 
     async def _end_anew(self, failure: MainspringError, length: int) -> bool:
         """Ends the run after so many events, failed."""
-        self._failure = None
+        self._failure, self._has_facts = None, True
         self.log.truncate(max(length, 1))
         self._run, self._delta, self._unfolded = replay_quickly(self.log, self.history), None, []
         for event in closing(self._run, Finish("failed", Reason.INTERNAL_ERROR, ErrorInfo.of(failure))):
@@ -373,6 +379,7 @@ class Journal:
         """Gives the store the end that it did not take before. Returns whether nothing is left to do: it has it, or the log of
         another driver."""
         self._handed, self._loop = self._durable, get_running_loop()  # which may be another by now
+        self._has_facts = True
         await self.catch_up()
         failure, self._failure = self._failure, None
         return not self._is_kept or self.is_stored or isinstance(failure, Superseded)

@@ -44,6 +44,8 @@ class SegmentWriter:
         self._timer: Handle | None = None
         self._next = inf
         self._last = -inf
+        # When those are due that are only read, once one has asked for it.
+        self._tick = inf
         self._is_writing = False
         self._idle: list[Future[None]] = []
 
@@ -53,6 +55,7 @@ class SegmentWriter:
         for journal in self._waiting:
             journal.due = inf
         self._waiting, self._timer, self._next, self._last, self._is_writing = [], None, inf, -inf, False
+        self._tick = inf
 
     def request(self, journal: SegmentSource, seconds: float) -> None:
         """Has the journal written within so many seconds. With 0 somebody waits: it is written at once, or if there are others
@@ -65,8 +68,10 @@ class SegmentWriter:
     def request_tick(self, journal: SegmentSource) -> None:
         """Has the journal written with the next tick: at once, unless there has just been one."""
         if journal.due == inf:
-            loop = self._loop or self._begin()
-            self._wait_until(journal, max(self._last + TICK, loop.time()))
+            if self._tick == inf:
+                loop = self._loop or self._begin()
+                self._tick = max(self._last + TICK, loop.time())
+            self._wait_until(journal, self._tick)
 
     async def drain(self) -> None:
         """Waits until the store has been told all that was asked for."""
@@ -99,13 +104,15 @@ class SegmentWriter:
 
     def _write(self) -> None:
         assert self._loop is not None
-        self._timer, self._next = None, inf
+        self._timer, self._next, self._tick = None, inf, inf
         self._last = self._loop.time()
         soon = self._last + _SLACK
-        ready = [journal for journal in self._waiting if journal.due <= soon]
-        self._waiting = [journal for journal in self._waiting if journal.due > soon]
+        waiting, self._waiting = self._waiting, []
         journals, segments = list[SegmentSource](), list[Segment]()
-        for journal in ready:
+        for journal in waiting:
+            if journal.due > soon:
+                self._waiting.append(journal)
+                continue
             journal.due = inf
             try:
                 segment = journal.collect()
@@ -139,7 +146,7 @@ class SegmentWriter:
 
     def _settle(self, journals: list[SegmentSource], outcomes: "list[MainspringError | None]") -> None:
         for journal, outcome in zip(journals, outcomes, strict=True):
-            journal.settle(outcome if outcome is None else _as_store_error(outcome))
+            journal.settle(None if outcome is None else _as_store_error(outcome))
         self._go_on()
 
     def _go_on(self) -> None:

@@ -7,7 +7,7 @@ did not end before. A wire format adds what its chunks mean.
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import ClassVar, Generic, TypeVar
 
@@ -49,6 +49,10 @@ class LineSplitter:
             if line := line.strip():
                 yield b"", line
 
+    def split_one(self, data: bytes) -> bytes | None:
+        """The chunk without a name that the data is, if it certainly is one; else it is to be fed."""
+        return None
+
     def end(self) -> Iterator[tuple[bytes, bytes]]:
         """The chunk that the end of the stream completes."""
         yield from self.feed(b"\n\n")
@@ -82,6 +86,11 @@ class EventSplitter(LineSplitter):
         super().__init__(limit)
         self._data: list[bytes] = []
         self._name = b""
+
+    def split_one(self, data: bytes) -> bytes | None:
+        """An event of one line, as almost all pieces of a slow stream are."""
+        is_one = data.startswith(b"data: ") and data.endswith(b"\n\n") and data.count(b"\n") == 2 and b"\r" not in data
+        return data[6:-2] if is_one and not (self._size or self._data or self._name) and len(data) <= self._limit else None
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
         self._size += len(data)
@@ -190,9 +199,12 @@ class ReplyReader(ABC, Generic[TurnT]):
         """The backend has said why it stopped. At most the usage is still to come."""
         return self._finish is not None
 
-    def feed(self, data: bytes) -> Iterator[ModelEvent]:
+    def feed(self, data: bytes) -> Iterable[ModelEvent]:
         """The events that these bytes complete; none if the answer is over."""
-        return iter(()) if self.is_over else self._read(self._chunks.feed(data))
+        if self.is_over:
+            return ()
+        chunk = self._chunks.split_one(data)
+        return self._read_one(chunk) if chunk and not chunk.startswith(b"[DONE]") else self._read(self._chunks.feed(data))
 
     def read_whole(self, data: bytes) -> Iterator[ModelEvent]:
         """The events of an answer that came in one piece, which may be a stream that does not say that it is one."""
@@ -222,6 +234,17 @@ class ReplyReader(ABC, Generic[TurnT]):
             raise Unavailable(f"the stream of {self._http.url} ended before the answer was complete; try again")
         self._turn.end(self._finish, self._usage)
         yield from self._turn.take()
+
+    def _read_one(self, chunk: bytes) -> list[ModelEvent]:
+        """What `_read` makes of one chunk: the token path."""
+        try:
+            self._take(chunk)
+        except ProviderError:
+            if self._finish is None:
+                raise
+            self.is_over = True
+            return []
+        return self._turn.take()
 
     def _read(self, chunks: Iterator[tuple[bytes, bytes]]) -> Iterator[ModelEvent]:
         try:
