@@ -459,6 +459,7 @@ class Engine:
         if (handle := self._live.get(run_id) or self._unsaved.get(run_id)) is not None:
             return handle
         await self.presence.show()
+        await self.presence.end_leases_of_the_dead()
         while (claim := await self.store.leases.claim(run_id, self.presence.id)) is not None:
             self._left.add(run_id)
             if claim.is_cancelled:
