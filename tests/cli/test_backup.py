@@ -234,6 +234,22 @@ async def test_a_broken_audit_is_not_restored(shell: Shell, place: MakePlace) ->
     assert not new.file.exists()
 
 
+async def test_upgrade_makes_the_tables_of_everything_and_leaves_them_alone_then(shell: Shell, postgres: Postgres) -> None:
+    database = parse_location(postgres.database())
+    some = "count(*) FILTER (WHERE tablename ~ 'runs|observations|decision_logs|tasks$')"
+    listed = f"SELECT count(*), {some} FROM pg_tables WHERE tablename ~ '^mainspring_'"
+    found = []
+    for _ in range(2):
+        assert await run(shell, "upgrade", "--database", database.given) == (0, f"mainspring: {database} is up to date\n")
+        found.append(postgres.psql(database.given, listed))
+    assert found[0] == found[1]
+    assert found[0].strip().endswith("|5")
+    postgres.psql(database.given, "UPDATE mainspring_schemas SET version = 99 WHERE name = 'runs'")
+    code, err = await run(shell, "upgrade", "--database", database.given)
+    assert code == 1
+    assert "newer Mainspring" in err
+
+
 def test_every_table_and_column_is_copied_or_left_for_a_reason(postgres: Postgres) -> None:
     """Whoever adds a table or a column says what becomes of it in a backup."""
     place = parse_location(postgres.database())

@@ -19,7 +19,7 @@ from mainspring.parts import Part
 from mainspring.storage.location import Location, parse_location
 from mainspring.storage.transfer.content import Placed
 from mainspring.storage.transfer.copy_rows import CopiedTable
-from mainspring.storage.transfer.deployment import back_up, check_archive, move
+from mainspring.storage.transfer.deployment import back_up, bring_up_to_date, check_archive, move
 from mainspring.storage.transfer.deployment import restore as fill
 
 BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="Backup.", show_default=False)]
@@ -89,6 +89,19 @@ async def migrate(
     sources = [each for each in _place_contents(check_database(source), tables) if not _stays(each, source)]
     copied = await move(sources, _place_contents(target, {}), Progress())
     _report(copied, f"{target} is complete; have the setting `database` name it", as_json=json)
+
+
+async def upgrade(database: options.DatabaseOfSettings = None, config: options.Config = None) -> None:
+    """
+    Brings the tables of the database up to date, and ends.
+
+    Servers do this themselves when they start. By this command it is done once before many of them do, and by a user of
+    PostgreSQL who may make tables where theirs may not. An older Mainspring refuses a database that a newer one has changed:
+    back up first.
+    """
+    found = check_database(choose_database(database))
+    await bring_up_to_date(_place_contents(found, _read_tables(config)))
+    say(f"{found} is up to date")
 
 
 class Progress:

@@ -66,6 +66,18 @@ async def move(sources: Sequence[Placed], targets: Sequence[Placed], tell: Tell)
         return await _fill(found, [each for each in targets if each.content.name in found], tell)
 
 
+async def bring_up_to_date(placed: Sequence[Placed]) -> None:
+    """Makes the tables of a server, and migrates them or those of files that are there. Raises `StoreError`."""
+    for location, contents in _by_location(placed):
+        if location.file is None:
+            from mainspring.storage.transfer.server_rows import make_tables
+
+            await make_tables(location, contents)
+        elif here := [content for content in contents if content.open_file is None and await _is_there(location, content)]:
+            async with open_file(location.file, here, is_source=True):
+                pass
+
+
 async def _fill(sources: Readers, targets: Sequence[Placed], tell: Tell) -> list[CopiedTable]:
     await _check_vacant(targets)
     working = [_find_unfinished(each) for each in targets]

@@ -141,14 +141,7 @@ class ServerRows:
 async def open_server(location: Location, contents: Sequence[Content], *, is_source: bool) -> AsyncIterator[ServerRows]:
     """The server with the tables of these kinds: a source as it is at this moment, any other made if missing. Raises
     `StoreError`."""
-    location = replace(location, is_unfinished=not is_source)
-    for content in contents:
-        if content.make_served is not None:
-            await content.make_served(location)
-            continue
-        server = Server(location)
-        await server.open(content.served)
-        server.close()
+    await make_tables(replace(location, is_unfinished=not is_source), contents)
     server = Server(location)
     try:
         reading = await server.connect()
@@ -167,6 +160,17 @@ async def open_server(location: Location, contents: Sequence[Content], *, is_sou
     finally:
         for connection in {reading, writing}:
             connection.terminate()
+
+
+async def make_tables(location: Location, contents: Sequence[Content]) -> None:
+    """Makes the tables of these kinds, and brings those that are there up to date. Raises `StoreError`."""
+    for content in contents:
+        if content.make_served is not None:
+            await content.make_served(location)
+            continue
+        server = Server(location)
+        await server.open(content.served)
+        server.close()
 
 
 async def finish_server(location: Location) -> None:
