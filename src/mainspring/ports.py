@@ -696,6 +696,31 @@ class Store(RunStore, DocumentStore, AuditStore, Protocol):
     async def close(self) -> None: ...
 
 
+class DispatchedRuns(Struct, frozen=True):
+    """An engine that drives runs, as a dispatcher sees it. `drive` takes up the run of this id, and returns when it has ended or
+    is not driven here any more; `drive_all` takes up all that nobody drives, and returns at once. Both raise `StoreError`."""
+
+    drive: Callable[[str], Awaitable[None]]
+    drive_all: Callable[[], Awaitable[object]]
+
+
+class Dispatcher(Protocol):
+    """Brings runs that one engine has accepted to another that drives them. What a run does and what becomes of it is in the
+    store; a dispatcher only says who is to do it now, and the store lets only one."""
+
+    async def submit(self, run_id: str) -> None:
+        """Has a run driven that was stored without a driver. Raises `MainspringError` if that cannot be: the run then fails."""
+        ...
+
+    async def cancel(self, run_id: str) -> None:
+        """Asks whoever drives the run, or takes it up later, to cancel it. Raises `NotFound`, `StoreError`."""
+        ...
+
+    async def work(self, runs: DispatchedRuns) -> None:
+        """Has runs driven here, until it is cancelled."""
+        ...
+
+
 class RateWindow(Struct, frozen=True):
     """At most `count` permits within any `seconds`."""
 

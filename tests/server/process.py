@@ -43,15 +43,37 @@ def serving(
     chunk: int = 1,
 ) -> Iterator[Served]:
     """`chunk` is how many characters the model says at a time."""
+    options = ("--port", "0", *options)
+    with _starting(folder, turns, "serve", *options, env=env, database=database, chunk=chunk, ready=" listens at ") as served:
+        yield served
+
+
+@contextmanager
+def working(folder: Path, turns: Script, *options: str) -> Iterator[Served]:
+    """A worker on the same database. Its `url` is nothing."""
+    with _starting(folder, turns, "worker", *options, ready=" waits for runs ") as worker:
+        yield worker
+
+
+@contextmanager
+def _starting(
+    folder: Path,
+    turns: Script,
+    *arguments: str,
+    ready: str,
+    env: dict[str, str] | None = None,
+    database: str | None = "served.db",
+    chunk: int = 1,
+) -> Iterator[Served]:
     script = folder / "script.json"
     script.write_text(json.dumps({"turns": turns, "chunk": chunk}))
-    command = [sys.executable, "-m", "mainspring", "serve", "--port", "0", "--model", f"scripted:{script}"]
-    command += [*(() if database is None else ("--database", database_in(folder, database))), *options]
+    command = [sys.executable, "-m", "mainspring", arguments[0], "--model", f"scripted:{script}"]
+    command += [*(() if database is None else ("--database", database_in(folder, database))), *arguments[1:]]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
     with start(command, stderr=STDOUT, cwd=folder, env=environment) as process:
         assert process.stdout is not None
         said = ""
-        while " listens at " not in (line := process.stdout.readline()):
+        while ready not in (line := process.stdout.readline()):
             said += line
             assert line, f"the server did not start: {said}"
         try:

@@ -45,6 +45,7 @@ TREE = [
     ("SandboxFull", "SandboxError", "container_limit", 429, True),
     ("ResumeLimit", "OurError", "resume_limit", 500, False),
     ("SandboxBusy", "SandboxError", "container_busy", 409, True),
+    ("NoWorker", "OurError", "no_worker", 503, True),
     ("Interrupted", "OurError", "interrupted", 503, True),
 ]
 

@@ -12,6 +12,7 @@ from mainspring.app.settings import Settings, build_parts
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.memory_quota import MemoryQuota
 from mainspring.core.spec import PresetName
+from mainspring.engine.lease_dispatcher import LOOK_SECONDS, LeaseDispatcher
 from mainspring.engine.policy_order import PolicySlots
 from mainspring.features.budgets.limits import build_limits
 from mainspring.features.budgets.plan import build_plan
@@ -31,6 +32,9 @@ from mainspring.tools.functions import load_functions
 from mainspring.tools.mcp.connection import CONNECT_SECONDS
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.registry import Registry
+
+# A worker has nothing else to do, and a file tells nobody of new runs.
+WORKER_LOOK = 0.1
 
 
 @contextmanager
@@ -99,6 +103,11 @@ def compose_engine(
         context_tokens=settings.context_tokens,
         limits=build_limits(settings.limits),
         quota=quota,
+        drives=settings.role != "gateway",
+        dispatcher=None
+        if store is None
+        else LeaseDispatcher(store.leases, WORKER_LOOK if settings.role == "worker" else LOOK_SECONDS),
+        most_live=settings.runs_at_once,
         exporter=None if is_trial else _exporter(settings, provider.name),
         memory=build_memory(database, settings.memory) if settings.memory.enabled else False,
     )

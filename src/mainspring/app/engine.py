@@ -66,7 +66,7 @@ from mainspring.features.workflows.step_actions import StepActions, StepProvider
 from mainspring.features.workflows.workflow_folder import WorkflowFolders
 from mainspring.features.workflows.workflows import Workflows
 from mainspring.parts import Application, Host, PartContents, blame_part
-from mainspring.ports import CallPolicy, OrderStep, Provider, RunObserver, Sink, Store, ToolExecutor
+from mainspring.ports import CallPolicy, Dispatcher, OrderStep, Provider, RunObserver, Sink, Store, ToolExecutor
 from mainspring.providers.wrapper import keep_profiles, share_limits, write_profiles
 from mainspring.storage.choose_store import choose_store
 from mainspring.storage.location import Location, parse_location
@@ -160,7 +160,8 @@ class Engine:
     keeps an audit of calls in the store; `memory` remembers runs, True for one beside the database; `exporter` sends spans and
     metrics to an OpenTelemetry collector. `budget` bounds what runs do on their own, each for itself or as the plan says; with
     `scans`, inputs that read like instructions to the model are flagged in the log. `governed` is a digest of the settings that
-    bind runs. `parts` are contributions of other packages. `quota` bounds the memory that runs hold.
+    bind runs. `parts` are contributions of other packages. `drives`, `dispatcher` and `most_live` are as in the core engine.
+    `quota` bounds the memory that runs hold.
     """
 
     def __init__(
@@ -195,6 +196,9 @@ class Engine:
         limits: OperatorLimits = NO_LIMITS,
         governed: str = "",
         parts: Sequence[PartContents] = (),
+        drives: bool = True,
+        dispatcher: Dispatcher | None = None,
+        most_live: int | None = None,
         new_id: NewId = random_id,
         quota: MemoryQuota | None = None,
     ) -> None:
@@ -266,6 +270,9 @@ class Engine:
             ),
             audit=audit,
             governed=governed,
+            drives=drives,
+            dispatcher=dispatcher,
+            most_live=most_live,
             new_id=new_id,
             quota=quota,
         )

@@ -31,6 +31,7 @@ ENGINE = Part(
             "Serves the OpenAI Responses API, with the tool loop behind it.",
             "Serve",
         ),
+        Command("worker", "mainspring.app.serve_command:work", "Drives runs that servers on the same database accept.", "Serve"),
     ),
     files=(FileKind("tool", "mainspring.tools.entries:file_schema"),),
 )

@@ -5,6 +5,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from socket import socket
 
@@ -38,7 +39,8 @@ GARBAGE_OBJECTS = 10_000
 
 class Siblings(Struct, frozen=True):
     """What a process has from the supervisor that started it, as descriptors: the `listener` and the `metrics` that all of them
-    share, its own metrics first, and its `link` to the supervisor. `is_first` says that the others come after it."""
+    share, its own metrics first, and its `link` to the supervisor. `is_first` says that the others come after it. A worker that
+    says nowhere how it is has no listener, which is then below 0."""
 
     listener: int
     link: int
@@ -49,9 +51,12 @@ class Siblings(Struct, frozen=True):
     @classmethod
     def parse(cls, text: str) -> "Siblings":
         listener, link, count, is_first, *metrics = [int(number) for number in text.split(",")]
-        for descriptor in (listener, link, *metrics):
+        for descriptor in (*([] if listener < 0 else [listener]), link, *metrics):
             os.set_inheritable(descriptor, False)
         return cls(listener, link, count, bool(is_first), metrics)
+
+    def open_listener(self) -> socket | None:
+        return None if self.listener < 0 else socket(fileno=self.listener)
 
 
 class EngineServer(Server):
@@ -95,16 +100,18 @@ class EngineServer(Server):
             await super()._serve(sockets)
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
-        assert sockets is not None
         await super().startup(sockets if self._siblings is None else [])
-        host, port = sockets[0].getsockname()[:2]
-        url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
-        told = await announcement(self._settings, self._choice, url, 1 if self._siblings is None else self._siblings.count)
+        url = ""
+        for listener in sockets or ():
+            host, port = listener.getsockname()[:2]
+            url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+            if self._siblings is not None:
+                self._accepting = SharedListener(listener, self._make_protocol)
+                self._accepting.open()
+        told = await announce(self._settings, self._choice, url, 1 if self._siblings is None else self._siblings.count)
         if self._link is None:
             print(told, flush=True)
         else:
-            self._accepting = SharedListener(sockets[0], self._make_protocol)
-            self._accepting.open()
             self._link.sendall(told.encode())
             asyncio.get_running_loop().add_reader(self._link, self._leave)
 
@@ -147,21 +154,33 @@ class EngineServer(Server):
         self._captured_signals.clear()
 
 
-async def announcement(settings: Settings, choice: ServerEngine, url: str, count: int = 1) -> str:
-    example = choice.engine.model or "NAME"
+async def announce(settings: Settings, choice: ServerEngine, url: str, count: int) -> str:
+    """What a server says once it serves, and a worker once it works."""
+    example, is_worker = choice.engine.model or "NAME", settings.role == "worker"
     database = parse_location(settings.database)
     keys, header, key = "none needed, since only this machine can reach it, until you make one", "", "unused"
     if not is_loopback(settings.host) or await Keys(choice.engine.store, configured=settings.api_key).are_needed():
         keys = f"needed; `mainspring keys create --database {database}` makes one"
         header, key = " -H 'authorization: Bearer KEY'", "KEY"
-    return (
-        f"Mainspring {mainspring.__version__} listens at {url}\n"
-        f"  model     {choice.model}\n{f'  workers   {count} processes' + chr(10) if count > 1 else ''}"
-        f"  database  {database}\n"
-        f"  API keys  {keys}\n"
-        f"  try       curl {url}/responses{header} -H 'content-type: application/json' "
-        f'-d \'{{"model": "{example}", "input": "Hello"}}\'\n'
-        f'  or        OpenAI(base_url="{url}", api_key="{key}").responses.create(model="{example}", input="Hello")'
+    lines = [
+        f"Mainspring {mainspring.__version__} " + ("waits for runs to drive" if is_worker else f"listens at {url}/v1"),
+        f"  model     {choice.model}",
+        f"  database  {database}",
+    ]
+    if count > 1:
+        lines.append(f"  workers   {count} processes")
+    if settings.role == "gateway":
+        lines.append(f"  role      gateway; runs wait until `mainspring worker --database {database}` drives them")
+    if is_worker:
+        return "\n".join([*lines, *([f"  health    {url}/healthz"] if url else [])])
+    asked = f'-d \'{{"model": "{example}", "input": "Hello"}}\''
+    return "\n".join(
+        [
+            *lines,
+            f"  API keys  {keys}",
+            f"  try       curl {url}/v1/responses{header} -H 'content-type: application/json' {asked}",
+            f'  or        OpenAI(base_url="{url}/v1", api_key="{key}").responses.create(model="{example}", input="Hello")',
+        ]
     )
 
 
@@ -181,14 +200,17 @@ def serve(settings: Settings, file: Path | None = None, siblings: Siblings | Non
     asyncio.run(_try_out(engine.store))
     connections = ConnectionTable(settings.http, raise_file_limit(), engine.core.quota)
     keys = Keys(engine.store, configured=settings.api_key, most_requests=connections.most_per_key, quota=engine.core.quota)
+    is_worker = settings.role == "worker"
     metrics = None if siblings is None else SharedMetrics(engine.metrics, siblings.metrics)
-    app = server(engine, dialect, keys=keys, is_local=is_loopback(settings.host), metrics=metrics)
+    app = server(engine, dialect, keys=keys, is_local=is_loopback(settings.host), metrics=metrics, is_worker=is_worker)
     # A thousand open streams are half a million objects: looking through all of them again and again took a fifth of the time,
     # and everybody waited meanwhile. What is there now stays, and need not be looked at.
     gc.freeze()
     gc.set_threshold(GARBAGE_OBJECTS)
-    with bind_listener(settings) if siblings is None else socket(fileno=siblings.listener) as listener:
-        EngineServer(app, settings, choice, connections, siblings, metrics).run([listener])
+    listener = bind_listener(settings) if siblings is None else siblings.open_listener()
+    with nullcontext() if listener is None else listener:
+        serving = EngineServer(app, settings, choice, connections, siblings, metrics)
+        serving.run([] if listener is None else [listener])
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`mainspring serve`: reads the settings, then replaces this process by one that only serves.
+"""`mainspring serve` and `mainspring worker`: reads the settings, then replaces this process by one that only serves.
 
 The libraries of the command line would take up memory for as long as the server runs. The options go through a file without a
 name whose number is the argument: they may hold keys, which nobody else shall see.
@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from math import ceil
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TypeAlias
 
 import msgspec
 import typer
@@ -23,13 +23,26 @@ from mainspring.cli.options import ApiKey, BaseUrl, Builtins, Config, Tools, as_
 BACKLOG = 2048  # as uvicorn has it
 
 
+DatabaseName: TypeAlias = Annotated[
+    str | None, typer.Option("--database", metavar="FILE", help="Database file or URL. Default: mainspring.db.")
+]
+ModelName: TypeAlias = Annotated[
+    str | None, typer.Option("--model", metavar="NAME", help="Model for requests that name none, or `scripted:FILE`.")
+]
+AllowedHosts: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--allow-host", metavar="HOST", help="Private host that requests may name, as for MCP. Repeatable."),
+]
+Workers: TypeAlias = Annotated[
+    str | None, typer.Option("--workers", metavar="N", help="Processes; `auto` is one for each core. Default: 1.")
+]
+
+
 def serve(
     host: Annotated[str | None, typer.Option(metavar="HOST", help="Address to listen at. Default: 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, metavar="PORT", help="Default: 8080; 0 picks one.")] = None,
-    database: Annotated[str | None, typer.Option(metavar="FILE", help="Database file or URL. Default: mainspring.db.")] = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Model for requests that name none, or `scripted:FILE`.")
-    ] = None,
+    database: DatabaseName = None,
+    model: ModelName = None,
     base_url: BaseUrl = None,
     backend_key: ApiKey = None,
     api_key: Annotated[
@@ -37,11 +50,13 @@ def serve(
     ] = None,
     tool: Tools = None,
     builtin: Builtins = None,
-    allow_host: Annotated[
-        list[str] | None, typer.Option(metavar="HOST", help="Private host that requests may name, as for MCP. Repeatable.")
-    ] = None,
-    workers: Annotated[
-        str | None, typer.Option(metavar="N", help="Processes that serve this address; `auto` is one for each core. Default: 1.")
+    allow_host: AllowedHosts = None,
+    workers: Workers = None,
+    role: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ROLE", help="`all`, or `gateway`: accept runs and leave them to `mainspring worker`. Default: all."
+        ),
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Examine every configured model as `mainspring doctor` does, and do not serve.")
@@ -62,17 +77,58 @@ def serve(
     its own. Settings come from mainspring.toml, the environment (MAINSPRING_PORT and so on) and these options; later ones win.
     Ctrl-C stops it: runs may finish for a while, and the next start resumes the rest.
     """
-    named = {"host": host, "port": port, "database": database, "model": model, "base_url": base_url}
-    named["workers"] = int(workers) if workers is not None and workers.isdecimal() else workers
+    named = {"host": host, "port": port, "database": database, "model": model, "base_url": base_url, "role": role}
     secrets = {"backend_key": backend_key, "api_key": api_key}
     lists = {"tools": as_texts(tool), "builtins": as_texts(builtin), "allow_hosts": as_texts(allow_host)}
-    given: dict[str, object] = {**named, **secrets, **lists}
+    given: dict[str, object] = {**named, **secrets, **lists, "workers": _parse_count(workers)}
     settings = load(given, file=config)
     if not check:
         become_server(given, settings, config)
     from mainspring.features.models.doctor import SandboxChoice, check_models  # a server has no use for it
 
     return check_models(settings, SandboxChoice(settings.sandbox, settings.kubernetes))
+
+
+def work(
+    database: DatabaseName = None,
+    model: ModelName = None,
+    base_url: BaseUrl = None,
+    backend_key: ApiKey = None,
+    tool: Tools = None,
+    builtin: Builtins = None,
+    allow_host: AllowedHosts = None,
+    workers: Workers = None,
+    runs_at_once: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Runs that each process drives at a time. Default: no limit.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(metavar="HOST", help="Address of the health port. Default: 127.0.0.1.")] = None,
+    health_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, metavar="PORT", help="Serve /healthz, /readyz and /metrics there. Default: no."),
+    ] = None,
+    config: Config = None,
+) -> None:
+    """
+    Drives runs that servers on the same database have accepted, and serves nothing.
+
+    Examples:
+
+        mainspring worker --database postgresql://mainspring@db.example/mainspring
+        mainspring worker --workers auto --runs-at-once 50 --health-port 9090
+
+    It takes up background runs and workflows that nobody drives, runs whose process has died, and everything that servers with
+    `--role gateway` are asked for. Give it the settings, tools and files of the servers. Ctrl-C stops it: runs may finish for
+    a while, and others take up the rest.
+    """
+    named = {"database": database, "model": model, "base_url": base_url, "backend_key": backend_key, "host": host}
+    lists = {"tools": as_texts(tool), "builtins": as_texts(builtin), "allow_hosts": as_texts(allow_host)}
+    counts = {"workers": _parse_count(workers), "runs_at_once": runs_at_once, "health_port": health_port}
+    given: dict[str, object] = {**named, **lists, **counts, "role": "worker"}
+    become_server(given, load(given, file=config), config)
+
+
+def _parse_count(text: str | None) -> int | str | None:
+    return int(text) if text is not None and text.isdecimal() else text
 
 
 def become_server(given: Mapping[str, object], settings: Settings, file: Path | None = None) -> NoReturn:
@@ -84,16 +140,12 @@ def become_server(given: Mapping[str, object], settings: Settings, file: Path | 
     os.pwrite(kept, msgspec.json.encode(given), 0)
     command = ["mainspring.app.serve", str(kept), "" if file is None else str(file)]
     if count > 1:
-        listener = bind_listener(settings)
-        listener.listen(BACKLOG)
-        listener.set_inheritable(True)
-        command = [
-            "mainspring.app.server_processes",
-            *command[1:],
-            str(listener.detach()),
-            str(count),
-            str(settings.drain_seconds),
-        ]
+        descriptor = -1
+        if (listener := bind_listener(settings)) is not None:
+            listener.listen(BACKLOG)
+            listener.set_inheritable(True)
+            descriptor = listener.detach()
+        command = ["mainspring.app.server_processes", *command[1:], str(descriptor), str(count), str(settings.drain_seconds)]
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, "-P", "-m", *command])

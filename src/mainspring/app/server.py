@@ -40,6 +40,9 @@ from mainspring.tools.mcp.watch import ServerState
 
 log = getLogger(__name__)
 
+# What a worker serves, to whoever looks after it.
+WORKER_PATHS: Final = frozenset({"/health", "/healthz", "/readyz", "/metrics"})
+
 
 def server(
     engine: Engine,
@@ -48,15 +51,16 @@ def server(
     keys: Keys | None = None,
     is_local: bool = True,
     metrics: SharedMetrics | None = None,
+    is_worker: bool = False,
 ) -> Starlette:
     """The application: an engine behind its endpoints. The engine runs as long as the application does.
 
     `is_local` says that only this machine can reach it; then, and while there are no keys, none is asked for. `metrics` are those
-    of all processes that serve the same address.
+    of all processes that serve the same address. A worker only says how it is.
     """
     dialect = dialect or Dialect()
     core, agents = engine.core, engine.agents
-    served = [(part.name, _serve_part(part, engine.host)) for part in engine.parts]
+    served = [] if is_worker else [(part.name, _serve_part(part, engine.host)) for part in engine.parts]
     routes = (
         ResponseRoutes(core, agents, dialect),
         ConversationRoutes(core),
@@ -88,7 +92,7 @@ def server(
                     yield
                     tasks.cancel_scope.cancel()
 
-    endpoints = [endpoint for each in routes for endpoint in each.endpoints()]
+    endpoints = [endpoint for each in routes for endpoint in each.endpoints() if not is_worker or endpoint.path in WORKER_PATHS]
     owners = dict.fromkeys([(endpoint.method, endpoint.path) for endpoint in endpoints], "Mainspring")
     for name, part in served:
         for endpoint in part.endpoints:

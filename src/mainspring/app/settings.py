@@ -41,6 +41,13 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     """The port to listen at; 0 picks a free one."""
     workers: Annotated[int, Meta(ge=1, le=512)] | Literal["auto"] = 1
     """How many processes serve this address; `auto` is one for each core. See docs/scale-out.md."""
+    role: Literal["all", "gateway", "worker"] = "all"
+    """`all` serves and drives runs; `gateway` serves, and leaves runs to others on its database; `worker` drives runs and serves
+    nothing, as `mainspring worker` does. See docs/scale-out.md."""
+    health_port: Annotated[int, Meta(ge=0, le=65_535)] | None = None
+    """Where a worker listens for `/healthz`, `/readyz` and `/metrics`; nowhere if not given."""
+    runs_at_once: Annotated[int, Meta(ge=1)] | None = None
+    """The most runs that a process takes up at a time; no limit if not given. Those that it is asked for itself come on top."""
     database: str = "mainspring.db"
     """The file that keeps everything, or the `postgresql://` URL of a database that does; see docs/storage.md."""
     files: str | None = None

@@ -13,21 +13,26 @@ log = getLogger(__name__)
 PAUSE_SECONDS = 1.0
 
 
-def bind_listener(settings: Settings) -> socket:
-    """A socket to listen at. Raises `InvalidRequest` if the address cannot be had."""
+def bind_listener(settings: Settings) -> socket | None:
+    """A socket to listen at, None for a worker without a health port. Raises `InvalidRequest` if the address cannot be had."""
+    is_worker = settings.role == "worker"
+    port, name = (settings.health_port, "health_port") if is_worker else (settings.port, "port")
+    if port is None:
+        return None
     family = AF_INET6 if ":" in settings.host else AF_INET
     listener = socket(family)
     listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
     listener.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)  # connections inherit it
     try:
-        listener.bind((settings.host, settings.port))
+        listener.bind((settings.host, port))
     except OSError as error:
         listener.close()
         reason = error.strerror or str(error)
         message = (
-            f"cannot listen at {settings.host} port {settings.port}: {reason}; choose another with --port (0 picks a free one)"
+            f"cannot listen at {settings.host} port {port}: {reason}; choose another with --{name.replace('_', '-')} (0 picks a "
+            "free one)"
         )
-        raise InvalidRequest(message, param="port") from None
+        raise InvalidRequest(message, param=name) from None
     return listener
 
 

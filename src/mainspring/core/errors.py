@@ -36,6 +36,7 @@
         │   └── SandboxBusy         409, another process works in it
         ├── OrderStepTimeout        what prepares an order did not end in time
         ├── ResumeLimit             a run whose process has died too often
+        ├── NoWorker                503, nobody has taken up a run that a gateway has accepted
         └── Interrupted             the engine stopped before the run ended; it can be resumed
 
 Each class carries the `code` clients see and the HTTP `status` it becomes. `retryable` says whether the same call may work later.
@@ -269,6 +270,14 @@ class ResumeLimit(OurError):
     """The processes that took this run up died, one after the other: it is not taken up again."""
 
     code = "resume_limit"
+
+
+class NoWorker(OurError):
+    """A gateway has accepted this run, and nobody has taken it up in time."""
+
+    code = "no_worker"
+    status = 503
+    retryable = True
 
 
 class Interrupted(OurError):

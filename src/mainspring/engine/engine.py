@@ -34,6 +34,7 @@ from mainspring.core.errors import (
     MainspringError,
     MemoryLimit,
     NotFound,
+    NoWorker,
     OrderStepTimeout,
     OurError,
     PreviousNotFound,
@@ -68,6 +69,7 @@ from mainspring.engine.gate import Gate
 from mainspring.engine.guard import Guard, Misbehaved, TimedOut
 from mainspring.engine.handle import Handle
 from mainspring.engine.journal import Clock, Journal
+from mainspring.engine.lease_dispatcher import LOOK_SECONDS, LeaseDispatcher
 from mainspring.engine.presence import Presence
 from mainspring.engine.resume_attempts import ResumeAttempts
 from mainspring.engine.seal import Seal
@@ -78,6 +80,8 @@ from mainspring.ports import (
     AnswerCheck,
     CallPolicy,
     ContinuedRun,
+    DispatchedRuns,
+    Dispatcher,
     EndedRun,
     OrderContext,
     OrderStep,
@@ -99,8 +103,9 @@ REMEMBERED_BYTES = 64 * 1024 * 1024
 SINK_SECONDS = 5.0
 # How long drivers in other processes may take to stop, and how often it is found out whether they are there at all.
 DRIVER_SECONDS = 10.0
-# How often engines look for what nobody has told them of: runs to take up, and to cancel.
-LOOK_SECONDS = 0.5
+# How long a run that somebody waits for may wait for an engine that drives it.
+OFFER_SECONDS = 10.0
+START_WORKER = "start `mainspring worker` on the same database, then send the request again"
 # How long a run is left that could not be resumed.
 POSTPONED_SECONDS = 10.0
 CANCELLED = Finish("cancelled", Reason.CANCELLED)
@@ -128,7 +133,8 @@ class Engine:
     runs, `sinks` of every event; a slow or failing one never holds a run up. With `audit`, the store keeps an audit of what
     runs do. `governed` is a digest of the operator's settings, recorded with every run. One that `owns` resumes the runs of
     `OWNED` tenants when their driver is gone, any other those of all the others. One that does not `drive` accepts stored runs
-    for others to claim, follows them, and takes up none. `quota` bounds the memory that runs hold.
+    for others to claim, follows them, and takes up none; `dispatcher` brings them there. One that drives takes up no more than
+    `most_live` at a time. `quota` bounds the memory that runs hold.
     Provider and store belong to whoever made them: the engine closes neither.
     """
 
@@ -148,6 +154,8 @@ class Engine:
         governed: str = "",
         owns: bool = False,
         drives: bool = True,
+        dispatcher: Dispatcher | None = None,
+        most_live: int | None = None,
         clock: Clock = time.time,
         new_id: NewId = random_id,
         step_seconds: float = STEP_SECONDS,
@@ -181,7 +189,9 @@ class Engine:
         self._sinks = tuple(sinks)
         self._audit = audit
         self._writer = SegmentWriter(store)
-        self._owns, self._drives, self._step_seconds = owns, drives, step_seconds
+        self._owns, self.drives, self._step_seconds = owns, drives, step_seconds
+        self._dispatcher = dispatcher or LeaseDispatcher(store.leases)
+        self._most_live = most_live
         self._clock = clock
         self._live: dict[str, Handle] = {}
         # Runs that were told to have failed, while the store could not be told.
@@ -257,15 +267,15 @@ class Engine:
         """Takes up runs that nobody drives, until it is cancelled."""
         self._is_watching = True
         try:
-            while True:
-                try:
-                    await self.store.leases.wait_for_claimable(LOOK_SECONDS)
-                    await self.resume_all()
-                except StoreError as error:
-                    log.warning("the store could not be asked for unfinished runs: %s", error)
-                    await sleep(POSTPONED_SECONDS)
+            await self._dispatcher.work(DispatchedRuns(self.drive, self.resume_all))
         finally:
             self._is_watching = False
+
+    async def drive(self, run_id: str) -> None:
+        """Takes up a run that nobody drives, and returns when it has ended, or is not driven here any more. Raises `NotFound`."""
+        await self.resume(run_id)
+        if (handle := self._live.get(run_id)) is not None:
+            await handle.wait_for_end()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.interrupt()
@@ -368,6 +378,9 @@ class Engine:
             self._starting.discard(spec.id)
 
     async def _start(self, spec: RunSpec, history: History | None) -> Handle:
+        if not (self.drives or spec.store):
+            told = "this server hands runs to workers through its database, so a response must be stored; send `store: true`"
+            raise InvalidRequest(f"{told}, or ask a server whose `role` is `all`", param="store")
         await self.seal.check(spec.input)
         hold = await self._hold(spec, history)
         if spec.conversation is not None:
@@ -379,14 +392,37 @@ class Engine:
             # A stored run is read back through the stored chain behind it, and this one has none.
             raise InvalidRequest("a run that continues a history which is not stored cannot be stored itself", param="store")
         spec = _load_tools(await self._use_approvals(spec, history), history)
-        is_offered = spec.store and not self._drives
-        if spec.store and not is_offered:
+        if spec.store and self.drives:
             await self.presence.show()
-        first = RunStarted(spec, "" if is_offered else self.presence.id)
+        first = RunStarted(spec, self.presence.id if self.drives else "")
         journal = Journal.begin(first, history, self._writer, self._clock, hold, audit=self._audit)
-        if spec.background or is_offered:
+        if spec.background or not self.drives:
             await journal.flush()
-        return self._follow(journal) if is_offered else self._drive(journal)
+        return self._drive(journal) if self.drives else await self._offer(journal)
+
+    async def _offer(self, journal: Journal) -> Handle:
+        """Has a run driven by another engine, and follows it. Raises what the dispatcher does."""
+        spec = journal.run.spec
+        try:
+            await self._dispatcher.submit(spec.id)
+        except MainspringError as error:
+            await self._end_stored(spec.id, Finish("failed", Reason.INTERNAL_ERROR, ErrorInfo.of(error)))
+            raise
+        handle = self._follow(journal)
+        if not spec.background:
+            self._start_feeder(self._expect_driver(handle))
+        return handle
+
+    async def _expect_driver(self, handle: Handle) -> None:
+        """Ends a run that somebody waits for, and that nobody has taken up in time."""
+        await sleep(OFFER_SECONDS)
+        with suppress(NotFound, StoreError):
+            if len(handle.log) > 1 or not handle.is_live:
+                return
+            await self.presence.show()
+            if await self.store.leases.claim(handle.id, self.presence.id) is not None:
+                error = ErrorInfo.of(NoWorker(f"nobody has taken up this run within {OFFER_SECONDS:g} s; {START_WORKER}"))
+                await self._end_stored(handle.id, Finish("failed", Reason.INTERNAL_ERROR, error))
 
     async def _hold(self, spec: RunSpec, history: History | None = None) -> Hold:
         """Counts what a run by this order will hold when it begins, before any of it is read. Raises `MemoryLimit`."""
@@ -497,7 +533,7 @@ class Engine:
     async def resume_all(self) -> list[Handle]:
         """Takes up every unfinished run of the store that nobody drives; one that cannot be is logged and left."""
         await self._save_ends()
-        if not self._drives:
+        if not self.drives:
             return []
         await self.presence.end_leases_of_the_dead()
         handles, now = list[Handle](), current_time()
@@ -506,6 +542,8 @@ class Engine:
         for run_id in await self._attempts.sort(list(dict.fromkeys((*claimable, *self._left)))):
             if run_id in self._live or run_id in self._unsaved or run_id in self._postponed:
                 continue
+            if self._most_live is not None and len(self._live) >= self._most_live:
+                break  # another engine may have time for it
             try:
                 if self._attempts.may_try(run_id):
                     handles.append(await self.resume(run_id))
@@ -605,7 +643,7 @@ class Engine:
         if handle.is_live or handle.run.has_ended:
             return handle
         # Where runs are watched over, one that nobody drives now is soon taken up.
-        if self._drives and not self._is_watching and not await self._is_elsewhere(run_id):
+        if self.drives and not self._is_watching and not await self._is_elsewhere(run_id):
             return handle
         if run_id in self._followed:
             return self._followed[run_id]
@@ -691,7 +729,7 @@ class Engine:
                 return await handle.cancel()
             return None
         if run_id not in self._unsaved:
-            await self.store.leases.request_cancel(run_id)
+            await self._dispatcher.cancel(run_id)
             await self.presence.show()
             await self.presence.end_leases_of_the_dead()
             if await self.store.leases.claim(run_id, self.presence.id) is None:
@@ -705,7 +743,7 @@ class Engine:
 
     async def _send_cancel(self, run_id: str) -> None:
         with suppress(StoreError, NotFound):
-            await self.store.leases.request_cancel(run_id)
+            await self._dispatcher.cancel(run_id)
 
     async def _heed_cancels(self) -> None:
         """Stops the runs driven here that somebody has cancelled in another process, as long as there are runs."""

@@ -14,7 +14,7 @@ from mainspring.http.wire import Dialect, hide_addresses
 
 _STATUSES: Final = {
     "rate_limit_exceeded": 429, "invalid_prompt": 400, "context_length_exceeded": 400, "budget_exceeded": 400,
-    "model_not_found": 404,
+    "model_not_found": 404, "no_worker": 503,
 }  # fmt: skip
 
 

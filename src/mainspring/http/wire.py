@@ -285,7 +285,7 @@ class Wire:
 
     def _tell_entries(self, run: Run) -> None:
         """Whatever has entered the transcript since: items of a turn that were never finished, and what tools returned."""
-        if not self._is_running and run.status == "in_progress":
+        if not self._is_running and (run.status == "in_progress" or self._entries < len(run.transcript)):
             self._running(run)
         while self._entries < len(run.transcript):
             entry = run.transcript[self._entries]

@@ -93,7 +93,7 @@ class WorkflowRoutes:
             traceparent=clean_traceparent(request.headers.get("traceparent", "")),
         )
         if not body.background:
-            await handle.wait()
+            await self._workflows.wait(handle)
         return json_response(render_run(handle.run))
 
     async def runs(self, request: Request) -> HttpResponse:

@@ -13,18 +13,18 @@ from logging import getLogger
 from types import TracebackType
 from typing import Final, Self
 
-from anyio import CancelScope, Lock, create_task_group, current_time, sleep
+from anyio import CancelScope, Lock, create_task_group, current_time, move_on_after, sleep
 from anyio import Event as Flag
 from anyio.abc import TaskGroup
 from msgspec import Struct
 
-from mainspring.core.errors import CallerError, Interrupted, MainspringError, NotFound, StoreError, Superseded
+from mainspring.core.errors import CallerError, Interrupted, MainspringError, NotFound, NoWorker, StoreError, Superseded
 from mainspring.core.events import Reason
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import Json, decode
 from mainspring.core.spec import Caller
 from mainspring.engine.approvals import continuing_id, withdraw
-from mainspring.engine.engine import Engine
+from mainspring.engine.engine import OFFER_SECONDS, START_WORKER, Engine
 from mainspring.features.workflows.step_actions import StepActions
 from mainspring.features.workflows.step_driver import WorkflowDriver, end_open_steps
 from mainspring.features.workflows.workflow_definition import complete_inputs
@@ -194,10 +194,13 @@ class Workflows:
         self._group()
         if key is not None and (known := await self._find_started(order)) is not None:
             return known
-        await self._presence.show()
-        first = WorkflowStarted(name, order.inputs, order.dry_run, self._presence.id)
+        driver = ""
+        if self._engine.drives:
+            await self._presence.show()
+            driver = self._presence.id
         try:
-            return self._drive(await WorkflowJournal.begin(self._store, order, first))
+            journal = await WorkflowJournal.begin(self._store, order, WorkflowStarted(name, order.inputs, order.dry_run, driver))
+            return self._drive(journal) if self._engine.drives else WorkflowHandle(journal)
         except StoreError:
             # Somebody else may have sent the same key in this moment.
             if key is not None and (known := await self._find_started(order)) is not None:
@@ -218,6 +221,16 @@ class Workflows:
                 param="Idempotency-Key",
             )
         return handle
+
+    async def wait(self, handle: WorkflowHandle) -> WorkflowRun:
+        """The run at its end. One that others are to drive, and that nobody takes up in time, is cancelled: raises `NoWorker`."""
+        if not self._engine.drives:
+            with move_on_after(OFFER_SECONDS):
+                await handle.more(0)
+            if handle.run.seq == 1:
+                await self.cancel(handle.id, tenant=handle.run.order.tenant)
+                raise NoWorker(f"nobody has taken up this run within {OFFER_SECONDS:g} s; {START_WORKER}")
+        return await handle.wait()
 
     async def run(self, name: str, inputs: Json | None = None, *, dry_run: bool = False) -> WorkflowRun:
         """Starts a run and waits for its end; `.status` and `.outputs` are its result."""
@@ -289,7 +302,7 @@ class Workflows:
     async def resume_all(self) -> Sequence[WorkflowHandle]:
         """Resumes every unfinished run that no process drives; logs those that cannot be resumed."""
         handles = []
-        unfinished = await list_unfinished(self._store)
+        unfinished = await list_unfinished(self._store) if self._engine.drives else []
         living = {driver for driver in {run.driver for run in unfinished} if await self._presence.is_driven(driver)}
         for run_id, tenant, driver in unfinished:
             if driver in living:
