@@ -949,6 +949,10 @@ class SandboxLease(Protocol):
         and if there is no room for it."""
         ...
 
+    async def put_all(self, files: Mapping[str, bytes]) -> None:
+        """Writes files by path, as `put` does, and looks for room once. What was written before one that raises stays."""
+        ...
+
     async def get(self, path: str) -> bytes:
         """A file's content. Raises `NotFound`, and `InvalidRequest` as `put` does or if it is larger than `Limits.file`."""
         ...

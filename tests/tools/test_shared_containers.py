@@ -301,6 +301,13 @@ async def test_files_that_do_not_fit_are_refused(world: World) -> None:
         await first.put("", "cntr_1", "c", b"x")
 
 
+async def test_a_container_that_is_full_to_the_last_file_is_restored(world: World) -> None:
+    first, second = await world.join(), await world.join()
+    first.spec = second.spec = SandboxSpec(limits=SandboxLimits(entries=602))
+    await ran(first, "mkdir -p a/b; cd a/b; for i in $(seq 600); do echo $i > $i; done")
+    assert (await ran(second, "cat a/b/600; ls a/b | wc -l")) == "600\n600\n[exit code 0]"
+
+
 async def test_a_stop_in_the_middle_of_a_call_saves_its_files(world: World, sandbox: LocalSandbox) -> None:
     up = asyncio.Event()
     first, second = await world.join(), await world.join()

@@ -5,7 +5,7 @@ whoever has the name of a list has all of its files as they were then. What no l
 """
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from secrets import token_hex
 from time import time_ns
@@ -27,6 +27,9 @@ from mainspring.tools.sandbox.workspace_files import DEEPEST, PLACE
 AT_ONCE: Final = 8
 LARGE: Final = 4 << 20
 LONGEST_NAME: Final = 255
+# How much is read before it is written into a workspace.
+BATCH_BYTES: Final = 16 << 20
+BATCH_FILES: Final = 500
 
 
 class SavedFile(Struct, frozen=True, omit_defaults=True):
@@ -137,12 +140,43 @@ class SavedFiles(Struct, frozen=True):
                 await lease.remove(path)
             except NotFound:
                 continue
-        for path, file in files.items():
-            if path not in present or present[path].name != file.name:
-                await lease.put(path, await self.read(file))
+        missing = [file for path, file in files.items() if path not in present or present[path].name != file.name]
+        for batch in _cut_batches(missing):
+            contents: dict[str, bytes] = {}
+            faults: list[MainspringError] = []
+
+            async def fetch(
+                file: SavedFile, contents: dict[str, bytes] = contents, faults: list[MainspringError] = faults
+            ) -> None:
+                async with self.transfers.small:
+                    try:
+                        contents[file.describe().path] = await self.read(file)
+                    except MainspringError as error:
+                        faults.append(error)
+
+            async with anyio.create_task_group() as group:
+                for file in batch:
+                    group.start_soon(fetch, file)
+            if faults:
+                raise faults[0]
+            await lease.put_all(contents)
 
     def _key(self, name: str) -> str:
         return f"{self.folder}/{name}"
+
+
+def _cut_batches(files: Sequence[SavedFile]) -> Iterator[Sequence[SavedFile]]:
+    """The files, in parts of which each fits into memory."""
+    batch: list[SavedFile] = []
+    size = 0
+    for file in files:
+        if batch and (size + file.size > BATCH_BYTES or len(batch) == BATCH_FILES):
+            yield batch
+            batch, size = [], 0
+        batch.append(file)
+        size += file.size
+    if batch:
+        yield batch
 
 
 def add_file(files: FileList, path: str, size: int, limits: SandboxLimits) -> WorkspaceFile:

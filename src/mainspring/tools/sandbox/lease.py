@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -49,6 +49,10 @@ class WaitingLease(SandboxLease):
         gathered = await gather_output(self.run(program, language=language, timeout=timeout, stdin=stdin))
         return replace(gathered, files=list_changes(before, await self.list()))
 
+    async def put_all(self, files: Mapping[str, bytes]) -> None:
+        for path, data in files.items():
+            await self.put(path, data)
+
 
 class LocalLease(WaitingLease):
     """See `ports.SandboxLease`. `remove` returns when whoever lent the slot out has removed it."""
@@ -86,7 +90,11 @@ class LocalLease(WaitingLease):
             session.end()
 
     async def put(self, path: str, data: bytes) -> WorkspaceFile:
-        return await asyncio.to_thread(_put, self._slot, path, data)
+        [entry] = await asyncio.to_thread(_put, self._slot, {path: data})
+        return entry
+
+    async def put_all(self, files: Mapping[str, bytes]) -> None:
+        await asyncio.to_thread(_put, self._slot, files)
 
     async def remove(self, path: str) -> None:
         await asyncio.to_thread(workspace_files.remove, self._slot.place.workspace, path)
@@ -204,16 +212,19 @@ async def gather_output(
     return ProgramResult(exit=ended.exit, stdout=stdout, stderr=stderr, seconds=loop.time() - began, value=ended.value)
 
 
-def _put(slot: Slot, path: str, data: bytes) -> WorkspaceFile:
+def _put(slot: Slot, files: Mapping[str, bytes]) -> list[WorkspaceFile]:
     workspace, limits = slot.place.workspace, slot.limits
     with slot.writing:
         used = workspace_files.measure_usage(workspace, limits.entries)
+        size = used.size + sum([len(data) for data in files.values()])
         # A path may bring folders with it.
-        if used.size + len(data) > limits.disk or used.entries + path.count("/") >= limits.entries or not used.is_whole:
+        names = {name for path in files for name in (path, *[str(above) for above in PurePosixPath(path).parents])}
+        entries = used.entries + sum([not os.path.lexists(workspace / name) for name in names if "\0" not in name])
+        if size > limits.disk or entries > limits.entries or not used.is_whole:
             raise InvalidRequest(
-                f"`{path:.200}` does not fit: {used.entries} files with {used.size} bytes are there; remove some first"
+                f"`{next(iter(files)):.200}` does not fit: {used.entries} files with {used.size} bytes are there; remove some"
             )
-        return workspace_files.write(workspace, path, data, slot.place.owner, limits.file)
+        return [workspace_files.write(workspace, path, data, slot.place.owner, limits.file) for path, data in files.items()]
 
 
 def _measure_all(slot: Slot, most: int) -> workspace_files.DiskUsage:
