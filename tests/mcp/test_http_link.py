@@ -11,7 +11,7 @@ import anyio
 import pytest
 from aiohttp import web
 from tests.kit.waiting import PATIENCE, until
-from tests.mcp.conftest import Connect
+from tests.mcp.conftest import Connect, Zoo
 from tests.mcp.wild_web import READ, Json, Wild, begin, encode, event, result, say, serve, stream_of
 
 from mainspring.core.errors import InvalidRequest, ToolUnavailable
@@ -534,16 +534,19 @@ async def test_the_version_that_the_server_offers_is_spoken_if_it_is_known(offer
         await connection.close()
 
 
-async def test_the_sdk_is_not_imported_for_a_server_reached_by_http() -> None:
+@pytest.mark.parametrize("transport", ["http", "stdio"])
+async def test_the_sdk_is_not_imported_to_call_a_tool(transport: str, zoo: Zoo) -> None:
+    command = zoo.spec("good")
+    how = {"http": "url=sys.argv[1]", "stdio": f"command=sys.executable, args={command.args!r}, sandboxed=False"}[transport]
     code = (
         "import asyncio, sys\nfrom mainspring.tools.mcp.connection import Connection\n"
         "from mainspring.tools.mcp.server_specs import ServerSpec\n"
         "async def main():\n"
-        "    connection = Connection(ServerSpec('wild', url=sys.argv[1], trusted=True))\n"
-        "    await connection.call('read', {})\n    await connection.close()\n"
+        f"    connection = Connection(ServerSpec('wild', {transport!r}, {how}, trusted=True))\n"
+        "    print((await connection.call('read', {})).is_error)\n    await connection.close()\n"
         "asyncio.run(main())\nprint({'mcp', 'mcp_types', 'httpx2', 'pydantic'} & set(sys.modules))\n"
     )
     async with serve(Wild()) as wild:
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, wild.url, stdout=subprocess.PIPE)
         out, _ = await process.communicate()
-    assert out.decode().strip() == "set()"
+    assert out.decode().split() == ["False", "set()"]

@@ -187,6 +187,21 @@ async def test_questions_to_the_user_are_declined(zoo: Zoo, connect: Connect) ->
     assert text(await connection.call("read", {})) == "refused refused"
 
 
+@pytest.mark.parametrize(
+    ("animal", "said"), [("wrong", "for you"), ("twice", "one"), ("deep", "not so deep"), ("asker", "asked")]
+)
+async def test_each_call_gets_its_own_answer_and_one_only(animal: str, said: str, zoo: Zoo, connect: Connect) -> None:
+    connection = connect(zoo.spec(animal))
+    assert [text(await connection.call("read", {})) for _ in range(3)] == [said] * 3
+    assert zoo.count(animal, "initialize") == 1
+
+
+async def test_an_error_that_names_no_request_is_that_of_the_only_one(zoo: Zoo, connect: Connect) -> None:
+    """Else the probe for the stateless protocol would be waited for, for longer than this test does."""
+    connection = connect(zoo.spec("nameless"), connect_seconds=8)
+    assert (await connection.list_tools()).tools
+
+
 async def test_progress_is_told_while_the_call_runs(zoo: Zoo, connect: Connect) -> None:
     told: list[str] = []
     assert text(await connect(zoo.spec("progress")).call("read", {}, progress=told.append)) == "done"

@@ -105,6 +105,20 @@ def called(request: dict[str, Any], inbox: Iterator[str]) -> None:
                 told = {"progressToken": token, "progress": step, "message": "x" * 2_000}
                 send({"method": "notifications/progress", "params": told})
             answer(request, "done")
+        case "wrong":
+            for number in (request["id"] + 1, str(request["id"]), None):
+                send({"id": number, "result": {"content": [{"type": "text", "text": "for somebody else"}]}})
+            answer(request, "for you")
+        case "twice":
+            answer(request, "one")
+            answer(request, "two")
+        case "deep":
+            sys.stdout.write(f'{{"jsonrpc": "2.0", "id": {request["id"]}, "result": {"[" * 100_000}{"]" * 100_000}}}\n')
+            answer(request, "not so deep")
+        case "asker":
+            for number in range(3_000):
+                send({"id": f"ping {number}", "method": "ping"})
+            answer(request, "asked")
         case "env":
             answer(request, json.dumps(dict(os.environ)))
         case _:
@@ -141,6 +155,8 @@ def main() -> None:
             sys.stdout.buffer.write(b'hello\n{"jsonrpc": "2.0", "id":\n\xff\xfe\n[]\n\n{"id": 1}\n')
             sys.stdout.flush()
         match request.get("method"):
+            case "server/discover" if ANIMAL == "nameless":
+                send({"id": None, "error": {"code": -32700, "message": "Parse error"}})
             case "initialize":
                 about = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {"listChanged": True}}}
                 send({"id": request["id"], "result": {**about, "serverInfo": {"name": ANIMAL, "version": "1"}}})

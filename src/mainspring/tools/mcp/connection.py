@@ -191,7 +191,7 @@ class Connection:
         life = await self._get_life()
         assert life.session is not None
         try:
-            with anyio.fail_after(seconds):
+            async with asyncio.timeout(seconds):
                 answer = await question(life.session)
         except TimeoutError:
             raise ToolTimeout(

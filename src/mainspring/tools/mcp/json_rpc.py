@@ -100,7 +100,7 @@ def read_reply(message: Message, number: int, size: int) -> Reply:
     if message.error is not None and message.id in (number, None):
         raise RequestRefused(message.error)
     if message.id != number or message.result is None:
-        raise refuse("The answer is to another request")
+        raise refuse("The answer is to another request, or to none")
     return Reply(message.result, size)
 
 

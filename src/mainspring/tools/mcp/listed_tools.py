@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from mainspring.core.items import Json
+from mainspring.net.client import encode_headers
 from mainspring.tools.mcp.exchange import RejectedTool, RemoteTool
 from mainspring.tools.mcp.json_rpc import BadAnswer
 from mainspring.tools.schema import CompiledSchema, compile_schema
@@ -41,15 +42,19 @@ class KnownTool:
     """What a session must know of a tool to call it: which arguments are mirrored in headers, and what its results look like."""
 
     def __init__(self, tool: ListedTool, headers: dict[tuple[str, ...], str]) -> None:
-        self._name = tool.name
+        self._head = encode_call_headers(tool.name)
         self._headers = headers
         self._output = tool.output_schema
         self._compiled: CompiledSchema | None = None
 
-    def mirror(self, arguments: Json) -> list[tuple[str, str]]:
-        """The headers of a call, one for each argument that is to be mirrored and is there."""
+    def build_headers(self, arguments: Json) -> bytes:
+        """The headers of a call, with one for each argument that is to be mirrored and is there."""
+        if not self._headers:
+            return self._head
         found = [(f"Mcp-Param-{token}", _get_value(arguments, path)) for path, token in self._headers.items()]
-        return [(name, encode_value(text)) for name, value in found if (text := _render_value(value)) is not None]
+        return self._head + encode_headers(
+            [(name, _encode_value(text)) for name, value in found if (text := _render_value(value)) is not None]
+        )
 
     def find_flaw(self, result: Json) -> str | None:
         """Why a result is not what the tool has promised."""
@@ -98,7 +103,12 @@ class ToolReader:
         self.known[tool.name] = KnownTool(tool, headers)
 
 
-def encode_value(text: str) -> str:
+def encode_call_headers(name: str) -> bytes:
+    """The headers of a call of this tool, whatever its arguments."""
+    return encode_headers([("Mcp-Method", "tools/call"), ("Mcp-Name", _encode_value(name))])
+
+
+def _encode_value(text: str) -> str:
     """The text as the value of a header, in base64 where it would not arrive as it is."""
     if _SAFE.fullmatch(text) and not (text.startswith("=?base64?") and text.endswith("?=")):
         return text

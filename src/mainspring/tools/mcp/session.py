@@ -44,7 +44,7 @@ from mainspring.tools.mcp.json_rpc import (
     encode_notification,
     refuse,
 )
-from mainspring.tools.mcp.listed_tools import KnownTool, ToolReader, encode_value
+from mainspring.tools.mcp.listed_tools import KnownTool, ToolReader, encode_call_headers
 from mainspring.tools.mcp.questions import Questions, is_number
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.mcp.sse_link import open_sse_link
@@ -62,8 +62,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 
 # What one says who wants credentials, or patience.
 _NO_ENTRY = (401, 403, 407, 429)
+_CLIENT = {"name": "mainspring", "version": version("mainspring")}
 _META = "io.modelcontextprotocol/"
-_CALL = encode_headers([("Mcp-Method", "tools/call")])
 
 
 class Link(Protocol):
@@ -169,10 +169,9 @@ class Session:
 
     async def shake_hands(self) -> None:
         """Agrees on a protocol."""
-        client = {"name": "mainspring", "version": version("mainspring")}
         try:
-            if not await self._discover(client):
-                await self._initialize(client)
+            if not await self._discover():
+                await self._initialize()
         except RequestRefused as error:
             raise HandshakeRefused(self._describe("the handshake", error), error.status) from error
 
@@ -254,8 +253,7 @@ class Session:
 
     def _build_headers(self, name: str, arguments: Json) -> bytes:
         known = (self._known or {}).get(name)
-        mirrored = known.mirror(arguments) if known is not None else []
-        return _CALL + encode_headers([("Mcp-Name", encode_value(name)), *mirrored])
+        return known.build_headers(arguments) if known is not None else encode_call_headers(name)
 
     async def _ask(self, method: str, params: Json, headers: bytes = b"", told: Progress | None = None) -> Reply:
         number = next(self._numbers)
@@ -279,11 +277,11 @@ class Session:
         with suppress(SessionLost, RequestRefused), anyio.move_on_after(CANCEL_SECONDS):
             await self._link.cancel(number)
 
-    async def _discover(self, client: Json) -> bool:
+    async def _discover(self) -> bool:
         """Whether the server speaks the stateless protocol."""
         meta = {
             f"{_META}protocolVersion": STATELESS,
-            f"{_META}clientInfo": client,
+            f"{_META}clientInfo": _CLIENT,
             f"{_META}clientCapabilities": self._questions.capabilities,
         }
         self._link.adopt(STATELESS, is_stateless=True)
@@ -310,9 +308,9 @@ class Session:
         async with asyncio.timeout(DISCOVER_SECONDS):
             return await self._link.ask(next(self._numbers), method, {"_meta": meta}, encode_headers([("Mcp-Method", method)]))
 
-    async def _initialize(self, client: Json) -> None:
+    async def _initialize(self) -> None:
         self._link.adopt(None, is_stateless=False)
-        asked = {"protocolVersion": WITH_SESSIONS[0], "capabilities": self._questions.capabilities, "clientInfo": client}
+        asked = {"protocolVersion": WITH_SESSIONS[0], "capabilities": self._questions.capabilities, "clientInfo": _CLIENT}
         result = (await self._link.ask(next(self._numbers), "initialize", asked)).result
         spoken = result.get("protocolVersion")
         if spoken not in WITH_SESSIONS:

@@ -77,7 +77,7 @@ class SharedLink:
 
     def _settle(self, message: Message, size: int) -> None:
         number = message.id
-        if number is None and len(self._waiting) == 1:
+        if number is None and message.error is not None and len(self._waiting) == 1:
             number = next(iter(self._waiting))  # it could not read the only request there is
         waiter = self._waiting.get(number) if isinstance(number, int) else None
         if waiter is None or waiter.done():

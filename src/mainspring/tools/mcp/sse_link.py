@@ -54,15 +54,18 @@ class _Stream:
         self._events: list[tuple[str, bytes]] = []
 
     async def find_endpoint(self, sender: HttpSender) -> URL:
-        """The address that the first event names, which must be of the same server."""
-        while not self._events:
-            await self._read_more()
-        name, data = self._events.pop(0)
+        """The address that the event `endpoint` names, which must be of the same server."""
+        while True:
+            while not self._events:
+                await self._read_more()
+            name, data = self._events.pop(0)
+            if name == "endpoint":
+                break
         try:
             found = sender.url.join(URL(data.decode()))
         except ValueError:
             raise refuse("The address for messages is none") from None
-        if name != "endpoint" or not sender.is_same_server(found):
+        if not sender.is_same_server(found):
             raise refuse("The address for messages is not on the same server")
         return found
 

@@ -18,7 +18,6 @@ from mainspring.tools.mcp.exchange import LIST_TTL, ToolListing
 
 # A session that lasted so long is no sign of a server that dies again and again.
 STABLE_SECONDS = 60.0
-REFRESH_SECONDS = 0.9 * LIST_TTL
 
 
 class ServerState(Struct, frozen=True):
@@ -90,8 +89,8 @@ class ServerWatch:
         while True:
             began = loop.time()
             try:
-                await self._list(is_fresh=attempt > 0)
-                with move_on_after(REFRESH_SECONDS):
+                listing = await self._list(is_fresh=attempt > 0)
+                with move_on_after(0.9 * max(listing.seconds, LIST_TTL)):
                     await self._connection.wait_for_change()
             except MainspringError:
                 pass  # it is kept as the reason why there are no tools
