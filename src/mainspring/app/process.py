@@ -44,7 +44,15 @@ Exit codes: 0 the run is completed, or requires action; 1 it failed, is incomple
 MAINSPRING_DEBUG=1 shows tracebacks and the log.
 """
 
-app = typer.Typer(name="mainspring", cls=LazyGroup, help=HELP, epilog=EPILOG, add_completion=False, rich_markup_mode="markdown")
+app = typer.Typer(
+    name="mainspring",
+    cls=LazyGroup,
+    help=HELP,
+    epilog=EPILOG,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 @app.callback(invoke_without_command=True)
