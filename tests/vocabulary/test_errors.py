@@ -37,6 +37,7 @@ TREE = [
     ("DelegateToClient", "PeerError", "server_error", 502, False),
     ("OrderStepTimeout", "OurError", "order_step_timeout", 503, True),
     ("OurError", "MainspringError", "server_error", 500, False),
+    ("StoreDoubt", "StoreError", "store_error", 500, False),
     ("Malformed", "OurError", "malformed_log", 500, False),
     ("StoreError", "OurError", "store_error", 500, False),
     ("FilesUnavailable", "OurError", "files_unavailable", 503, True),

@@ -29,6 +29,7 @@
     └── OurError                    Mainspring or its machine is at fault
         ├── Malformed               an event that cannot follow the log it is meant for
         ├── StoreError              the store cannot be read or written
+        │   └── StoreDoubt          nor can it be told whether something was written
         ├── FilesUnavailable        503, the storage of files cannot be used
         ├── Superseded              another driver has taken this run over
         ├── SandboxError            no sandbox holds here, or one could not be started
@@ -227,6 +228,10 @@ class Malformed(OurError):
 
 class StoreError(OurError):
     code = "store_error"
+
+
+class StoreDoubt(StoreError):
+    """It cannot be told whether something was written: the answer was lost."""
 
 
 class FilesUnavailable(OurError):

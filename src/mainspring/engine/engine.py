@@ -863,14 +863,16 @@ class Engine:
             failure = error
         except MainspringError as error:
             log.error("run %s could not be recorded: %s", handle.id, error)
-            await journal.break_off(error)
-            if not journal.is_stored:
+            if not await journal.break_off(error):
+                failure = Interrupted(f"run `{handle.id}` may have ended, and the database cannot be asked; ask for it later")
+                self._left.add(handle.id)
+            elif not journal.is_stored:
                 self._unsaved[handle.id] = handle
         if failure is None and journal.is_stored:
             self._remember(journal.run.spec.tenant, handle.id, handle.continued)
         self._live.pop(handle.id, None)
         self._release(handle.id)
-        if journal.run.has_ended and self.observers:
+        if journal.run.has_ended and not isinstance(failure, Interrupted):
             self._notify_observers(EndedRun(journal.run, journal.log, journal.earlier_calls))
         journal.close(failure)
         handle.end()

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from mainspring.core.actions import Finish
 from mainspring.core.decide import closing
-from mainspring.core.errors import MainspringError, OurError, StoreError, Superseded
+from mainspring.core.errors import MainspringError, NotFound, OurError, StoreDoubt, StoreError, Superseded
 from mainspring.core.events import (
     PARTS_OF_SECOND,
     ArgumentsDelta,
@@ -345,13 +345,32 @@ class Journal:
         """Whether the store has all of it."""
         return self._is_kept and self._durable == len(self.log)
 
-    async def break_off(self, failure: MainspringError) -> None:
+    async def break_off(self, failure: MainspringError) -> bool:
         """What was recorded cannot be kept: the run ends failed for its readers, and for the store too if it takes that now.
 
-        If it does not, `save_end` is to be called until it does.
+        If it does not, `save_end` is to be called until it does. If the store has an end already, though it could not say so,
+        then that is the end. Returns False if it may have one, and cannot be asked: then readers are shown none.
         """
+        is_doubtful = isinstance(failure, StoreDoubt) and self.run.has_ended
         await self._end_anew(failure, self.shown)
+        is_known = self.is_stored or not self._is_kept or await self._read_back()
+        if is_doubtful and not is_known:
+            return False
         self._show(len(self.log))
+        return True
+
+    async def _read_back(self) -> bool:
+        """Takes the end that the store has, if it has one. Returns whether that is known."""
+        try:
+            stored = await self._writer.store.events(self._run.spec.id)
+        except NotFound:
+            return True
+        except StoreError:
+            return False
+        if isinstance(stored[-1].event, RunEnded):
+            self._shorten(self.shown)
+            self.adopt(stored[len(self.log) :])
+        return True
 
     async def end_bare(self, why: str) -> bool:
         """Gives the store an end without the answer and what others would continue, which it does not take. Returns as `save_end`
@@ -364,8 +383,7 @@ class Journal:
     async def _end_anew(self, failure: MainspringError, length: int) -> bool:
         """Ends the run after so many events, failed."""
         self._failure, self._has_facts = None, True
-        self.log.truncate(max(length, 1))
-        self._run, self._delta, self._unfolded = replay_quickly(self.log, self.history), None, []
+        self._shorten(length)
         for event in closing(self._run, Finish("failed", Reason.INTERNAL_ERROR, ErrorInfo.of(failure))):
             record = Recorded(self._run.seq, self._run.clock, event)
             self._run = fold(self._run, record)
@@ -374,6 +392,10 @@ class Journal:
         for watcher, _ in self._watchers:
             self.retell(watcher)
         return await self.save_end()
+
+    def _shorten(self, length: int) -> None:
+        self.log.truncate(max(length, 1))
+        self._run, self._delta, self._unfolded = replay_quickly(self.log, self.history), None, []
 
     async def save_end(self) -> bool:
         """Gives the store the end that it did not take before. Returns whether nothing is left to do: it has it, or the log of

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
-from mainspring.core.errors import MainspringError, StoreError
+from mainspring.core.errors import MainspringError, StoreDoubt, StoreError
 from mainspring.ports import Document, Segment
 from mainspring.storage.postgres.batch import Batch, Job, build_statement
 from mainspring.storage.postgres.run_tables import make_key
@@ -214,7 +214,7 @@ class Writer:
 
     async def _fail(self, batch: Batch, error: Exception) -> None:
         """If the server or what was to be written is at fault, others may not be: each is tried again alone."""
-        if len(batch.jobs) == 1 or is_lost(error):
+        if len(batch.jobs) == 1 or is_lost(error) or isinstance(error, StoreDoubt):
             for job in batch.jobs:
                 _set_exception(job.future, self._server.explain(error))
             return
@@ -298,6 +298,8 @@ class Writer:
                 elif not is_to_repeat(error):
                     raise
                 if get_running_loop().time() - min(job.since for job in jobs) > PATIENCE_SECONDS:
+                    if is_in_doubt and is_lost(error):
+                        raise StoreDoubt(f"{self._server.name} cannot be reached, and may have written this") from error
                     raise
                 log.warning("%s: %s; trying again", self._server.name, type(error).__name__)
             self._expire()
