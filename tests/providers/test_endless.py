@@ -1,6 +1,7 @@
 """A backend that never ends: what it may send, say and take is bounded, whatever it sends, and it waits for the store."""
 
 import asyncio
+import gzip
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -50,12 +51,16 @@ MUTE = {
 
 
 @asynccontextmanager
-async def endless(piece: bytes, pause: float | None = None) -> AsyncIterator[str]:
-    """A backend that says the same again and again, until its client leaves."""
+async def endless(piece: bytes, pause: float | None = None, *, packed: bytes | None = None) -> AsyncIterator[str]:
+    """A backend that says the same again and again, until its client leaves; `packed` is what it says once before, compressed."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        if packed is not None:
+            response.headers["Content-Encoding"] = "gzip"
         await response.prepare(request)
+        if packed is not None:
+            await response.write(packed)
         block = piece.removeprefix(b"data: {") if piece.startswith(b"data: {x") else piece
         with suppress(ConnectionError):
             await response.write(piece)
@@ -85,6 +90,22 @@ async def asking(url: str, database: Path | None = None, **limits: float) -> Asy
     async with hosted(server(engine)) as near, openai.AsyncOpenAI(base_url=near, api_key="none", max_retries=0) as client:
         with anyio.fail_after(PATIENCE):
             yield client
+
+
+PACKED = {
+    "behind the end": (gzip.compress(b": hello\n\n"), bytes(1000)),
+    "blocks of nothing": (gzip.compress(b"")[:10], b"\x00\x00\x00\xff\xff"),
+}
+
+
+@pytest.mark.parametrize("kind", PACKED)
+async def test_what_is_packed_and_says_nothing_is_bounded_by_its_bytes(kind: str) -> None:
+    """Its time is: an hour, as for any turn."""
+    packed, more = PACKED[kind]
+    async with endless(more, packed=packed) as url, asking(url) as client:
+        with pytest.raises(openai.InternalServerError) as failed:
+            await client.responses.create(model="clockwork", input="Go.")
+        assert failed.value.code == "provider_unavailable"
 
 
 @pytest.mark.parametrize("kind", ENDLESS)

@@ -367,17 +367,26 @@ class _Unpacker:
         # 32 above the window size: gzip and zlib headers are told apart by the library.
         self._stream = zlib.decompressobj(47)
         self._has_begun = False
+        self._packed = self._unpacked = self._behind = 0
 
     def take(self, data: bytes) -> tuple[bytes, bytes | None]:
         """What the data unpacks to, up to `HIGH_BYTES`, and what is left to unpack, None if it is all. As in browsers, what
-        follows the end is ignored."""
+        follows the end is ignored, unless there is much of it. Raises `MalformedAnswer` for that, and for what unpacks to next to
+        nothing."""
         self._has_begun = True
         if self._stream.eof:
+            self._behind += len(data)
+            if self._behind > HEAD_BYTES:
+                raise MalformedAnswer("the answer goes on behind the end of what is compressed")
             return b"", None
         try:
             found = self._stream.decompress(data, HIGH_BYTES)
         except zlib.error as error:
             raise MalformedAnswer(f"the answer is not compressed as it says: {error}") from None
+        self._packed += len(data) - len(self._stream.unconsumed_tail) - len(self._stream.unused_data)
+        self._unpacked += len(found)
+        if self._packed > HEAD_BYTES + 8 * self._unpacked:
+            raise MalformedAnswer("the compressed answer unpacks to next to nothing")
         # At the limit there may be more even if all of the data has been read.
         return found, self._stream.unconsumed_tail if len(found) == HIGH_BYTES else None
 
