@@ -460,7 +460,7 @@ EVERY_RUN = Filter()
 
 
 PAGE_BYTES = 8 * 1024 * 1024
-"""A page of runs ends behind the one with which its responses have so many bytes, however many were asked for."""
+"""A page of a list ends behind the entry with which it has so many bytes, however many entries were asked for."""
 
 
 class Page(Struct, frozen=True):

@@ -1,14 +1,18 @@
 """`GET /v1/responses`: which responses are listed, and in which order."""
 
+import json
 from pathlib import Path
 
 import aiohttp
 from tests.server.linter import Json
 from tests.server.process import Served, serving
+from tests.server.test_connections import create_key
+from tests.server.test_memory_quota import Client
 from tests.server.test_serve import WEATHER, get, post, settled
 
 SCRIPT: list[Json] = [
     {"when": "hello", "say": "Hello there."},
+    {"when": "x", "say": "Hello there."},
     {"when": "down", "fail": {"code": "provider_unavailable", "message": "nobody is at home"}},
     {"when": "weather", "calls": [{"name": "weather", "arguments": {"city": "Paris"}}]},
 ]
@@ -70,3 +74,27 @@ async def test_created_after_and_before_leave_out_the_second_they_name(tmp_path:
 async def _conversation(served: Served) -> str:
     async with aiohttp.ClientSession() as session, session.post(f"{served.url}/conversations", json={}) as answer:
         return str((await answer.json())["id"])
+
+
+def test_a_page_of_any_list_ends_at_its_bytes(tmp_path: Path) -> None:
+    """However many entries are asked for: responses, their items, traces, items of conversations."""
+    key = create_key(tmp_path, "one")
+    with serving(tmp_path, SCRIPT) as served:
+        client = Client(served, key)
+        talk = client.ask("conversations", {})[1]["id"]
+        for _ in range(5):
+            client.tell(3_000_000, instructions="hello " + "x" * 3_000_000, conversation=talk)
+        several = [{"role": "user", "content": f"hello {number}" + "x" * 1_000_000} for number in range(10)]
+        run = client.ask("responses", {"input": several})[1]["id"]
+        counts = {"responses": 6, f"responses/{run}/input_items": 10, "traces": 6, f"conversations/{talk}/items": 10}
+        for path, count in counts.items():
+            seen: list[str] = []
+            has_more = True
+            while has_more:
+                status, page = client.ask(f"{path}?limit=100{f'&after={seen[-1]}' if seen else ''}", method="GET")
+                assert status == 200, page
+                assert len(json.dumps(page)) < 13_000_000
+                assert page["data"]
+                has_more = page["has_more"]
+                seen += [entry.get("id") or entry["run_id"] for entry in page["data"]]
+            assert len(seen) == len(set(seen)) == count

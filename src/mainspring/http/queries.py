@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 from starlette.requests import Request
 
 from mainspring.core.errors import InvalidRequest, NotFound
+from mainspring.core.items import encode
 from mainspring.http.endpoints import Parameter
+from mainspring.ports import PAGE_BYTES
 
 T = TypeVar("T")
 
@@ -67,8 +69,37 @@ def read_choice(request: Request, name: str, meanings: Mapping[str, T]) -> T | N
     return None if text is None else meanings[text.lower()]
 
 
+class PageBuilder:
+    """The entries of a page, written as they come. It is full behind the one with which it has `PAGE_BYTES`."""
+
+    def __init__(self) -> None:
+        self._data: list[Raw] = []
+        self._ids: list[str] = []
+        self._size = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self._size > PAGE_BYTES
+
+    def add(self, id: str, entry: object) -> None:
+        written = encode(entry)
+        self._size += len(written)
+        self._data.append(Raw(written))
+        self._ids.append(id)
+
+    def build(self, *, has_more: bool) -> Page:
+        ids = self._ids
+        return Page(self._data, ids[0] if ids else None, ids[-1] if ids else None, has_more)
+
+
 def make_page(data: Sequence[object], ids: Sequence[str], *, has_more: bool) -> Page:
-    return Page(data, ids[0] if ids else None, ids[-1] if ids else None, has_more)
+    """As many of the entries as a page has room for."""
+    page = PageBuilder()
+    for id, entry in zip(ids, data, strict=True):
+        if page.is_full:
+            return page.build(has_more=True)
+        page.add(id, entry)
+    return page.build(has_more=has_more)
 
 
 def cut_page(data: Sequence[object], ids: Sequence[str], cursor: Cursor) -> Page:

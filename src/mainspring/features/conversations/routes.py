@@ -27,10 +27,12 @@ from mainspring.http.kinds import TRIGGER
 from mainspring.http.queries import CURSOR, Deleted, Page, make_page, read_cursor
 from mainspring.http.sent_items import assign_id, resolve_references
 from mainspring.http.support import check_needs, list_item_needs
-from mainspring.ports import Document
+from mainspring.ports import PAGE_BYTES, Document
 from mainspring.providers.wrapper import find_features
 
 MOST_ITEMS: Final = 20
+# How many items are read before it is known whether they fill a page.
+ITEMS_AT_A_TIME: Final = 20
 
 _PATH: Final = "/v1/conversations/{conversation_id}"
 
@@ -111,10 +113,18 @@ class ConversationRoutes:
             if seen is None:
                 raise NotFound(f"No item with id '{cursor.after}'.", param="after")
             number = seen.number
-        found = await self._engine.store.documents(
-            ITEM, tenant=tenant, parent=conversation.id, after=number, limit=cursor.limit + 1, newest_first=cursor.newest_first
-        )
-        return json_response(_make_item_page(found[: cursor.limit], has_more=len(found) > cursor.limit))
+        found: list[Document] = []
+        size, is_more = 0, True
+        while is_more and len(found) < cursor.limit and size <= PAGE_BYTES:
+            count = min(ITEMS_AT_A_TIME, cursor.limit - len(found))
+            batch = await self._engine.store.documents(
+                ITEM, tenant=tenant, parent=conversation.id, after=number, limit=count + 1, newest_first=cursor.newest_first
+            )
+            is_more = len(batch) > count
+            found += batch[:count]
+            number = found[-1].number if found else None
+            size += sum([len(document.body) for document in batch[:count]])
+        return json_response(_make_item_page(found, has_more=is_more))
 
     async def add_items(self, request: Request) -> HttpResponse:
         """Adds items to a conversation."""

@@ -16,7 +16,7 @@ from mainspring.features.traces.trace_record import TraceRecord
 from mainspring.http.auth import get_caller, get_tenant
 from mainspring.http.endpoints import Endpoint
 from mainspring.http.faults import Fault, json_response
-from mainspring.http.queries import CURSOR, Page, make_page, read_cursor
+from mainspring.http.queries import CURSOR, Page, PageBuilder, read_cursor
 from mainspring.ports import Filter
 
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -40,12 +40,13 @@ class TraceRoutes:
         cursor = read_cursor(request)
         only = Filter(tenant=get_tenant(request))
         page = await self._engine.store.list(limit=cursor.limit, after=cursor.after, newest_first=cursor.newest_first, only=only)
-        ids = [run.id for run in page.runs]
-        traces = []
-        for id in ids:
+        traces = PageBuilder()
+        for run in page.runs:
+            if traces.is_full:
+                return json_response(traces.build(has_more=True))
             with suppress(NotFound):  # it was deleted in the meantime
-                traces.append(_show(request, await read_trace(self._engine, id)))
-        return json_response(make_page(traces, ids, has_more=page.has_more))
+                traces.add(run.id, _show(request, await read_trace(self._engine, run.id)))
+        return json_response(traces.build(has_more=page.has_more))
 
     async def retrieve(self, request: Request) -> HttpResponse:
         """Retrieves the trace of a run."""
