@@ -39,8 +39,23 @@ async def log_in(server: Path, database: str) -> Session:
         assert message[:1] != b"E", message
 
 
+# What a session still has of a transaction that is over. asyncpg itself has `jit` off while it looks up types.
+_LEFT = """
+    SELECT concat_ws(', ',
+        (SELECT 'prepared ' || string_agg(name, ' ') FROM pg_prepared_statements),
+        (SELECT 'listens to ' || string_agg(name, ' ') FROM pg_listening_channels() AS name),
+        (SELECT 'cursors ' || string_agg(name, ' ') FROM pg_cursors WHERE name <> ''),
+        (SELECT 'settings ' || string_agg(name, ' ') FROM pg_settings WHERE source = 'session' AND name <> 'jit'),
+        (SELECT 'temporary ' || string_agg(relname, ' ') FROM pg_class WHERE relnamespace = pg_my_temp_schema()),
+        (SELECT 'locks ' || count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid() HAVING count(*) > 0))
+"""
+
+
 class Pooler:
+    """`left` is what was left in a session by a transaction that was over."""
+
     def __init__(self, sessions: list[Session]) -> None:
+        self.left: set[str] = set()
         self._free = deque(sessions)
         self._freed = asyncio.Condition()
         self.lent = 0
@@ -51,7 +66,16 @@ class Pooler:
             self.lent += 1
             return self._free.popleft()
 
+    async def _look_at(self, session: Session) -> None:
+        query = _LEFT.encode() + b"\0"
+        session.writer.write(b"Q" + struct.pack(">I", len(query) + 4) + query)
+        while (message := await read_message(session.reader))[:1] != b"Z":
+            assert message[:1] != b"E", message
+            if message[:1] == b"D" and (found := message[11:]):
+                self.left.add(found.decode())
+
     async def _give_back(self, session: Session) -> None:
+        await self._look_at(session)
         async with self._freed:
             self._free.append(session)
             self._freed.notify()

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from pkgutil import resolve_name
 from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,14 +21,17 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 from msgspec.structs import replace
+from tests.cli.deployment import fill, look
 from tests.kit.link import Link, linked, tls_door
 from tests.kit.pooler import pooled
 from tests.kit.postgres import Postgres
 from tests.kit.processes import run
 from tests.kit.waiting import PATIENCE
+from tests.memory.world import embeddings
 from tests.store.groups import check_a_group
 from tests.store.logs import answer, begin, end, say
 
+from mainspring.app.parts import find_parts
 from mainspring.core.errors import InvalidRequest, StoreError, Superseded
 from mainspring.ports import Document, Filter, Note, Segment, Store
 from mainspring.storage import follow
@@ -37,6 +41,7 @@ from mainspring.storage.location import Location, parse_location
 from mainspring.storage.postgres import postgres_runs
 from mainspring.storage.postgres import server as server_module
 from mainspring.storage.postgres.run_tables import RUNS, escape, unescape
+from mainspring.storage.transfer.deployment import back_up, restore
 
 pytestmark = pytest.mark.slow
 
@@ -521,6 +526,51 @@ async def test_it_works_behind_a_pooler_that_lends_a_connection_for_a_transactio
             await store.delete("r0")
             assert (await verify(store)).length == 28
         assert pooler.lent > 50
+        assert pooler.left == set()
+
+
+async def test_nothing_is_left_in_a_session_by_any_part_of_a_deployment(
+    postgres: Postgres, emptied: Location, folder: Path, tmp_path: Path
+) -> None:
+    """So a pooler may lend it to another after each transaction: runs, memory, decisions, tasks and backups."""
+    name = urlsplit(emptied.given).path.strip("/")
+    async with pooled(postgres.socket, folder, name) as pooler, embeddings() as backend:
+        place = parse_location(f"postgresql://postgres@/{name}?host={folder}&pgbouncer=true")
+        await fill(place, backend)
+        seen = await look(place, backend)
+        placed = [each for part in find_parts() if part.contents for each in resolve_name(part.contents)(None, place)]
+        await back_up(placed, tmp_path / "all.backup", lambda *_: None)
+        postgres.empty(emptied.given)
+        await restore(tmp_path / "all.backup", placed, lambda *_: None)
+        assert await look(place, backend) == seen
+        assert pooler.lent > 200
+        assert pooler.left == set()
+
+
+async def test_past_a_pooler_one_is_told_of_new_events(
+    postgres: Postgres, emptied: Location, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_runs, "SEEN_WITHIN", 10 * PATIENCE)
+    name = urlsplit(emptied.given).path.strip("/")
+    async with pooled(postgres.socket, folder, name) as pooler:
+        url = f"postgresql://postgres@/{name}?host={folder}&pgbouncer=true&listen={postgres.socket.parent}"
+        async with open_store(parse_location(url)) as driving, open_store(parse_location(url)) as reading:
+            await driving.append("a", begin("a"))
+            told: asyncio.Queue[int] = asyncio.Queue()
+
+            async def read() -> None:
+                async for records in reading.follow("a"):
+                    await told.put(records[-1].seq)
+
+            following = asyncio.create_task(read())
+            assert await asyncio.wait_for(told.get(), PATIENCE) == 0
+            listening = "SELECT count(*) FROM mainspring_followed"
+            while postgres.psql(emptied.given, listening).strip() == "0":  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            await driving.append("a", say(1, "more"))
+            assert await asyncio.wait_for(told.get(), PATIENCE) == 1
+            following.cancel()
+        assert pooler.left == set()
 
 
 async def test_whoever_does_not_say_that_there_is_a_pooler_is_told(postgres: Postgres, emptied: Location, folder: Path) -> None:

@@ -14,6 +14,8 @@ from uuid import UUID
 import asyncpg  # type: ignore[import-untyped]
 
 from mainspring.core.errors import StoreError
+from mainspring.storage.location import parse_location
+from mainspring.storage.postgres.server import Server
 from mainspring_tasks.server.task import Status, Task, make_task
 
 log = getLogger(__name__)
@@ -45,15 +47,16 @@ class PostgresTasks:
     """A `TaskStore` in a database. It is used between `open` and `close`, in one event loop."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
+        self._server = Server(parse_location(url))
         # The URL may hold a password; this much may be told.
         self._name = urlsplit(url).path.rpartition("/")[2] or "postgres"
         self._pool: asyncpg.Pool | None = None
 
     async def open(self) -> None:
         # Nothing is connected yet.
+        limits = {"timeout": CONNECT_SECONDS, "command_timeout": QUERY_SECONDS}
         self._pool = await asyncpg.create_pool(
-            self._url, min_size=0, max_size=MOST_CONNECTIONS, timeout=CONNECT_SECONDS, command_timeout=QUERY_SECONDS
+            self._server.dsn, min_size=0, max_size=MOST_CONNECTIONS, **{**self._server.options, **limits}
         )
         try:
             async with self._connection() as connection:

@@ -3,7 +3,8 @@ each driver.
 
 Whoever follows a run says so in a table, for a while; whoever adds to its log looks there, and tells the channel. So nothing is
 told of runs that nobody follows. What is told is only that there is more: it is then read like anything else. If the connection
-is cut, or a pooler stands between, nothing is told, and followers look for themselves.
+is cut, or a pooler stands between and nothing says where the server itself is, nothing is told, and followers look for
+themselves.
 """
 
 from asyncio import Event, Lock, timeout
@@ -97,13 +98,13 @@ class Listener:
 
     async def _subscribe(self, channel: str, key: bytes | None = None) -> None:
         """Listens, and says that the run of this key is followed. Without that it is only looked for more seldom."""
-        if self._server.has_pooler:
+        if not self._server.can_listen:
             return
         self._tried_at = monotonic()
         try:
             async with self._turn:
                 if (connection := self._connection) is None or connection.is_closed():
-                    connection = self._connection = await self._server.connect()
+                    connection = self._connection = await self._server.connect_directly()
                     for known in self._events:
                         await connection.add_listener(known, self._tell)
                 else:

@@ -1,21 +1,21 @@
 """A PostgreSQL server: how it is connected to, what is asked of it, what its errors mean, and how tables are brought up to date.
 
 Connections hold no state between two transactions: a pooler may stand between (`pgbouncer=true` in the URL says that one does,
-and then no statement is prepared under a name). Questions go over a few connections that are made when they are needed; one that
-was cut is replaced, and the question asked again, for a bounded time. What is written has a connection and rules of its own, see
-`writer`.
+and then no statement is prepared under a name). What listens must keep its session, so `listen` may name the server itself.
+Questions go over a few connections that are made when they are needed; one that was cut is replaced, and the question asked
+again, for a bounded time. What is written has a connection and rules of its own, see `writer`.
 
 Each kind of content counts its migrations in one table, and brings itself up to date under a lock that all who do so take.
 """
 
 import ssl
 from asyncio import Semaphore, sleep
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from logging import getLogger
 from time import monotonic
 from typing import Any, Final, TypeVar
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg  # type: ignore[import-untyped]
 
@@ -78,8 +78,20 @@ class Server:
         parts = urlsplit(location.given)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         self.has_pooler = options.pop("pgbouncer", "false").lower() in ("true", "1", "yes")
-        self._connect_seconds = float(options.pop("connect_timeout", "") or CONNECT_SECONDS)
-        self._dsn = urlunsplit(parts._replace(scheme="postgresql", query=urlencode(options)))
+        direct = options.pop("listen", "")
+        self.can_listen = bool(direct) or not self.has_pooler
+        self.options: Mapping[str, Any] = {
+            "timeout": float(options.pop("connect_timeout", "") or CONNECT_SECONDS),
+            "command_timeout": QUERY_SECONDS,
+            "statement_cache_size": 0 if self.has_pooler else 200,
+            "max_cached_statement_lifetime": 0,
+            "max_cacheable_statement_size": 0,
+            "server_settings": None if self.has_pooler else {"application_name": "mainspring", **_PLANNING},
+        }
+        """How asyncpg is to connect."""
+        parts = parts._replace(scheme="postgresql")
+        self.dsn = urlunsplit(parts._replace(query=urlencode(options)))
+        self._direct = _replace_host(parts, options, direct) if direct else self.dsn
         self._idle: list[Connection] = []
         self._turns = Semaphore(MOST_READERS)
         self.is_open = False
@@ -109,15 +121,11 @@ class Server:
 
     async def connect(self) -> Connection:
         """A new connection. Raises what asyncpg does."""
-        return await asyncpg.connect(
-            self._dsn,
-            timeout=self._connect_seconds,
-            command_timeout=QUERY_SECONDS,
-            statement_cache_size=0 if self.has_pooler else 200,
-            max_cached_statement_lifetime=0,
-            max_cacheable_statement_size=0,
-            server_settings=None if self.has_pooler else {"application_name": "mainspring", **_PLANNING},
-        )
+        return await asyncpg.connect(self.dsn, **self.options)
+
+    async def connect_directly(self) -> Connection:
+        """A new connection past the pooler, for what a session must keep. Raises what asyncpg does."""
+        return await asyncpg.connect(self._direct, **self.options)
 
     async def fetch(self, statement: str, *values: object, is_urgent: bool = False) -> Sequence[Row]:
         """The rows of a question, which is asked again if the connection is cut. Raises `StoreError`."""
@@ -207,6 +215,15 @@ class Server:
                 reason = " ".join(str(error).split()) or type(error).__name__
                 return StoreError(f"{self.name} cannot be reached ({reason[:300]}); check that it runs, and the URL")
         return StoreError(f"this cannot be written or read ({type(error).__name__}: {error})")
+
+
+def _replace_host(parts: SplitResult, options: Mapping[str, str], place: str) -> str:
+    """The URL with another `HOST:PORT`, or the folder of another socket."""
+    account, sign, _ = parts.netloc.rpartition("@")
+    others = {name: value for name, value in options.items() if name not in ("host", "port")}
+    if place.startswith("/"):
+        others["host"], place = place, ""
+    return urlunsplit(parts._replace(netloc=account + sign + place, query=urlencode(others)))
 
 
 async def _migrate(connection: Connection, schema: ServerTables, name: str, may_be_unfinished: bool) -> None:
