@@ -104,7 +104,14 @@ class LearnedProfile(Struct, frozen=True):
 class ProfileDocuments(Protocol):
     """Keeps what was learned of models. A failing store costs only what is kept: none of these raises."""
 
-    async def load(self) -> Sequence[LearnedProfile]: ...
+    @property
+    def is_writing(self) -> bool:
+        """Not all that was learned is written yet."""
+        ...
+
+    async def load(self) -> Sequence[LearnedProfile] | None:
+        """What is kept; None if it cannot be read."""
+        ...
 
     def save(self, learned: LearnedProfile) -> None:
         """Begins to write, and waits for nothing. One without facts is removed."""

@@ -7,8 +7,11 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+import openai
 import pytest
 from tests.cli.command import Result, Shell
+from tests.kit.waiting import PATIENCE
+from tests.server import process
 from tests.test_backends import listening
 from tests.zoo import requests
 from tests.zoo.animal import Animal, say, serving
@@ -94,6 +97,46 @@ async def test_what_the_doctor_has_learned_is_heeded_from_then_on(shell: Shell) 
     assert case["profiles"][0]["values"]["stream_options"] is False
     assert case["profiles"][0]["facts"]["stream_options"]["source"] == "learned"
     assert "no stream_options" in [quirk[0] for quirk in case["quirks"]]
+
+
+async def test_the_doctor_writes_findings_and_a_case_if_both_are_asked_for(shell: Shell) -> None:
+    async with serving(requests.NoStreamOptions()) as url:
+        result = await ran(shell, "doctor", "--base-url", url, "--model", "small", "--json", "--export")
+    told = [json.loads(line) for line in result.out.splitlines()]
+    assert len([each for each in told if "profiles" in each]) == 1
+    assert len([each for each in told if "finding" in each and each["model"] != "sandbox"]) == len(told_case(told)["findings"])
+    assert [each["quirk"] for each in told if "quirk" in each] == told_case(told)["quirks"]
+
+
+def told_case(told: list[Any]) -> Any:
+    return next(each for each in told if "profiles" in each)
+
+
+async def test_a_running_server_and_its_check_heed_what_the_doctor_learns_meanwhile(shell: Shell) -> None:
+    """A real server, and a doctor that is another process on the same database."""
+    sent: list[Json] = []
+
+    class Quiet(requests.NoStreamOptions):
+        def refuse(self, body: Json) -> str | None:
+            sent.append(body)
+            # The server's own questions teach it nothing.
+            return None if body["messages"][-1]["content"] == "Anything." else super().refuse(body)
+
+    async with serving(Quiet()) as url:
+        options = ("--base-url", url, "--model", "small")
+        with process.serving(shell.folder, [], *options) as served:
+            async with openai.AsyncOpenAI(base_url=served.url, api_key="none", max_retries=0) as client:
+                await client.responses.create(input="Anything.")
+                assert "stream_options" in sent[-1]
+                await ran(shell, "doctor", *options, "--database", "served.db", "--learn")
+                with anyio.fail_after(PATIENCE):
+                    while "stream_options" in sent[-1]:
+                        await client.responses.create(input="Anything.")
+                        await anyio.sleep(0.2)
+        sent.clear()
+        await ran(shell, "serve", "--check", *options, "--database", "served.db")
+    assert sent
+    assert not any("stream_options" in body for body in sent)
 
 
 async def test_serve_examines_every_configured_backend_if_asked_to(shell: Shell) -> None:

@@ -8,9 +8,9 @@ import pytest
 from mainspring.core.errors import InvalidRequest
 from mainspring.ports import LearnedProfile, ProfileFact, ProfileValue
 from mainspring.providers.chat.provider import Chat
-from mainspring.providers.profile_book import LEARNED_SECONDS, MOST_ENTRIES, ProfileBook
+from mainspring.providers.profile_book import LEARNED_SECONDS, MOST_ENTRIES, RELOAD_SECONDS, ProfileBook
 from mainspring.providers.profile_documents import KIND, StoredProfiles
-from mainspring.providers.profiles import NEUTRAL, ModelProfile, find_profile, list_values, load_shipped
+from mainspring.providers.profiles import MOST_OF_TOOLS, NEUTRAL, ModelProfile, find_profile, list_values, load_shipped
 from mainspring.storage.memory_runs import MemoryStore
 
 HERE = "http://here/v1"
@@ -22,6 +22,7 @@ class Documents:
     def __init__(self, *kept: LearnedProfile) -> None:
         self.kept = {(each.backend, each.model): each for each in kept}
         self.reads = 0
+        self.is_writing = False
 
     async def load(self) -> Sequence[LearnedProfile]:
         self.reads += 1
@@ -123,6 +124,56 @@ async def test_a_store_is_read_once_however_often_a_model_is_asked() -> None:
         await book.load()
         book.find("m")
     assert documents.reads == 1
+
+
+async def test_what_another_process_learns_and_forgets_is_heeded_soon() -> None:
+    documents, clock = Documents(), Clock()
+    server, doctor = await open_book(documents, clock), await open_book(documents, clock)
+    doctor.learn("m", {"stream_options": False}, "refused")
+    await server.load()
+    assert server.find("m") == NEUTRAL
+    clock.now += RELOAD_SECONDS
+    documents.is_writing = True  # of the server: the store does not have all that it knows
+    await server.load()
+    assert server.find("m") == NEUTRAL
+    clock.now += RELOAD_SECONDS
+    documents.is_writing = False
+    await server.load()
+    assert server.find("m") == ModelProfile(stream_options=False)
+    doctor.forget("m")
+    clock.now += RELOAD_SECONDS
+    await server.load()
+    assert server.find("m") == NEUTRAL
+    assert documents.reads == 4
+
+
+async def test_what_is_learned_while_the_store_is_read_is_not_lost() -> None:
+    class Slow(Documents):
+        async def load(self) -> Sequence[LearnedProfile]:
+            read = await super().load()
+            book.learn("m", {"blank": "empty"}, "refused")
+            return read
+
+    documents, clock = Slow(), Clock()
+    book = ProfileBook(HERE, "here", clock=clock)
+    book.open(documents)
+    for _ in range(2):
+        await book.load()
+        assert book.find("m") == ModelProfile(blank="empty")
+        clock.now += RELOAD_SECONDS
+
+
+async def test_what_tools_of_a_caller_have_led_to_holds_for_these_alone() -> None:
+    documents, clock = Documents(), Clock()
+    book = await open_book(documents, clock)
+    for number in range(MOST_OF_TOOLS + 1):
+        clock.now += 1
+        book.learn("m", {"schemas": "bare"}, "refused", f"{number:x}")
+    later = await open_book(documents, clock)
+    assert later.find("m") == NEUTRAL
+    assert later.find_of_tools("m", lambda: f"{MOST_OF_TOOLS:x}") == {"schemas": "bare"}
+    assert later.find_of_tools("m", lambda: "0") == {}
+    assert len(documents.kept[HERE, "m"].facts) == MOST_OF_TOOLS
 
 
 async def test_two_processes_on_one_store_keep_what_both_have_learned() -> None:

@@ -6,9 +6,10 @@ from typing import Final
 
 import anyio
 import pytest
+from msgspec.structs import replace
 from tests.kit.waiting import PATIENCE
 from tests.providers.backend import DONE, call_piece, chunk, sse, usage_chunk
-from tests.zoo import leaks
+from tests.zoo import calls, leaks
 from tests.zoo.animal import MODEL, Animal, Refusal, call, outputs, say, serving
 from tests.zoo.test_zoo import ANIMALS, split
 
@@ -133,6 +134,16 @@ async def consult(animal: Animal) -> tuple[list[ProbeResult], list[str]]:
 async def test_the_doctor_names_the_habit_of_an_animal(kind: type[Animal]) -> None:
     found, habits = await consult(kind())
     assert NAMES[kind.number] in habits, found
+
+
+async def test_the_doctor_names_habits_by_whatever_path_a_deployment_has() -> None:
+    heard = Listener()
+    async with serving(guide(calls.CallWithoutId())) as url:
+        provider = Chat(url, tape=heard)
+        found = [result async for result in examine(provider, MODEL)]
+        await provider.close()
+    deployed = [replace(each, path=f"openai/deployments/small/{each.path}") for each in heard.exchanges]
+    assert "calls without id" in [quirk.name for quirk in find_quirks(deployed)], found
 
 
 class Clean(Animal):

@@ -378,6 +378,27 @@ async def test_a_window_that_was_learned_is_kept_to_from_then_on() -> None:
     assert cut == [True, True, False]
 
 
+async def test_odd_tools_of_one_caller_change_nothing_for_the_others() -> None:
+    refused: list[Json] = []
+    taken: list[Json] = []
+
+    class Strict(Talker):
+        def refuse(self, body: Json) -> Refusal | None:
+            is_odd = "minLength" in json.dumps(body["tools"])
+            (refused if is_odd else taken).append(body)
+            return Refusal("failed to parse grammar", 500) if is_odd else None
+
+        async def ask(self, client: openai.AsyncOpenAI) -> Response:
+            for request in (phrases.LENGTH, {}, phrases.LENGTH):
+                last: Response = await client.responses.create(model=MODEL, input="What time is it?", **request)
+            return last
+
+    await tell(Strict)
+    assert len(refused) == 1
+    assert "Tells the time in a zone." in json.dumps(taken[1]["tools"])
+    assert "minLength" not in json.dumps(taken[2]["tools"])
+
+
 async def test_what_was_adapted_is_in_the_trace_and_nothing_that_was_said() -> None:
     class Leaking(leaks.HermesCallAsText):
         def refuse(self, body: Json) -> str | None:

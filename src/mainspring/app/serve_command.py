@@ -19,6 +19,7 @@ from mainspring.app.server_processes import make_shared_file
 from mainspring.app.settings import Settings, load
 from mainspring.app.shared_listener import bind_listener
 from mainspring.cli.options import ApiKey, BaseUrl, Builtins, Config, Tools, as_texts
+from mainspring.storage.location import parse_location
 
 BACKLOG = 2048  # as uvicorn has it
 
@@ -84,9 +85,9 @@ def serve(
     settings = load(given, file=config)
     if not check:
         become_server(given, settings, config)
-    from mainspring.features.models.doctor import SandboxChoice, check_models  # a server has no use for it
+    from mainspring.features.models.doctor import SandboxChoice, check_configured  # a server has no use for it
 
-    return check_models(settings, SandboxChoice(settings.sandbox, settings.kubernetes))
+    return check_configured(settings, SandboxChoice(settings.sandbox, settings.kubernetes), parse_location(settings.database))
 
 
 def work(

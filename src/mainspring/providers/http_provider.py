@@ -11,7 +11,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import Any, ClassVar, TypedDict, Unpack
+from hashlib import blake2b
+from typing import Any, ClassVar, Final, TypedDict, Unpack
 
 import msgspec
 from anyio.lowlevel import checkpoint
@@ -30,7 +31,7 @@ from mainspring.providers.json_text import encode_body
 from mainspring.providers.leak_reader import LeakReader
 from mainspring.providers.profile_book import Pins, ProfileBook
 from mainspring.providers.profile_documents import StoredProfiles
-from mainspring.providers.profiles import ModelProfile, RefusalRule, list_values
+from mainspring.providers.profiles import NEUTRAL, ModelProfile, RefusalRule, list_values
 from mainspring.providers.reply import ReplyReader
 from mainspring.providers.silent_cut import ENLARGE, find_cut_answer, find_cut_prompt
 from mainspring.providers.transcript import find_schema, list_functions, mentions
@@ -115,7 +116,7 @@ class HttpProvider(ABC):
     def _reader(self, request: ModelRequest) -> ReplyReader[Any]: ...
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        if not self._book.is_loaded:
+        if self._book.is_due:
             await self._book.load()
         reader, most = self._reader(request), request.max_bytes or sys.maxsize
         notes = reader.notes
@@ -269,7 +270,7 @@ class HttpProvider(ABC):
         to `MOST_CHANGES` times. A change is kept if the backend then agrees, or refuses something else. That it fails proves
         nothing, nor that it says the same in other words.
         """
-        profile, last = replace(self._book.find(model), **(changed or {})), None
+        profile, last = self._find_profile(model, build, changed), None
         for attempt in range(MOST_CHANGES + 1):
             try:
                 reply = await self._post(path, build(profile))
@@ -277,7 +278,7 @@ class HttpProvider(ABC):
                 rule = self._find_rule(model, refusal.message, profile, build, rules)
                 is_another = last is not None and not last.words.search(refusal.message)
                 if is_another and (rule is not None or isinstance(refusal, Refused)):
-                    self._keep_change(model, notes)
+                    self._keep_change(model, notes, build)
                 if rule is None or attempt == MOST_CHANGES:
                     refusal.adaptations = tuple(notes)
                     raise
@@ -287,9 +288,16 @@ class HttpProvider(ABC):
                 profile = replace(profile, **{rule.field: rule.value})
                 continue
             if last is not None:
-                self._keep_change(model, notes)
+                self._keep_change(model, notes, build)
             return reply
         raise AssertionError("the last attempt returns or raises")
+
+    def _find_profile(
+        self, model: str, build: Callable[[ModelProfile], Json], changed: Mapping[str, ProfileValue] | None
+    ) -> ModelProfile:
+        """The profile in force for these tools, but for the fields that are `changed`."""
+        profile, of_tools = self._book.find(model), self._book.find_of_tools(model, partial(_digest_tools, build))
+        return replace(profile, **{**of_tools, **(changed or {})}) if of_tools or changed else profile
 
     def _find_rule(
         self, model: str, words: str, profile: ModelProfile, build: Callable[[ModelProfile], Json], rules: Sequence[RefusalRule]
@@ -305,10 +313,11 @@ class HttpProvider(ABC):
                 return rule
         return None
 
-    def _keep_change(self, model: str, notes: list[Adaptation], index: int = -1) -> None:
-        """The change has helped, by default the last one."""
+    def _keep_change(self, model: str, notes: list[Adaptation], build: Callable[[ModelProfile], Json], index: int = -1) -> None:
+        """The change has helped, by default the last one. What a caller's tools have led to holds for these tools alone."""
         note = notes[index] = replace(notes[index], is_kept=True)
-        self._book.learn(model, {note.field: note.value}, f"{note.why}, and took it with this")
+        digest = _digest_tools(build) if (note.field, note.value) in _OF_TOOLS else ""
+        self._book.learn(model, {note.field: note.value}, f"{note.why}, and took it with this", digest)
 
     def _learn(self, model: str, field: str, value: ProfileValue, evidence: str, notes: list[Adaptation]) -> None:
         """Keeps what the backend has shown of the model, unless the operator has set it."""
@@ -330,6 +339,11 @@ class HttpProvider(ABC):
             if not page.nextPageToken:
                 return tuple([ModelInfo(model.name.removeprefix("models/"), self.owner) for model in found])
             query["pageToken"] = page.nextPageToken
+
+
+def _digest_tools(build: Callable[[ModelProfile], Json]) -> str:
+    """Tells requests with the same tools from others."""
+    return blake2b(encode_body({"tools": build(NEUTRAL).get("tools")}), digest_size=8).hexdigest()
 
 
 class _Model(Struct, gc=False):
@@ -367,6 +381,8 @@ class _TokenCount(Struct, gc=False):
     input_tokens: int
 
 
+# Changes that are due to what is in the tools, or to how much.
+_OF_TOOLS: Final = frozenset({("schemas", "bare"), ("schemas", "told"), ("descriptions", "short")})
 _token_count = msgspec.json.Decoder(_TokenCount)
 _models = msgspec.json.Decoder(_ModelList | list[_Model])
 _named_models = msgspec.json.Decoder(_NamedModelPage)

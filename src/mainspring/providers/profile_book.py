@@ -1,9 +1,11 @@
 """What is known of the models of one backend, from all sources, and what they show while they answer.
 
-Theory of operation. A book is in memory: looking a profile up reads no store and waits for nothing. What was learned earlier is
-loaded once, before the backend is first asked; what is learned is written when it changes, and nobody waits for that. A fact that
-was learned holds for `LEARNED_SECONDS`, then the neutral way is tried again. It holds for this address and this model, and while
-the server there calls itself what it did. What the operator has set is never learned.
+Theory of operation. A book is in memory: looking a profile up reads no store and waits for nothing. What was learned is loaded
+before the backend is asked, at most every `RELOAD_SECONDS`, so that what another process learns or forgets holds here, too; what
+is learned is written when it changes, and nobody waits for that. A fact that was learned holds for `LEARNED_SECONDS`, then the
+neutral way is tried again. It holds for this address and this model, and while the server there calls itself what it did. What
+tools are like that a caller sends is no trait of a model: a fact that they have led to holds for the same tools only. What the
+operator has set is never learned.
 """
 
 import time
@@ -18,13 +20,14 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.core.lru_cache import LRUCache
 from mainspring.definitions.parsed_file import hint
 from mainspring.ports import KnownProfile, LearnedProfile, ProfileDocuments, ProfileFact, ProfileValue
-from mainspring.providers.profiles import Facts, ModelProfile, build_profile, find_shipped
+from mainspring.providers.profiles import OF_TOOLS, Facts, ModelProfile, build_profile, drop_old, find_shipped
 
 log = getLogger(__name__)
 
 LEARNED_SECONDS: Final = 30 * 86_400.0
 EVERY_MODEL: Final = "*"
 MOST_ENTRIES: Final = 1024
+RELOAD_SECONDS: Final = 5.0
 Pins = Mapping[str, Mapping[str, ProfileValue]]
 
 
@@ -32,6 +35,8 @@ class _Entry(NamedTuple):
     profile: ModelProfile
     facts: Facts
     until: float
+    of_tools: Mapping[str, Mapping[str, ProfileValue]]
+    """What holds for some tools only, by their digest."""
 
 
 class ProfileBook:
@@ -52,30 +57,49 @@ class ProfileBook:
         # Anybody may ask for models that there are not.
         self._entries: LRUCache[str, _Entry] = LRUCache(MOST_ENTRIES)
         self._documents: ProfileDocuments | None = None
-        self.is_loaded = True
+        self._due, self._changes = inf, 0
 
     def open(self, documents: ProfileDocuments) -> None:
         """What is learned from now on is kept there."""
-        self._documents, self.is_loaded = documents, False
+        self._documents, self._due = documents, -inf
+
+    @property
+    def is_due(self) -> bool:
+        """What was learned should be read again."""
+        return self._clock() >= self._due
 
     async def close(self) -> None:
         if self._documents is not None:
             await self._documents.close()
 
     async def load(self) -> None:
-        """Reads what was learned before, once."""
-        if self._documents is None or self.is_loaded:
+        """Reads what was learned, here before or by other processes, unless that was done just now."""
+        if self._documents is None or not self.is_due:
             return
-        for known in await self._documents.load():
-            if known.backend == self.backend:
-                self._server = self._server or known.server
-                self._learned[known.model] = {**known.facts, **self._learned.get(known.model, {})}
-        self._entries.clear()
-        self.is_loaded = True
+        is_first, self._due = self._due == -inf, self._clock() + RELOAD_SECONDS
+        changes = self._changes
+        stored = None if self._documents.is_writing else await self._documents.load()
+        if stored is None or (changes != self._changes and not is_first):
+            return
+        known = {each.model: each for each in stored if each.backend == self.backend}
+        if is_first:
+            self._server = self._server or next((each.server for each in known.values()), "")
+            learned = {model: {**each.facts, **self._learned.get(model, {})} for model, each in known.items()}
+            learned = {**self._learned, **learned}
+        else:
+            learned = {model: each.facts for model, each in known.items() if each.server in ("", self._server)}
+        if learned != self._learned:
+            self._learned = learned
+            self._entries.clear()
 
     def find(self, model: str) -> ModelProfile:
         """The profile in force."""
         return self._find_entry(model).profile
+
+    def find_of_tools(self, model: str, digest: Callable[[], str]) -> Mapping[str, ProfileValue]:
+        """The fields that hold for the tools with this digest, beside the profile."""
+        known = self._find_entry(model).of_tools
+        return known.get(digest(), {}) if known else {}
 
     def explain(self, model: str) -> KnownProfile:
         entry = self._find_entry(model)
@@ -84,11 +108,12 @@ class ProfileBook:
     def can_learn(self, model: str, field: str) -> bool:
         return not any(field in self._pins.get(name, ()) for name in (EVERY_MODEL, model))
 
-    def learn(self, model: str, values: Mapping[str, ProfileValue], evidence: str) -> None:
-        """Keeps what the backend has shown, but for what the operator has set. `evidence` has nothing in it that was said."""
+    def learn(self, model: str, values: Mapping[str, ProfileValue], evidence: str, digest: str = "") -> None:
+        """Keeps what the backend has shown, but for what the operator has set. `evidence` has nothing in it that was said. With
+        a `digest` it holds for these tools only."""
         now = self._clock()
         fresh = {
-            field: ProfileFact(value, "learned", evidence, now, now + LEARNED_SECONDS)
+            f"{field}{OF_TOOLS}{digest}" if digest else field: ProfileFact(value, "learned", evidence, now, now + LEARNED_SECONDS)
             for field, value in values.items()
             if self.can_learn(model, field)
         }
@@ -128,8 +153,16 @@ class ProfileBook:
         shipped = find_shipped(model, f"{self._host} {self._server}")
         facts = {**shipped, **learned, **self._pins.get(EVERY_MODEL, {}), **self._pins.get(model, {})}
         until = min([fact.until for fact in facts.values() if fact.until is not None], default=inf)
+        of_tools: dict[str, dict[str, ProfileValue]] = {}
         try:
-            return _Entry(build_profile(facts), facts, until)
+            for name, fact in learned.items():
+                field, _, digest = name.partition(OF_TOOLS)
+                if digest:
+                    build_profile({field: fact})
+                    of_tools.setdefault(digest, {})[field] = fact.value
+            return _Entry(
+                build_profile({name: fact for name, fact in facts.items() if OF_TOOLS not in name}), facts, until, of_tools
+            )
         except ValueError as error:  # written by another version
             log.warning("what was learned of %s at %s cannot be used: %s", model, self.backend, error)
             self._learned[model] = {}
@@ -137,7 +170,8 @@ class ProfileBook:
 
     def _keep(self, model: str, facts: dict[str, ProfileFact]) -> None:
         now = self._clock()
-        self._learned[model] = {field: fact for field, fact in facts.items() if fact.until is None or now < fact.until}
+        self._changes += 1
+        self._learned[model] = drop_old(facts, now)
         self._entries.pop(model)
         if self._documents is not None:
             self._documents.save(LearnedProfile(self.backend, model, self._server, self._learned[model]))

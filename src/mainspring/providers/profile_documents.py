@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from mainspring.core.errors import StoreError
 from mainspring.core.items import encode
 from mainspring.ports import Document, DocumentStore, LearnedProfile
+from mainspring.providers.profiles import drop_old
 
 log = getLogger(__name__)
 
@@ -27,17 +28,21 @@ class StoredProfiles:
         self._pending: dict[str, LearnedProfile] = {}
         self._writer: asyncio.Task[None] | None = None
 
-    async def load(self) -> Sequence[LearnedProfile]:
+    @property
+    def is_writing(self) -> bool:
+        return self._writer is not None and not self._writer.done()
+
+    async def load(self) -> Sequence[LearnedProfile] | None:
         try:
             documents = await self._store.documents(KIND)
         except StoreError as error:
             log.warning("what was learned of models cannot be read: %s", error.message)
-            return ()
+            return None
         return [learned for document in documents if (learned := _decode(document)) is not None]
 
     def save(self, learned: LearnedProfile) -> None:
         self._pending[_make_id(learned)] = learned
-        if self._writer is None or self._writer.done():
+        if not self.is_writing:
             self._writer = asyncio.get_running_loop().create_task(self._write())
 
     async def close(self) -> None:
@@ -62,9 +67,7 @@ class StoredProfiles:
         known = None if document is None else _decode(document)
         if known is None or known.server not in ("", learned.server):
             return learned
-        now = time.time()
-        kept = {field: fact for field, fact in known.facts.items() if fact.until is None or now < fact.until}
-        return replace(learned, facts={**kept, **learned.facts})
+        return replace(learned, facts=drop_old({**known.facts, **learned.facts}, time.time()))
 
 
 def _make_id(learned: LearnedProfile) -> str:

@@ -96,6 +96,20 @@ NEUTRAL: Final = ModelProfile()
 Facts = Mapping[str, ProfileFact]
 
 
+OF_TOOLS: Final = " of tools "
+"""Stands between a field and the digest of the tools that a fact holds for, if it does not hold for all."""
+MOST_OF_TOOLS: Final = 64
+
+
+def drop_old(facts: Facts, now: float) -> dict[str, ProfileFact]:
+    """The facts that still hold. Of those that hold for some tools only, which callers make as many as they like, the newest."""
+    kept = {field: fact for field, fact in facts.items() if fact.until is None or now < fact.until}
+    of_tools = sorted([field for field in kept if OF_TOOLS in field], key=lambda field: kept[field].at or 0)
+    for field in of_tools[:-MOST_OF_TOOLS]:
+        del kept[field]
+    return kept
+
+
 class RefusalRule(NamedTuple):
     """How backends refuse a request, and which field of the profile makes one that they take."""
 

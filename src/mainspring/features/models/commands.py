@@ -72,7 +72,7 @@ async def show(
 async def forget(
     name: Name, base_url: BaseUrl = None, api_key: ApiKey = None, config: Config = None, database: DatabaseOfSettings = None
 ) -> None:
-    """Forgets what was learned of a model. A server that is running is told by `DELETE /v1/models/NAME/profile`."""
+    """Forgets what was learned of a model. A server that is running has forgotten it within seconds."""
     location = check_database(choose_database(database))
     async with _open_provider(name, load(None, base_url, api_key, config), location) as provider:
         count = await forget_profiles(provider, name)

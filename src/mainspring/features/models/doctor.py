@@ -147,7 +147,7 @@ async def doctor(
     settings = commands.load(model, base_url, api_key, config)
     where = database or parse_location(load_settings(DatabaseSettings, config).database)
     async with _open_profiles(where, learns=learn) as store:
-        examination = Examination(store, seconds, as_json=json and not export, exports=export)
+        examination = Examination(store, seconds, as_json=json, exports=export)
         if model is None or not settings.providers:
             return await check_models(settings, load_settings(SandboxChoice, config), examination)
         heard = Listener()
@@ -162,10 +162,15 @@ class SandboxChoice(Struct, frozen=True):
     kubernetes: KubernetesSettings
 
 
-async def check_models(settings: ModelSettings, sandbox: SandboxChoice, examination: Examination | None = None) -> int:
+async def check_configured(settings: ModelSettings, sandbox: SandboxChoice, database: Location) -> int:
+    """Examines the models as a server on this database would ask them, and keeps nothing; 0 if nothing fails."""
+    async with _open_profiles(database, learns=False) as store:
+        return await check_models(settings, sandbox, Examination(store))
+
+
+async def check_models(settings: ModelSettings, sandbox: SandboxChoice, examination: Examination) -> int:
     """Examines whatever the settings name, or else what is found; 0 if nothing fails."""
     heard, model = Listener(), settings.model
-    examination = examination or Examination(MemoryStore())
     if model is not None and not settings.providers and settings.base_url is None:
         asked = model_choice.resolve_provider(model, api_key=settings.backend_key, progress=say, tape=heard)
         return await examination.examine(model, model, asked, heard)

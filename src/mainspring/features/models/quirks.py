@@ -122,7 +122,7 @@ class Seen:
 
 def find_quirks(exchanges: Iterable[Exchange]) -> list[Quirk]:
     """The habits that show, in the order of the table."""
-    asked = [Seen(exchange) for exchange in exchanges if exchange.path == PATH]
+    asked = [Seen(exchange) for exchange in exchanges if exchange.path.endswith(PATH)]
     answers = [seen for seen in asked if seen.status < 300 and not (seen.is_cut and not seen.has_failed)]
     found = {name for name, shows in _IN_ONE.items() if any(map(shows, answers))}
     found |= {name for name, shows in _IN_ALL.items() if shows(answers)}

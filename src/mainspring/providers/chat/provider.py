@@ -69,7 +69,7 @@ class Chat(HttpProvider):
         """Some servers drop a schema without a word, and answer in words: the next time it is told in words, too."""
         assert isinstance(reader, ChatCompletionReply)
         if reader.finish is not None:
-            self._keep_tried(request.model, reader)
+            self._keep_tried(request, reader)
         flaw = super()._check_answer(request, reader)
         is_asked = find_schema(request) is not None and not self._book.find(request.model).format_told
         is_answer = flaw is None and reader.finish == "stop" and not reader.has_calls
@@ -85,10 +85,11 @@ class Chat(HttpProvider):
         model, notes, is_second = request.model, reader.notes, reader.is_second
         changes = [note for note in notes if note.attempt]
         changed = {note.field: note.value for note in changes}
-        profile = replace(self._book.find(model), **changed)
-        rule = self._find_rule(model, error.message, profile, self._make_builder(request, is_whole=is_second), REFUSALS)
+        build = self._make_builder(request, is_whole=is_second)
+        profile = self._find_profile(model, build, changed)
+        rule = self._find_rule(model, error.message, profile, build, REFUSALS)
         if not (reader.tried and reader.tried.words.search(error.message)) and (rule is not None or isinstance(error, Refused)):
-            self._keep_tried(model, reader)
+            self._keep_tried(request, reader)
         if rule is None or len(changes) >= MOST_CHANGES:
             return None
         why = f"the backend broke off its answer ({error.code})"
@@ -96,11 +97,11 @@ class Chat(HttpProvider):
         reader.restart(tried=rule, is_second=is_second)
         return await self._ask_and_note(request, notes, is_whole=is_second, changed={**changed, rule.field: rule.value})
 
-    def _keep_tried(self, model: str, reader: ChatCompletionReply) -> None:
+    def _keep_tried(self, request: ModelRequest, reader: ChatCompletionReply) -> None:
         """What was changed because of a refusal within the answer has helped."""
         for index, note in enumerate(reader.notes):
             if reader.tried is not None and note.attempt and note.field == reader.tried.field and not note.is_kept:
-                self._keep_change(model, reader.notes, index)
+                self._keep_change(request.model, reader.notes, self._make_builder(request), index)
 
     async def _ask_on(self, request: ModelRequest, reader: ReplyReader[Any]) -> HttpReply | None:
         """An answer without anything in it may have lost its calls in the stream: it is asked for once more, in one piece. That
