@@ -455,15 +455,48 @@ async def test_pages_without_end_are_read_up_to_a_limit(connect: Connect) -> Non
         await connection.close()
 
 
-async def test_a_page_of_a_million_non_tools_is_not_told_one_by_one(connect: Connect) -> None:
+async def test_a_page_of_very_many_tools_that_are_none_is_not_told_one_by_one(connect: Connect) -> None:
     async def tools(request: web.Request, message: Json) -> web.StreamResponse:
-        return result(message, {"tools": [0] * 1_000_000})
+        return result(message, {"tools": [0] * 200_000})
 
     async with serve(Wild(is_modern=True)) as wild:
         wild.answers["tools/list"] = tools
         listing = await connect(spec(wild)).list_tools()
     assert listing.tools == ()
     assert len(listing.rejected) == 2_001
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_message_of_millions_of_values_is_not_parsed(is_stream: bool, connect: Connect) -> None:
+    async def answer(request: web.Request, message: Json) -> web.StreamResponse:
+        said = json.dumps(encode(message, result=say("many", structuredContent={"many": [{}] * 1_000_000})))
+        if is_stream:
+            return await stream_of(request, event(said))
+        return web.Response(text=said, content_type="application/json")
+
+    async with serve(Wild(is_modern=True)) as wild:
+        connection = connect(spec(wild))
+        await connection.list_tools()
+        wild.answers["tools/call"] = answer
+        with pytest.raises(ToolUnavailable, match="more than 262144 values"):
+            await call(connection)
+        wild.answers.clear()
+        assert await call(connection) == "read"
+        await connection.close()
+
+
+async def test_a_server_that_closes_its_connections_is_asked_on_new_ones(connect: Connect) -> None:
+    async def once(request: web.Request, message: Json) -> web.StreamResponse:
+        response = result(message, say("once"))
+        response.force_close()
+        return response
+
+    async with serve(Wild(is_modern=True)) as wild:
+        wild.answers["tools/call"] = once
+        connection = connect(spec(wild))
+        assert [await call(connection) for _ in range(5)] == ["once"] * 5
+        assert wild.count("server/discover") == 1
+        await connection.close()
 
 
 async def test_a_result_that_its_own_schema_forbids_is_an_error(connect: Connect) -> None:

@@ -450,6 +450,22 @@ async def test_a_kept_connection_that_its_server_closes_is_replaced(moment: str)
     assert served == [b"0", b"1", b"2"]
 
 
+async def test_a_request_that_may_not_be_repeated_is_sent_once() -> None:
+    served: list[bytes] = []
+
+    async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.append((await read_request(reader))[1])
+        writer.write(OK)
+        served.append((await read_request(reader))[1])
+        writer.transport.abort()
+
+    async with serve(answer_once) as server, opened() as client:
+        assert await ask(client, server.url, b"0") == (200, b"noon")
+        with pytest.raises(Disconnected):
+            await client.request("POST", make_endpoint(URL(server.url)), b"", b"1", is_repeatable=False)
+    assert served == [b"0", b"1"]
+
+
 @pytest.mark.parametrize("begin", [b"H", b"HTTP/1.1 103 Early\r\n\r\n", b"HTTP/1.1 200 OK\r\n"])
 async def test_a_request_whose_answer_has_begun_is_not_sent_again(begin: bytes) -> None:
     served = 0

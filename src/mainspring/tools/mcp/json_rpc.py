@@ -7,8 +7,10 @@ import msgspec
 from msgspec import Struct
 
 from mainspring.core.items import Json
+from mainspring.core.json_values import count_values
 from mainspring.tools.mcp.exchange import MOST_BYTES
 
+MOST_VALUES = 262_144
 METHOD_NOT_FOUND = -32601
 INVALID_REQUEST = -32600
 HEADER_MISMATCH = -32020
@@ -87,7 +89,9 @@ def encode_answer(number: int | str, answer: Json | Fault) -> bytes:
 
 
 def parse_message(data: bytes) -> Message:
-    """Raises `RequestRefused` for what is no message."""
+    """Raises `RequestRefused` for what is no message, or has too many values."""
+    if any(values > MOST_VALUES for values in count_values(data, MOST_VALUES)):
+        raise refuse(f"The answer has more than {MOST_VALUES} values; ask for less")
     try:
         return _DECODER.decode(data)
     except (ValueError, RecursionError) as error:
