@@ -128,6 +128,13 @@ PHRASES = {
         {"text": FORMAT}, answer=JSON),
     "Gemini on schemas": Phrase("Function calling with a response mime type: 'application/json' is unsupported",
         lambda body: "response_format" in body and "tools" in body, {"text": FORMAT}, answer=JSON),
+    "the user first": Phrase("The first message must be from the user", lambda body: body["messages"][0]["role"] != "user",
+        {"input": [{"role": "assistant", "content": "Hello."}, {"role": "user", "content": "What time is it?"}]}),
+    "GLM on null": Phrase("messages 参数非法。请检查文档。", lacks_content, {"input": HISTORY}),
+    "Gemini on no parameters": Phrase(
+        "* GenerateContentRequest.tools[0].function_declarations[1].parameters.properties: should be non-empty for OBJECT type",
+        lambda body: any(tool["function"].get("parameters", {"properties": 1}).get("properties") == {} for tool in body["tools"]),
+    ),
     "an unknown limit": Phrase("Unrecognized request argument supplied: max_tokens", lambda body: "max_tokens" in body,
         {"max_output_tokens": 500}),
 }  # fmt: skip

@@ -76,6 +76,8 @@ def _alternate(body: Json) -> Json:
             merged[-1] = {**last, "content": _join(last["content"], message["content"])}
         elif message["content"] or len(message) > 2:
             merged.append(message)
+    if merged and merged[0]["role"] != "user":
+        merged.insert(0, {"role": "user", "content": "(The assistant speaks first.)"})
     return {**body, "messages": merged}
 
 
@@ -190,14 +192,21 @@ def _map_functions(body: Json, change: Callable[[Json], Json]) -> Json:
     return {**body, "tools": tools} if tools else body
 
 
-def _simplify_schemas(body: Json, dropped: Collection[str] = RARE_WORDS) -> Json:
-    """Schemas of tools in fewer words. What the others said is checked here."""
-    return _map_functions(body, lambda function: {**function, "parameters": _simplify(function["parameters"], dropped)})
+def _simplify_schemas(body: Json) -> Json:
+    """Schemas of tools without rare words, and none of tools without parameters. What they said is checked here."""
+
+    def simplify(function: Json) -> Json:
+        if (function["parameters"] or {}).get("properties") == {}:
+            return {key: value for key, value in function.items() if key != "parameters"}
+        return {**function, "parameters": _simplify(function["parameters"], RARE_WORDS)}
+
+    return _map_functions(body, simplify)
 
 
 def _bare_schemas(body: Json) -> Json:
-    """Schemas of tools with nothing but names and types."""
-    return _simplify_schemas(body, (*RARE_WORDS, *_FINE_WORDS))
+    """Schemas of tools with nothing but names and types. What the other words said is checked here."""
+    dropped = (*RARE_WORDS, *_FINE_WORDS)
+    return _map_functions(body, lambda function: {**function, "parameters": _simplify(function["parameters"], dropped)})
 
 
 def _tell_schemas(body: Json) -> Json:

@@ -67,7 +67,7 @@ REFUSALS: Final = (
         "empty",
         re.compile(
             r"\bcontent\b.*(must be (a )?strings?|valid string|null|none|nil|must have a 'type'|is required|missing)"
-            r"|\b(null|nil)\b.*\bcontent\b|NoneType|role .assistant. must not be empty",
+            r"|\b(null|nil)\b.*\bcontent\b|NoneType|role .assistant. must not be empty|messages 参数非法",
             re.I,
         ),
     ),
@@ -86,7 +86,8 @@ REFUSALS: Final = (
         "user",
         re.compile(
             r"system.? role.*not (supported|allowed)|(roles|messages) (must|should) alternate|\balternat(e|ing)\b"
-            r"|only user and assistant roles|invalid role\W+system",
+            r"|only user and assistant roles|invalid role\W+system"
+            r"|(first message|conversation)s? must (be|start|begin) .*\buser\b",
             re.I,
         ),
     ),
@@ -110,7 +111,9 @@ REFUSALS: Final = (
         False,
         re.compile(r"(tools|toolConfig)\b.*must be (defined|specified|provided)|tools=?.? param", re.I),
     ),
-    RefusalRule("schemas", "common", re.compile(rf"{_NOT_KNOWN}[^.]*{_RARE}|{_RARE}[^.]*{_NOT_KNOWN}", re.I)),
+    RefusalRule(
+        "schemas", "common", re.compile(rf"{_NOT_KNOWN}[^.]*{_RARE}|{_RARE}[^.]*{_NOT_KNOWN}|non-empty for OBJECT type", re.I)
+    ),
     RefusalRule("strict", False, re.compile(rf"\bstrict\b.*({_NOT_KNOWN}|same value|mixed)|{_NOT_KNOWN}.*\bstrict\b", re.I)),
     RefusalRule(
         "schemas",
