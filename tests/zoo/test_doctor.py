@@ -187,6 +187,9 @@ CLEAN: Final = {
     "words": say("It ", "is ", "noon."),
     "signs": say("a", " <b>", "bold", "</b>", " [1]", " {x}", "\n```py\n", "f(x)", "\n```\n", "."),
     "a call": call("a", '{"city"', ': "Oslo"}'),
+    # As a small model on vLLM writes them.
+    "a call with blanks": call("a", "{ ", "  ", "  ", '"city" : ', '"Oslo" ', "\n ", "\n ", "\n }"),
+    "a word for arguments": call("a", '"read_', 'level"'),
     "thoughts": sse(chunk({"reasoning_content": "High sun."}), chunk({"content": "Noon."}), chunk(finish="stop")) + DONE,
     **{name: say(*split(text)) for name, text in leaks.TWINS.items()},
 }

@@ -7,7 +7,7 @@ standard has none. Most of them need no care of anybody's: the adapter understan
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 import msgspec
@@ -176,7 +176,8 @@ def _repeats_index(seen: Seen) -> bool:
 def _repeats_arguments(seen: Seen) -> bool:
     for call, whole in zip(seen.calls, seen.arguments, strict=True):
         told = [piece for each in call if isinstance(piece := _function(each).get("arguments"), str) and piece]
-        if any(len(first) > 1 and second.startswith(first) for first, second in pairwise(told)):
+        said = list(accumulate(told))
+        if any(len(before) > 2 and piece.startswith(before) for before, piece in zip(said, told[1:], strict=False)):
             return True
         half = len(whole) // 2
         if half > 2 and whole[:half] == whole[half:] and isinstance(_decode(whole[:half]), dict):
@@ -446,7 +447,9 @@ _IN_ONE: Final[Mapping[str, Callable[[Seen], object]]] = {
     "calls without id": lambda seen: any(not any(piece.get("id") for piece in call) for call in seen.calls),
     "empty ids": lambda seen: any(piece.get("id") == "" for piece in seen.pieces),
     "arguments as object": lambda seen: any(isinstance(_function(each).get("arguments"), dict | list) for each in seen.pieces),
-    "arguments in a string": lambda seen: any(isinstance(_decode(told), str) for told in seen.arguments),
+    "arguments in a string": lambda seen: any(
+        isinstance(inner := _decode(told), str) and isinstance(_decode(inner), dict) for told in seen.arguments
+    ),
     "arguments repeated": _repeats_arguments,
     "name repeated": _repeats_name,
     "no arguments": lambda seen: any(_decode(told) is None and told in ("", "null") for told in _list_texts(seen)),
