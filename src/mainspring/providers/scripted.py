@@ -59,7 +59,7 @@ class ScriptError(AssertionError):
 
 
 class Scripted:
-    """Plays its turns, and keeps all it was asked in `requests`.
+    """Plays its turns, and keeps all it was asked in `requests`, unless it is from a file: then a server may play it for long.
 
     `chunk` is the number of characters per delta, 0 for all at once; `pause` is for turns without their own. With `repeat` the
     turns start over at the end. Turns that share a `when` are a conversation of their own: each run plays them from the first,
@@ -70,12 +70,19 @@ class Scripted:
     runs_in_place = True
 
     def __init__(
-        self, *turns: Turn | Call, repeat: bool = False, new_id: NewId = random_id, chunk: int = 1, pause: float | None = None
+        self,
+        *turns: Turn | Call,
+        repeat: bool = False,
+        new_id: NewId = random_id,
+        chunk: int = 1,
+        pause: float | None = None,
+        keeps_requests: bool = True,
     ) -> None:
         if chunk < 0:
             raise ValueError("`chunk` cannot be negative; 0 means all at once")
         self.turns = tuple([as_turn(given) for given in turns])
         self.requests: list[ModelRequest] = []
+        self._asked, self._keeps_requests = 0, keeps_requests
         self._repeat, self._new_id, self._chunk, self._pause = repeat, new_id, chunk, pause
         self._plain: list[int] = []
         self._conversations: dict[str, list[int]] = {}
@@ -103,7 +110,7 @@ class Scripted:
         """
         script = read_script(Path(path))
         turns = [turn.build() for turn in script.turns]
-        return cls(*turns, repeat=script.repeat, new_id=new_id, chunk=script.chunk, pause=script.pause)
+        return cls(*turns, repeat=script.repeat, new_id=new_id, chunk=script.chunk, pause=script.pause, keeps_requests=False)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """The next turn. Raises `ScriptError` if there is none, or if its `expect` does not hold."""
@@ -140,7 +147,7 @@ class Scripted:
             raise self._complaint
         if left := [index for index in range(len(self.turns)) if index not in self._played]:
             names = ", ".join([self._title(index) for index in left])
-            raise ScriptError(f"the script is not done after {len(self.requests)} requests; never asked for: {names}")
+            raise ScriptError(f"the script is not done after {self._asked} requests; never asked for: {names}")
 
     def __enter__(self) -> Self:
         return self
@@ -152,7 +159,9 @@ class Scripted:
             error.add_note(f"the script had complained: {self._complaint}")
 
     def _next(self, request: ModelRequest) -> Turn:
-        self.requests.append(request)
+        self._asked += 1
+        if self._keeps_requests:
+            self.requests.append(request)
         index = self._place(request)
         self._runs.add(request.run_id)
         self._played.add(index)
@@ -169,7 +178,7 @@ class Scripted:
             if last is not None and when in last.text:
                 return self._step(request, when)
         if self._cursor is None:
-            self._cursor = request.turn - 1 if len(self.requests) == 1 else 0
+            self._cursor = request.turn - 1 if self._asked == 1 else 0
             self._played.update(self._plain[: self._cursor])
         if self._repeat and self._plain:
             self._cursor %= len(self._plain)
