@@ -8,17 +8,19 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 from subprocess import run as run_command
 from sys import executable
+from typing import Final, cast
 from urllib.parse import urlsplit
 
 import pytest
 from tests.kit.waiting import PATIENCE
-from tests.server.process import Served, serving
+from tests.server.process import Script, Served, serving
 from tests.server.test_large_bodies import HOSTILE, nested
 
 pytestmark = pytest.mark.slow
@@ -34,11 +36,14 @@ UPGRADE = {
 }
 
 
+ASKS: Final = (("GET", "/healthz", None), ("POST", "/v1/responses", b'{"input": "hello"}'))
+
+
 class Neighbour:
     """A tenant who asks all the time, and keeps note of how it went."""
 
-    def __init__(self, served: Served, key: str) -> None:
-        self._address, self._key = urlsplit(served.url).netloc, key
+    def __init__(self, served: Served, key: str, asks: Sequence[tuple[str, str, bytes | None]] = ASKS) -> None:
+        self._address, self._key, self._asks = urlsplit(served.url).netloc, key, asks
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._ask)
         self.longest, self.count, self.failures = 0.0, 0, list[str]()
@@ -62,7 +67,7 @@ class Neighbour:
         headers = {"authorization": f"Bearer {self._key}", "content-type": "application/json"}
         with closing(HTTPConnection(self._address, timeout=PATIENCE)) as line:
             while not self._is_over.is_set():
-                for method, path, body in (("GET", "/healthz", None), ("POST", "/v1/responses", b'{"input": "hello"}')):
+                for method, path, body in self._asks:
                     began = time.monotonic()
                     try:
                         line.request(method, path, body, headers)
@@ -119,10 +124,81 @@ class Attacker:
         references = [{"type": "item_reference", "id": "msg_long"}] * count
         assert self.post("/v1/responses", json.dumps({"input": references}).encode()) == 400
 
+    def repeat(self, chars: int, count: int) -> None:
+        """The same large body again and again."""
+        body = json.dumps({"input": "x y " * (chars // 4)}).encode()
+        assert {self.post("/v1/responses", body) for _ in range(count)} == {200}
+
+    def read_often(self, readers: int) -> None:
+        """Many streams of one long run, read to their beginning and no further."""
+        with closing(HTTPConnection(self._address, timeout=PATIENCE)) as line:
+            line.request("POST", "/v1/responses", b'{"input": "talk"}', self._headers)
+            run_id = json.loads(line.getresponse().read())["id"]
+        head = "".join([f"{name}: {value}\r\n" for name, value in self._headers.items()])
+        with ExitStack() as stack:
+            lines = [
+                stack.enter_context(closing(socket.create_connection(self._place, timeout=PATIENCE))) for _ in range(readers)
+            ]
+            for reader in lines:
+                reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                reader.sendall(f"GET /v1/responses/{run_id}?stream=true HTTP/1.1\r\nhost: localhost\r\n{head}\r\n".encode())
+            assert {reader.recv(12) for reader in lines} == {b"HTTP/1.1 200"}
+
+    def ask_endless(self, count: int) -> None:
+        """Answers of a backend that never ends, until they are cut off."""
+        body = json.dumps({"input": "Go."}).encode()
+        told: list[int] = []
+        threads = [threading.Thread(target=lambda: told.append(self.post("/v1/responses", body))) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert told == [200] * count
+
     def converse(self) -> None:
         """A long conversation, with much in every turn."""
         for _ in range(10):
             assert self.post("/v1/responses", json.dumps({"input": "x, " * 300_000}).encode()) == 200
+
+
+def frame(data: bytes) -> bytes:
+    """A whole text message, masked with zeros."""
+    return b"\x81" + bytes([0x80 | len(data)]) + bytes(4) + data
+
+
+SCHEMAS: dict[str, object] = {
+    "properties": {"properties": {f"p{number}": {"type": "string", "pattern": "^a*$"} for number in range(8000)}},
+    "deep": {"properties": {"a": {"anyOf": [{"type": "object", "properties": {"b": {"type": "string"}}}] * 5000}}},
+    "references": {
+        "$defs": {f"d{number}": {"anyOf": [{"$ref": f"#/$defs/d{number + 1}"}] * 2} for number in range(40)} | {"d40": {}},
+        "$ref": "#/$defs/d0",
+    },
+}
+
+
+def large_schema(kind: str) -> bytes:
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object", **cast(dict[str, object], SCHEMAS[kind])}}
+    return json.dumps({"input": "hello", "tools": [tool]}).encode()
+
+
+@contextmanager
+def endless_backend() -> Iterator[str]:
+    """A backend whose answers have no end."""
+    event = b"data: " + json.dumps({"choices": [{"index": 0, "delta": {"content": "tick tock " * 40}}]}).encode() + b"\n\n"
+
+    class Endless(BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError):
+                self.request.recv(65_536)
+                self.request.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+                while True:
+                    self.request.sendall(event * 100)
+
+    with ThreadingTCPServer(("127.0.0.1", 0), Endless) as backend:
+        backend.daemon_threads = True
+        threading.Thread(target=backend.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{backend.server_address[1]}/v1"
+        backend.shutdown()
 
 
 ATTACKS: dict[str, Callable[[Attacker], object]] = {
@@ -135,6 +211,10 @@ ATTACKS: dict[str, Callable[[Attacker], object]] = {
     "pings without end": lambda by: by.flood_socket(b"\x89\x80\0\0\0\0", 500),
     "fragments without end": lambda by: by.flood_socket(b"\x01\x80\0\0\0\0", 500),
     "references to one long item": lambda by: by.refer(1000),
+    "orders without end on a WebSocket": lambda by: by.flood_socket(frame(b'{"type": "response.create", "input": "hello"}'), 2),
+    "large bodies again and again": lambda by: by.repeat(5 * MB, 40),
+    "many readers of a long run": lambda by: by.read_often(15),
+    "schemas as large as they may be": lambda by: [by.post("/v1/responses", large_schema(kind)) for kind in SCHEMAS],
     "half a head on many lines": lambda by: by.linger(300),
     "large texts": lambda by: by.converse(),
     "deep values": lambda by: [by.post("/v1/responses", b'{"input": ' + b"[" * depth + b"}") for depth in (100, 10_000, MB)],
@@ -148,13 +228,19 @@ ATTACKS: dict[str, Callable[[Attacker], object]] = {
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Neighbour, Attacker]]:
     folder = tmp_path_factory.mktemp("attacked")
+    keys = create_keys(folder)
+    script: Script = [{"when": "talk", "say": "word " * MB}, {"when": "", "say": "Hello there."}]
+    with serving(folder, script, chunk=2000) as served:
+        yield served, Neighbour(served, keys[0]), Attacker(served, keys[1])
+
+
+def create_keys(folder: Path) -> list[str]:
     keys = []
     for tenant in ("neighbour", "attacker"):
         command = [executable, "-m", "mainspring", "keys", "create", "--database", "served.db", "--tenant", tenant]
         made = run_command(command, cwd=folder, capture_output=True, text=True, check=True)
         keys.append(next(word for word in made.stdout.split() if word.startswith("ms_")))
-    with serving(folder, [{"when": "", "say": "Hello there."}]) as served:
-        yield served, Neighbour(served, keys[0]), Attacker(served, keys[1])
+    return keys
 
 
 def resident_bytes(served: Served) -> int:
@@ -184,3 +270,18 @@ def test_an_attack_is_nobody_elses_trouble(attacked: tuple[Served, Neighbour, At
     assert neighbour.failures == []
     assert neighbour.longest < MOST_SECONDS
     assert resident_bytes(served) < 2 * before + 64 * MB
+
+
+def test_answers_without_end_are_nobody_elses_trouble(tmp_path: Path) -> None:
+    keys = create_keys(tmp_path)
+    (tmp_path / "mainspring.toml").write_text("[limits]\nturn_bytes = 8_000_000\n")
+    with endless_backend() as url, serving(tmp_path, [], "--model", "clock", "--base-url", url) as served:
+        before = resident_bytes(served)
+        with Neighbour(served, keys[0], (("GET", "/healthz", None), ("GET", "/v1/responses", None))) as neighbour:
+            neighbour.wait_for(10)
+            neighbour.longest = 0.0
+            Attacker(served, keys[1]).ask_endless(4)
+        print(f"{neighbour.longest * 1000:.0f} ms, {(resident_bytes(served) - before) / MB:.0f} MB more")
+        assert neighbour.failures == []
+        assert neighbour.longest < MOST_SECONDS
+        assert resident_bytes(served) < 2 * before + 64 * MB
