@@ -8,6 +8,7 @@ it, so that a new column needs no word here; a column that only one side has, an
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, closing
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -22,7 +23,7 @@ from mainspring.storage.sqlite import Schema, connect
 Value: TypeAlias = int | float | str | bytes | None
 Row: TypeAlias = tuple[Value, ...]
 Named: TypeAlias = Mapping[str, Value]
-Complete: TypeAlias = Callable[[Named], Named]
+Complete: TypeAlias = Callable[[Row], Row]
 
 
 class Derived(Struct, frozen=True):
@@ -35,14 +36,14 @@ class Derived(Struct, frozen=True):
 class FileForm(Struct, frozen=True):
     """How a table is kept in a file, where that is not plainly as its rows are copied.
 
-    `selects` are questions whose rows are in the order of the key; they are merged. `complete` makes a function that returns what
-    a row left to others.
+    `selects` are questions whose rows are in the order of the key; they are merged. `complete` makes a function, given the
+    columns, that returns a row with what it left to others.
     """
 
     selects: tuple[str, ...] = ()
     insert: str = ""
     delete: str = ""
-    complete: Callable[[sqlite3.Connection], Complete] | None = None
+    complete: Callable[[sqlite3.Connection, Sequence[str]], Complete] | None = None
 
 
 class Table(Struct, frozen=True, kw_only=True):
@@ -61,9 +62,13 @@ class Table(Struct, frozen=True, kw_only=True):
     made: "Made | None" = None
     owner: tuple[str, str] | None = None
 
-    def make_sort_key(self, row: Row) -> tuple[Any, ...]:
-        """What its rows are sorted by, the same wherever they are."""
-        return tuple([make_sortable(row[self.columns.index(name)]) for name in self.key])
+    def find_sort_key(self) -> Callable[[Row], Any]:
+        """What makes of a row that which rows are sorted by, the same wherever they are."""
+        take = itemgetter(*[self.columns.index(name) for name in self.key])
+        types = dict(zip(self.columns, self.types, strict=True))
+        if "TEXT" not in [types[name] for name in self.key]:
+            return take
+        return lambda row: [make_sortable(row[self.columns.index(name)]) for name in self.key]
 
     def make_rows(self, rows: Sequence[Row]) -> Sequence[Row]:
         """The rows of the other table that follow from these."""

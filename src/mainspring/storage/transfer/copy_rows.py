@@ -43,15 +43,16 @@ class TableCopier:
         changes = _Changes(self._target, table)
         theirs = self._target.read(table)
         other = await anext(theirs, None)
+        find_key = table.find_sort_key()
         async for row in self._source.read(table):
             if not owners.admit(table, row):
                 continue
             digest.add(row)
-            key = table.make_sort_key(row)
-            while other is not None and table.make_sort_key(other) < key:
+            key = find_key(row)
+            while other is not None and find_key(other) < key:
                 await changes.remove(other)
                 other = await anext(theirs, None)
-            if other is None or table.make_sort_key(other) != key:
+            if other is None or find_key(other) != key:
                 await changes.add(row)
             else:
                 if other != row:

@@ -33,15 +33,11 @@ class FileRows:
     async def read(self, table: Table) -> AsyncIterator[Row]:
         with self._explained():
             rows: Iterator[Row] = merge(
-                *[self._reading.execute(select) for select in self._selects(table)], key=table.make_sort_key
+                *[self._reading.execute(select) for select in self._selects(table)], key=table.find_sort_key()
             )
-            complete = None if table.form.complete is None else table.form.complete(self._reading)
+            complete = None if table.form.complete is None else table.form.complete(self._reading, table.columns)
             for row in rows:
-                if complete is None:
-                    yield row
-                else:
-                    named = dict(zip(table.columns, row, strict=True))
-                    yield tuple({**named, **complete(named)}.values())
+                yield row if complete is None else complete(row)
 
     def _selects(self, table: Table) -> Sequence[str]:
         order = table.order_by("sort_key({})")

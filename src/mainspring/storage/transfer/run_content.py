@@ -5,6 +5,7 @@ is the form in which they are copied.
 """
 
 import sqlite3
+from collections.abc import Sequence
 from typing import Final
 
 from mainspring.core.events import ENTERED_ITEM, decode_log, encode_log
@@ -20,21 +21,24 @@ from mainspring.storage.segment import WITHOUT_OUTPUT, collect_item_ids, decode_
 from mainspring.storage.transfer.content import Complete, Content, Derived, FileForm, Made, Named, Placed, Row, Table
 
 
-def _complete_runs(_: sqlite3.Connection) -> Complete:
-    def complete(row: Named) -> Named:
-        response, entries = row["response"], row["entries"]
+def _complete_runs(_: sqlite3.Connection, columns: Sequence[str]) -> Complete:
+    place, beside = columns.index("response"), columns.index("entries")
+
+    def complete(row: Row) -> Row:
+        response, entries = row[place], row[beside]
         if not isinstance(response, bytes) or not response.startswith(WITHOUT_OUTPUT):
-            return {}
-        return {"response": encode(decode_response(response, entries if isinstance(entries, bytes) else None))}
+            return row
+        whole = encode(decode_response(response, entries if isinstance(entries, bytes) else None))
+        return (*row[:place], whole, *row[place + 1 :])
 
     return complete
 
 
-def _complete_segments(connection: sqlite3.Connection) -> Complete:
+def _complete_segments(connection: sqlite3.Connection, _: Sequence[str]) -> Complete:
     waiting = {each.place: each for each in find_waiting(connection)}
 
-    def complete(row: Named) -> Named:
-        run, first, last, body = row["run"], row["first"], row["last"], row["body"]
+    def complete(row: Row) -> Row:
+        run, first, last, body = row
         assert isinstance(run, int)
         assert isinstance(first, int)
         assert isinstance(body, bytes)
@@ -43,7 +47,7 @@ def _complete_segments(connection: sqlite3.Connection) -> Complete:
         if ENTERED_ITEM in body:
             [[entries]] = connection.execute("SELECT entries FROM runs WHERE number = ?", (run,)).fetchall()
             body = encode_log(decode_log(body, [entry.item for entry in decode(entries, list[Entry])]))
-        return {"last": last, "body": body}
+        return (run, first, last, body)
 
     return complete
 
