@@ -489,9 +489,11 @@ class Driver(Struct, frozen=True):
 
 
 class Claim(Struct, frozen=True):
-    """A run that its driver may go on with. `is_cancelled` says that somebody has asked for its cancel."""
+    """A run that its driver may go on with. `is_cancelled` says that somebody has asked for its cancel, `was_free` that it was
+    nobody's: it was never driven, or was given back."""
 
     is_cancelled: bool = False
+    was_free: bool = False
 
 
 class Leases(Protocol):

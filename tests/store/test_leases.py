@@ -49,6 +49,7 @@ async def test_a_run_that_is_nobodys_can_be_claimed_and_given_back(store: Store)
     assert await leases.list_claimable() == ["sooner", "later"]
     assert await leases.list_claimable(limit=1) == ["sooner"]
     assert await leases.list_claimable(owned=True) == ["owned"]
+    assert await leases.claim("later", "one") == Claim(was_free=True)
     assert await leases.claim("later", "one") == Claim()
     assert await leases.list_claimable() == ["sooner"]
     await leases.release("one", "later")

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 from weakref import WeakValueDictionary
 
-from anyio import CancelScope, Lock, create_task_group, current_time, move_on_after, sleep
+from anyio import CancelScope, CapacityLimiter, Lock, create_task_group, current_time, move_on_after, sleep
 from anyio.abc import TaskGroup
 from msgspec import Struct
 from msgspec.structs import replace
@@ -106,6 +106,8 @@ DRIVER_SECONDS = 10.0
 # How long a run that somebody waits for may wait for an engine that drives it.
 OFFER_SECONDS = 10.0
 START_WORKER = "start `mainspring worker` on the same database, then send the request again"
+# How many runs are taken up at a time: each asks the store several times, one after the other.
+RESUMED_AT_ONCE = 16
 # How long a run is left that could not be resumed.
 POSTPONED_SECONDS = 10.0
 CANCELLED = Finish("cancelled", Reason.CANCELLED)
@@ -198,7 +200,7 @@ class Engine:
         self._unsaved: dict[str, Handle] = {}
         self._refusals: Counter[str] = Counter()
         self._starting: set[str] = set()
-        self._resuming = Lock()
+        self._resuming: WeakValueDictionary[str, Lock] = WeakValueDictionary()
         # Runs that have ended, as long as somebody reads them.
         self._shown: WeakValueDictionary[str, Handle] = WeakValueDictionary()
         self._showing: dict[str, Lock] = {}
@@ -473,7 +475,7 @@ class Engine:
     async def resume(self, run_id: str) -> Handle:
         """Resumes a run that nobody drives; one that is live here or has ended is only shown, and another engine's is followed.
         Raises `NotFound`."""
-        async with self._resuming:
+        async with self._resuming.setdefault(run_id, Lock()):
             try:
                 handle = await self._resume(run_id)
             except MainspringError:
@@ -502,13 +504,16 @@ class Engine:
                 await self._end_stored(run_id, CANCELLED)
                 break
             with suppress(Superseded):  # whoever has just lost it was quicker
-                return await self._take_up(await self._read_to_resume(run_id))
+                # Nobody can have died with a run that nobody had.
+                read = self._read_run(run_id, "resume") if claim.was_free else self._read_to_resume(run_id)
+                return await self._take_up(await read, was_free=claim.was_free)
         self._left.discard(run_id)
         await self._attempts.end(run_id)
         return await self.follow(run_id)
 
-    async def _take_up(self, handle: Handle) -> Handle:
-        """Drives a run on that was read from the store. Raises `Superseded`."""
+    async def _take_up(self, handle: Handle, *, was_free: bool) -> Handle:
+        """Drives a run on that was read from the store. Raises `Superseded`, unless it `was_free`: then nobody can have written
+        to it, and its first event need not be waited for."""
         journal = handle.journal
         self._left.discard(handle.id)
         if (found := journal.run).has_ended:
@@ -517,7 +522,8 @@ class Engine:
         journal.reopen()
         for event in recovery(found):
             journal.record(replace(event, driver=self.presence.id) if isinstance(event, RunResumed) else event)
-        await journal.flush()
+        if not was_free:
+            await journal.flush()
         return self._drive(journal, found)
 
     async def _read_to_resume(self, run_id: str) -> Handle:
@@ -539,21 +545,34 @@ class Engine:
         handles, now = list[Handle](), current_time()
         self._postponed = {run_id: until for run_id, until in self._postponed.items() if until > now}
         claimable = await self.store.leases.list_claimable(owned=self._owns)
-        for run_id in await self._attempts.sort(list(dict.fromkeys((*claimable, *self._left)))):
-            if run_id in self._live or run_id in self._unsaved or run_id in self._postponed:
-                continue
-            if self._most_live is not None and len(self._live) >= self._most_live:
-                break  # another engine may have time for it
+        waiting = [
+            run_id
+            for run_id in await self._attempts.sort(list(dict.fromkeys((*claimable, *self._left))))
+            if not (run_id in self._live or run_id in self._unsaved or run_id in self._postponed)
+        ]
+        if self._most_live is not None:  # another engine may have time for the rest
+            del waiting[max(self._most_live - len(self._live), 0) :]
+        turns = CapacityLimiter(RESUMED_AT_ONCE)
+        async with create_task_group() as tasks:
+            for run_id in waiting:
+                if not self._attempts.is_suspect(run_id):
+                    tasks.start_soon(self._try_to_resume, run_id, handles, turns)
+        for run_id in waiting:
+            if self._attempts.is_suspect(run_id) and self._attempts.may_try(run_id):
+                await self._try_to_resume(run_id, handles, turns)
+        return [handle for handle in handles if handle.id in self._live or handle.run.has_ended]
+
+    async def _try_to_resume(self, run_id: str, handles: list[Handle], turns: CapacityLimiter) -> None:
+        async with turns:
             try:
-                if self._attempts.may_try(run_id):
-                    handles.append(await self.resume(run_id))
+                handles.append(await self.resume(run_id))
             except HistoryTooLarge as error:
                 log.error("run %s cannot be resumed: %s", run_id, error)
-                await self._end_stored(run_id, Finish("failed", Reason.INTERNAL_ERROR, ErrorInfo.of(error)))
+                with suppress(StoreError):  # it is tried again
+                    await self._end_stored(run_id, Finish("failed", Reason.INTERNAL_ERROR, ErrorInfo.of(error)))
             except MainspringError as error:
                 log.warning("run %s was not resumed: %s", run_id, error)
                 await self._postpone(run_id)
-        return [handle for handle in handles if handle.id in self._live or handle.run.has_ended]
 
     async def _postpone(self, run_id: str) -> None:
         """Leaves a run that could not be resumed to others for a while."""

@@ -67,10 +67,14 @@ class ResumeAttempts:
         self._deaths = {document.id: self._read(document) for document in found if document.id not in self._own}
         return sorted(run_ids, key=lambda run_id: self._deaths.get(run_id, 0))
 
+    def is_suspect(self, run_id: str) -> bool:
+        """Whether an engine has died with it."""
+        return bool(self._deaths.get(run_id))
+
     def may_try(self, run_id: str) -> bool:
         """Whether to take it up now. Runs that engines have died with are tried one by one, so that the one that ends the process
         is found, and the others are not counted with it."""
-        if not self._deaths.get(run_id):
+        if not self.is_suspect(run_id):
             return True
         if self._tried in self._own and self._clock() - self._tried_at < TRIAL_SECONDS:
             return False

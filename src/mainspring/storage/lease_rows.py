@@ -165,11 +165,12 @@ def _find_driver(connection: Connection, run_id: str) -> str | None:
 
 
 def _claim(connection: Connection, run_id: str, driver: str) -> Claim | None:
+    before = connection.execute("SELECT driver FROM runs WHERE id = ?", (run_id,)).fetchone()
     rows = connection.execute(_CLAIM, _moment(run=run_id, driver=driver)).fetchall()
     if not rows:
         _find_driver(connection, run_id)
         return None
-    return Claim(bool(rows[0][0]))
+    return Claim(bool(rows[0][0]), before[0] is None)
 
 
 def list_claimable(connection: Connection, owned: bool, limit: int) -> list[str]:

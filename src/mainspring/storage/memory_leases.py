@@ -66,8 +66,8 @@ class MemoryLeases:
         self._check(run_id)
         if (run := self.runs.get(run_id)) is None or (run.driver != driver and self._is_alive(run.driver)):
             return None
-        run.driver = driver
-        return Claim(run.is_cancelled)
+        was_free, run.driver = not run.driver, driver
+        return Claim(run.is_cancelled, was_free)
 
     async def list_claimable(self, *, owned: bool = False, limit: int = 1000) -> list[str]:
         found = [(run.created_at, id) for id, run in self.runs.items() if not self._is_alive(run.driver)]

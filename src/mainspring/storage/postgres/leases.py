@@ -50,7 +50,7 @@ _CLAIM: Final = """
         AND (seen.driver IS NULL OR seen.driver = $2 OR NOT EXISTS (
             SELECT FROM mainspring_drivers driver WHERE driver.id = seen.driver AND driver.expires > now()
         ))
-    RETURNING run.is_cancelled
+    RETURNING run.is_cancelled, seen.driver IS NULL
 """
 _OF_KIND: Final = f"status = 'in_progress' AND (strpos(tenant, chr({ord(OWNED)})) > 0) = $1"
 # The drivers of runs are found one by one, in the order of their names: there are few of them, and many runs.
@@ -109,8 +109,8 @@ class PostgresLeases:
         raise not_found(run_id)
 
     async def claim(self, run_id: str, driver: str) -> Claim | None:
-        for [is_cancelled] in await self._fetch(_CLAIM, make_key(run_id), driver):
-            return Claim(is_cancelled)
+        for is_cancelled, was_free in await self._fetch(_CLAIM, make_key(run_id), driver):
+            return Claim(is_cancelled, was_free)
         await self.find_driver(run_id)
         return None
 
