@@ -379,6 +379,8 @@ BAD: dict[str, Any] = {
     "a deep hole": _deep,
     "no object": lambda message: json.dumps(encode(message, result=[1])),
     "no content": lambda message: json.dumps(encode(message, result={"content": "text"})),
+    "an unknown type": lambda message: json.dumps(encode(message, result={**say("no"), "resultType": "task"})),
+    "neither content nor type": lambda message: json.dumps(encode(message, result={})),
     "no blocks": lambda message: json.dumps(encode(message, result={"content": ["text"]})),
     "a request": lambda message: json.dumps({"jsonrpc": "2.0", "id": message["id"], "method": "ping"}),
 }

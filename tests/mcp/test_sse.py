@@ -13,10 +13,12 @@ from aiohttp import web
 from tests.mcp.web import served
 
 from mainspring import Engine
+from mainspring.core.errors import ToolUnavailable
 from mainspring.core.items import FunctionCallOutput, Unknown
 from mainspring.core.run import Run
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.tools.addresses import AddressGuard
+from mainspring.tools.mcp.connection import Connection
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.server_specs import ServerSpec, Transport
 
@@ -82,6 +84,17 @@ async def test_the_operator_configures_one_with_or_without_naming_the_transport(
 
 async def test_private_addresses_are_refused_as_for_any_server(sums: str) -> None:
     assert "--allow-host 127.0.0.1" in error_of(await add([brought(sums)], mcp=McpTools()))
+
+
+async def test_a_server_that_dies_is_told_in_words() -> None:
+    with serving() as url:
+        connection = Connection(ServerSpec("sums", "sse", url=url, trusted=True))
+        assert (await connection.call("add", {"a": 2, "b": 3})).content[0]["text"] == "5"
+    for _ in range(2):
+        with pytest.raises(ToolUnavailable, match=r"MCP server `sums` (was lost during the call|cannot be used)"):
+            await connection.call("add", {"a": 2, "b": 3})
+    await connection.close()
+    assert connection.is_over
 
 
 @asynccontextmanager

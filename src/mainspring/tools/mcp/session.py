@@ -328,7 +328,9 @@ class Session:
                 pass
 
     def _convert_answer(self, name: str, result: Json) -> ToolAnswer:
-        content, is_error = result.get("content", []), result.get("isError") is True
+        kind, content, is_error = result.get("resultType", "complete"), result.get("content"), result.get("isError") is True
+        if kind != "complete" and self._is_stateless:
+            raise BadAnswer(f"it is of the type `{shorten_line(str(kind), 40)}`, which is not supported")
         if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
             raise BadAnswer("its content is no list of blocks")
         known = (self._known or {}).get(name)
