@@ -33,7 +33,7 @@ def test_our_services_cannot_write_to_their_root_or_gain_rights(name: str) -> No
 
 
 def test_what_is_named_is_there() -> None:
-    assert SERVICES["server"]["deploy"]["replicas"] == 2
+    assert [SERVICES[name]["deploy"]["replicas"] for name in ("server", "worker")] == [2, 2]
     for service in SERVICES.values():
         for needed in service.get("depends_on", ()):
             assert needed in SERVICES
@@ -53,7 +53,8 @@ def test_what_is_named_is_there() -> None:
 
 
 def test_the_servers_wait_for_the_tables_and_share_one_database() -> None:
-    assert SERVICES["server"]["depends_on"] == {"upgrade": {"condition": "service_completed_successfully"}}
+    for name in ("server", "worker"):
+        assert SERVICES[name]["depends_on"] == {"upgrade": {"condition": "service_completed_successfully"}}
     assert {service["environment"]["MAINSPRING_DATABASE"] for service in OURS.values()} == {
         SERVICES["server"]["environment"]["MAINSPRING_DATABASE"]
     }
@@ -61,12 +62,14 @@ def test_the_servers_wait_for_the_tables_and_share_one_database() -> None:
     assert all(service["stop_grace_period"] == "60s" for service in OURS.values())
 
 
-def test_prometheus_finds_every_server_with_its_key() -> None:
+def test_prometheus_finds_every_server_and_worker_with_the_key() -> None:
     [config] = read_yaml(DEPLOY / "prometheus/prometheus.yml")
     [job] = config["scrape_configs"]
     [found] = job["dns_sd_configs"]
-    assert found["names"] == ["server"]
+    assert found["names"] == ["server", "worker"]
     assert found["port"] == 8080
+    worker = SERVICES["worker"]["command"]
+    assert worker[worker.index("--health-port") + 1] == "8080"
     [secret] = SERVICES["prometheus"]["secrets"]
     assert job["authorization"]["credentials_file"] == f"/run/secrets/{secret}"
     assert COMPOSE["secrets"][secret] == {"environment": "MAINSPRING_API_KEY"}

@@ -58,7 +58,7 @@ def test_every_resource_is_valid(resource: dict[str, Any], version: str) -> None
 
 
 def test_a_field_that_does_not_exist_is_noticed() -> None:
-    [deployment] = [resource for resource in PODS if resource["kind"] == "Deployment"]
+    deployment = next(resource for resource in PODS if resource["kind"] == "Deployment")
     wrong = json.loads(json.dumps(deployment))
     wrong["spec"]["template"]["spec"]["containers"][0]["imagePullPolice"] = "Always"
     with pytest.raises(AssertionError, match="imagePullPolice"):
@@ -75,7 +75,7 @@ def test_kustomize_builds_the_example(tmp_path: Path) -> None:
     for resource in built:
         check(resource, VERSIONS[-1])
     [secret] = [resource["metadata"]["name"] for resource in built if resource["kind"] == "Secret"]
-    [deployment] = [resource for resource in built if resource["kind"] == "Deployment"]
+    [deployment] = [resource for resource in built if name_of(resource) == "Deployment mainspring-server"]
     [container] = deployment["spec"]["template"]["spec"]["containers"]
     assert container["envFrom"] == [{"secretRef": {"name": secret}}]
     assert container["image"] == "mainspring:0.1.0"
@@ -118,18 +118,24 @@ def test_selectors_find_the_pods_that_they_mean() -> None:
 
 
 def test_the_autoscaler_goes_by_metrics_that_exist() -> None:
-    [scaler] = [resource for resource in RESOURCES if resource["kind"] == "HorizontalPodAutoscaler"]
-    names = {metric["pods"]["metric"]["name"] for metric in scaler["spec"]["metrics"] if metric["type"] == "Pods"}
+    scalers = [resource for resource in RESOURCES if resource["kind"] == "HorizontalPodAutoscaler"]
+    metrics = [metric for scaler in scalers for metric in scaler["spec"]["metrics"]]
+    names = {metric["pods"]["metric"]["name"] for metric in metrics if metric["type"] == "Pods"}
     assert names
     assert find_metrics(" ".join(names)) == names <= list_known_metrics()
 
 
-def test_pods_have_the_time_to_drain() -> None:
-    [deployment] = [resource for resource in PODS if resource["kind"] == "Deployment"]
-    pod = deployment["spec"]["template"]["spec"]
-    pause = int(pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1])
+def test_pods_have_the_time_to_drain_and_a_port_that_is_asked() -> None:
     drain = float((BASE / "mainspring.toml").read_text().partition("drain_seconds = ")[2].split()[0])
-    assert pod["terminationGracePeriodSeconds"] >= pause + drain + 20
+    for deployment in [resource for resource in PODS if resource["kind"] == "Deployment"]:
+        pod = deployment["spec"]["template"]["spec"]
+        [container] = pod["containers"]
+        pause = int(container["lifecycle"]["preStop"]["exec"]["command"][1]) if "lifecycle" in container else 0
+        assert pod["terminationGracePeriodSeconds"] >= pause + drain + 20
+        assert container["ports"] == [{"name": "http", "containerPort": 8080}]
+        probes = [container[name]["httpGet"] for name in ("startupProbe", "livenessProbe", "readinessProbe")]
+        assert [probe["path"] for probe in probes] == ["/healthz", "/healthz", "/readyz"]
+        assert {probe["port"] for probe in probes} == {"http"}
 
 
 def test_the_role_is_the_one_that_the_docs_explain() -> None:
