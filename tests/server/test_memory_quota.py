@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection
@@ -10,11 +11,14 @@ from socket import SO_RCVBUF, SOL_SOCKET
 from urllib.parse import urlsplit
 
 import pytest
-from tests.kit.waiting import until
+from tests.agents.world import written as write_agent
+from tests.kit.waiting import PATIENCE, until
 from tests.server.linter import Json
 from tests.server.process import Script, Served, serving
 from tests.server.test_connections import connect as connect_line
 from tests.server.test_connections import create_key
+from tests.server.test_workflows import DIGEST
+from tests.workflows.world import written
 from websockets.sync.client import ClientConnection, connect
 
 from mainspring import Engine
@@ -187,6 +191,51 @@ async def test_answers_that_are_not_read_count_for_their_key(tmp_path: Path, key
             assert (told[0], told[-1]) == (b"HTTP/1.1 200", b"HTTP/1.1 429")
             assert other.tell(300 * KB)
         await until(lambda: one.ask("responses", method="GET")[0] == 200)
+
+
+def test_runs_that_workflows_begin_count_for_their_key(tmp_path: Path, keys: list[bytes]) -> None:
+    written(tmp_path / "flows", DIGEST)
+    write_agent(tmp_path / "agents", "researcher", inputs={"topic": {"required": True}}, outputs={"notes": {}})
+    (tmp_path / "mainspring.toml").write_text(f'workflows = ["flows"]\nagents = ["agents"]\n{BOUND}')
+    script: Script = [{"when": "tides", "say": '{"notes": "the moon"}'}, *SCRIPT]
+    with serving(tmp_path, script) as served:
+        one, other = [Client(served, key) for key in keys]
+        order = {"inputs": {"topic": "linger" + "x" * 300 * KB}, "background": True}
+        begun = [one.ask("workflows/digest/runs", order)[1]["id"] for _ in range(5)]
+        for id in begun[3:]:
+            told = follow_workflow(one, id)
+            assert (told["status"], told["steps"][0]["status"]) == ("failed", "failed")
+            assert "bytes" in told["error"]
+        assert one.ask("responses", {"input": "x" * 400 * KB})[0] == 429
+        status, told = other.ask("workflows/digest/runs", {"inputs": {"topic": "tides"}})
+        assert (status, told["status"]) == (200, "success")
+
+
+def follow_workflow(client: Client, id: str) -> Json:
+    end = time.monotonic() + PATIENCE
+    while (told := client.ask(f"workflows/digest/runs/{id}", method="GET")[1])["status"] == "running":
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return told
+
+
+def test_messages_of_a_chat_count_for_their_key(tmp_path: Path, keys: list[bytes]) -> None:
+    (tmp_path / "mainspring.toml").write_text("[http]\nbody_bytes = 200_000\n")
+    with serving(tmp_path, SCRIPT) as served, ExitStack() as stack:
+        one, other = [Client(served, key) for key in keys]
+        body = json.dumps({"content": "linger" + "x" * 30 * KB}).encode()
+        told: Json = {}
+        for _ in range(8):
+            line = stack.enter_context(closing(connect_line(served)))
+            head = b"POST /v1/chat HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nauthorization: Bearer %b\r\n"
+            line.sendall(head % keys[0] + b"content-length: %d\r\n\r\n" % len(body) + body)
+        end, status = time.monotonic() + PATIENCE, 200
+        while status == 200:
+            assert time.monotonic() < end
+            status, told = one.ask("chat", {"content": "x" * 30 * KB})
+        assert (status, told["retry-after"]) == (429, "1")
+        assert told["error"]["code"] in ("memory_limit", "too_many_requests")  # by the run, or by the body that it needs
+        assert other.ask("chat", {"content": "x" * 30 * KB})[0] == 200
 
 
 def read_resident(served: Served) -> int:
