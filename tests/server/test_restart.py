@@ -272,3 +272,23 @@ async def test_a_run_of_a_frozen_server_is_cancelled_once_its_lease_is_over(tmp_
             frozen.process.send_signal(signal.SIGCONT)
         await anyio.sleep(2)  # longer than the model and the tool take
     assert not await anyio.Path(tmp_path / "marks").exists()
+
+
+@pytest.mark.slow
+async def test_a_copy_of_a_request_joins_the_live_stream_of_the_original_in_another_process(
+    tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    script: Script = [{"when": "count", "say": "one two three four five six seven eight nine ten", "pause": 0.2}]
+    with serving(tmp_path, script) as driver, serving(tmp_path, script) as other:
+        body = {"model": "m", "input": "count", "stream": True}
+        asked = [http.post(f"{each.url}/responses", json=body, headers={"Idempotency-Key": "k"}) for each in (driver, other)]
+        with anyio.fail_after(PATIENCE):
+            async with asked[0] as original:
+                async with asked[1] as copy:
+                    joined = await read_until(copy, 8)
+                    run_id = json.loads(joined.partition(b"data: ")[2].partition(b"\n")[0])["response"]["id"]
+                    async with http.get(f"{driver.url}/responses/{run_id}") as under_way:
+                        assert (await under_way.json())["status"] == "in_progress", "the copy has its events while it is driven"
+                    joined += await copy.content.read()
+                assert joined == await original.content.read()
+    assert linted(events_of(joined))["status"] == "completed"
