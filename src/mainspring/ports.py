@@ -443,11 +443,14 @@ class Segment(Struct, frozen=True):
 
 
 class Link(Struct, frozen=True):
-    """A note and its place in the audit, from 1. `hash` covers the note and the hash before it, see `storage.audit_chain`."""
+    """A note in the audit. `number` grows from note to note; `place` is that in its chain, from 1. `hash` covers the note and the
+    hash before it, see `storage.audit_chain`."""
 
     number: int
     note: Note
     hash: bytes
+    chain: str = ""
+    place: int = 0
 
 
 class Filter(Struct, frozen=True):
@@ -687,6 +690,14 @@ class AuditStore(Protocol):
         self, *, after: int | None = None, limit: int | None = None, newest_first: bool = False, call: str | None = None
     ) -> Sequence[Link]:
         """The audit by number, or what it has about one call; `after` is the number of the last one seen."""
+        ...
+
+    async def read_chain(self, chain: str, *, after: int | None = None, limit: int) -> Sequence[Link]:
+        """A chain of the audit by place, with its anchors; `after` is the place of the last one seen."""
+        ...
+
+    async def list_chains(self) -> Sequence[str]:
+        """The names of all chains, in their order."""
         ...
 
 

@@ -234,8 +234,12 @@ TAMPERING = {
         "UPDATE audit SET number = -1 WHERE number = 3; UPDATE audit SET number = 3 WHERE number = 4;"
         "UPDATE audit SET number = 4 WHERE number = -1", 2, "record 3 was changed",
     ),
-    "a record put in front": ("INSERT INTO audit VALUES (0, '', x'7b7d', zeroblob(32))", 0, "record 1 is missing"),
-    "a record put behind": ("INSERT INTO audit VALUES (7, '', x'7b7d', zeroblob(32))", 6, "record 7 was changed"),
+    "a record put in front": (
+        "INSERT INTO audit (number, call, body, hash) VALUES (0, '', x'7b7d', zeroblob(32))", 0, "record 1 is missing",
+    ),
+    "a record put behind": (
+        "INSERT INTO audit (number, call, body, hash) VALUES (7, '', x'7b7d', zeroblob(32))", 6, "record 7 was changed",
+    ),
     "moved bytes": (
         "UPDATE audit SET call = 'call_', body = CAST('3' || CAST(body AS TEXT) AS BLOB) WHERE number = 3",
         2, "record 3 was changed",

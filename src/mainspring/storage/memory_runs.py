@@ -231,6 +231,14 @@ class MemoryStore:
         found = [link for link in self._audit if call is None or (call and link.note.call == call)]
         return _cut(found, after, limit, newest_first)
 
+    async def read_chain(self, chain: str, *, after: int | None = None, limit: int) -> Sequence[Link]:
+        self._open()
+        return self._audit[after or 0 :][:limit] if not chain else []
+
+    async def list_chains(self) -> Sequence[str]:
+        self._open()
+        return [""] if self._audit else []
+
     async def close(self) -> None:
         self._is_closed = True
 

@@ -16,6 +16,7 @@ from itertools import chain
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mainspring.core.errors import Superseded
 from mainspring.core.events import Recorded, encode_log, encode_texts
@@ -51,7 +52,9 @@ _LENGTH = f"""
     FROM runs WHERE id = ?
 """
 # What the last record of the audit says does not matter to those that follow, only its hash does.
-_LAST_NOTE = "SELECT number, CAST(hash AS BLOB) FROM audit ORDER BY number DESC LIMIT 1"
+_LAST_NOTE = """
+    SELECT number, CAST(hash AS BLOB), chain, coalesce(place, number) FROM audit ORDER BY number DESC LIMIT 1
+"""
 _ANY_NOTE = Note(b"")
 # A document that has a parent is written only where its parent is.
 _PUT = """
@@ -200,12 +203,16 @@ class RunAppender:
             return
         if not self._has_last_note:
             found = connection.execute(_LAST_NOTE).fetchone()
-            self._last_note = None if found is None else Link(found[0], _ANY_NOTE, found[1])
+            self._last_note = None if found is None else Link(found[0], _ANY_NOTE, *found[1:])
             self._has_last_note = True
         links = list(chain_notes(self._last_note, notes))
-        self._last_note = Link(links[-1].number, _ANY_NOTE, links[-1].hash)
-        rows: list[Row] = [(link.number, link.note.call, link.note.body, link.hash) for link in links]
-        _insert(connection, "INSERT INTO audit VALUES ", 4, rows)
+        self._last_note = replace(links[-1], note=_ANY_NOTE)
+        # The places of the oldest chain are its numbers.
+        rows: list[Row] = [
+            (each.number, each.note.call, each.note.body, each.hash, each.chain, each.place if each.chain else None)
+            for each in links
+        ]
+        _insert(connection, "INSERT INTO audit (number, call, body, hash, chain, place) VALUES ", 6, rows)
 
 
 def put_document(connection: sqlite3.Connection, document: Document, if_absent: bool = False) -> bool:

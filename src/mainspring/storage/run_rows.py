@@ -9,6 +9,7 @@ from mainspring.core.history import Entry
 from mainspring.core.items import Item, decode
 from mainspring.core.spec import Conversation
 from mainspring.ports import PAGE_BYTES, Document, Filter, Link, Note, Page, StoredRun
+from mainspring.storage.audit_chain import ANCHOR
 from mainspring.storage.lease_rows import LEASES
 from mainspring.storage.recent_deltas import OF_RUN, SEQ_BITS, TABLE, read_recent
 from mainspring.storage.run_appender import put_document
@@ -124,6 +125,12 @@ _MIGRATIONS: tuple[Migration, ...] = (
     ),
     (TABLE,),
     LEASES,
+    (
+        # A chain of an older version has no name, and its places are its numbers.
+        "ALTER TABLE audit ADD COLUMN chain TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE audit ADD COLUMN place INTEGER",
+        "CREATE INDEX audit_by_chain ON audit (chain, place) WHERE chain <> ''",
+    ),
 )
 RUNS = Schema(
     application_id=0x4D73_7072,  # "Mspr"
@@ -168,6 +175,11 @@ RUN_BYTES = f"""
 """
 DOCUMENT_BYTES = "SELECT coalesce(sum(length(body)), 0) FROM documents WHERE tenant = ? AND parent = ? AND kind = ?"
 RUN = "SELECT id, status, created_at, parent, model, background, response, entries, tenant, conversation FROM runs"
+# Cast, because whoever tampers with a file may write other types than we do.
+LINK = """
+    SELECT number, CAST(call AS TEXT), CAST(body AS BLOB), CAST(hash AS BLOB), CAST(chain AS TEXT), coalesce(place, number)
+    FROM audit
+"""
 DOCUMENT = "SELECT kind, id, body, tenant, parent, number FROM documents"
 
 
@@ -365,8 +377,8 @@ def list_documents(
 def list_audit(
     connection: sqlite3.Connection, after: int | None, limit: int | None, newest_first: bool, call: str | None
 ) -> list[Link]:
-    conditions: list[str] = ["TRUE"]
-    values: list[object] = []
+    conditions: list[str] = [f"substr(body, 1, {len(ANCHOR)}) <> ?"]
+    values: list[object] = [ANCHOR]
     if after is not None:
         conditions.append(f"number {'<' if newest_first else '>'} ?")
         values.append(after)
@@ -374,11 +386,26 @@ def list_audit(
         conditions.append("call = ? AND call <> ''")
         values.append(call)
     order = "DESC" if newest_first else "ASC"
-    # Cast, because whoever tampers with a file may write other types than we do.
-    columns = "number, CAST(call AS TEXT), CAST(body AS BLOB), CAST(hash AS BLOB)"
-    query = f"SELECT {columns} FROM audit WHERE {' AND '.join(conditions)} ORDER BY number {order} LIMIT ?"
-    found = connection.execute(query, (*values, -1 if limit is None else limit))
-    return [Link(number, Note(body, call), hash) for number, call, body, hash in found]
+    query = f"{LINK} WHERE {' AND '.join(conditions)} ORDER BY number {order} LIMIT ?"
+    return [_link(row) for row in connection.execute(query, (*values, -1 if limit is None else limit))]
+
+
+def read_chain(connection: sqlite3.Connection, chain: str, after: int | None, limit: int) -> list[Link]:
+    place = "place" if chain else "number"
+    conditions = ["chain = :chain", "chain <> ''" if chain else "TRUE", "TRUE" if after is None else f"{place} > :after"]
+    query = f"{LINK} WHERE {' AND '.join(conditions)} ORDER BY {place} LIMIT :limit"
+    return [_link(row) for row in connection.execute(query, {"chain": chain, "after": after, "limit": limit})]
+
+
+def list_chains(connection: sqlite3.Connection) -> list[str]:
+    oldest = "SELECT '' WHERE EXISTS (SELECT 1 FROM audit WHERE chain = '')"
+    query = f"{oldest} UNION ALL SELECT * FROM (SELECT DISTINCT chain FROM audit WHERE chain <> '' ORDER BY chain)"
+    return [chain for [chain] in connection.execute(query)]
+
+
+def _link(row: tuple[int, str, bytes, bytes, str, int]) -> Link:
+    number, call, body, hash, chain, place = row
+    return Link(number, Note(body, call), hash, chain, place)
 
 
 def _run(row: tuple[str, Status, float, str | None, str, int, bytes | None, bytes | None, str, bytes | None]) -> StoredRun:

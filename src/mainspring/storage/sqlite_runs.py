@@ -154,3 +154,9 @@ class SqliteStore:
         self, *, after: int | None = None, limit: int | None = None, newest_first: bool = False, call: str | None = None
     ) -> Sequence[Link]:
         return await self._database.ask(rows.list_audit, after=after, limit=limit, newest_first=newest_first, call=call)
+
+    async def read_chain(self, chain: str, *, after: int | None = None, limit: int) -> Sequence[Link]:
+        return await self._database.ask(rows.read_chain, chain=chain, after=after, limit=limit)
+
+    async def list_chains(self) -> Sequence[str]:
+        return await self._database.ask(rows.list_chains)

@@ -38,24 +38,24 @@ def parse_head(text: str) -> bytes:
 async def verify_audit(
     database: Database,
     head: Annotated[
-        bytes | None,
+        list[bytes] | None,
         typer.Option(
             parser=parse_head, metavar="HASH", help="Head that was printed before, and kept elsewhere.", show_default=False
         ),
     ] = None,
 ) -> int:
-    """Verifies the hash chain of the records, and reports the first break; then the exit code is 1.
+    """Verifies the hash chains of the records, and reports the first break; then the exit code is 1.
 
-    Whoever can write to the file can cut off its end unnoticed. Store the head that this prints somewhere else, and pass it the
-    next time: it must still be there.
+    Whoever can write to the database can cut off an end unnoticed. Store the heads that this prints somewhere else, and pass them
+    the next time, each with an option of its own: they must still be there.
     """
     async with open_database(database) as engine:
-        seen = await verify(engine.store, head)
+        seen = await verify(engine.store, *(head or ()))
     if seen.flaw is not None:
         say(f"the audit in {database} is broken: {seen.flaw}; {seen.length} records before that are whole")
         return FAILURE
     where = "" if seen.anchor is None else f"; the head that was given is record {seen.anchor}"
-    print(f"{seen.length} records, all whole{where}\nhead {seen.head.hex()}")
+    print("\n".join([f"{seen.length} records, all whole{where}", *[f"head {each.hex()}" for each in seen.heads]]))
     return 0
 
 

@@ -8,7 +8,8 @@ refuses all but one of several drivers. Only runs whose segment was inserted get
 
 A log has at most one row in a batch: segments of one run that follow each other become one. What does not fit into a batch, such
 as a second write of one document, waits for the next. A document's number is drawn while the document that it belongs to is
-locked, so within one the numbers follow the commits. The audit's hashes are computed by the server, which has its last one.
+locked, so within one the numbers follow the commits. The audit's hashes are computed by the server: who is refused is known only
+there.
 """
 
 from asyncio import Future
@@ -59,6 +60,10 @@ class Batch:
         self.chains: dict[str, _Chain] = {}
         self._written: set[bytes] = set()
         self._notes = 0
+
+    @property
+    def has_notes(self) -> bool:
+        return self._notes > 0
 
     def add(self, job: Job) -> bool:
         """Takes the job, or says that it must wait for the next batch."""
@@ -131,14 +136,14 @@ class BatchStatement(Struct, frozen=True):
     values: list[Any]
 
 
-def build_statement(batch: Batch, writer: bytes, epoch: int, number: int) -> BatchStatement:
-    """The statement that writes the batch. Its one row has the places of the jobs that were refused; no row means that another
-    connection of this writer has taken over. Raises what cannot be encoded."""
+def build_statement(batch: Batch, writer: bytes, epoch: int, number: int, anchor: Note | None = None) -> BatchStatement:
+    """The statement that writes the batch, with an anchor before its notes. Its one row has the places of the jobs that were
+    refused; no row means that another connection of this writer has taken over. Raises what cannot be encoded."""
     rows = _Rows()
     openings, segments, endings, items = [], [], [], []
     is_claimable = False
     documents: list[Sequence[object]] = []
-    notes: list[Sequence[object]] = []
+    notes: list[Sequence[object]] = [] if anchor is None else [(None, *_note_values(anchor))]
     for run_id, chain in batch.chains.items():
         key = make_key(run_id)
         first, last = chain.segments[0], chain.segments[-1]
@@ -244,24 +249,25 @@ _PUT = """{name} AS (
     WHERE (document.parent = '' OR document.family IN (SELECT family FROM parents)) ORDER BY document.place
     ON CONFLICT (key) {otherwise} RETURNING key
 )"""
+# The chain of this writer. Nobody else adds to it, and this one has locked its row.
 _CHAINED = """noted AS MATERIALIZED (
-    SELECT row_number() OVER () AS place, note.call, note.call_key, note.head, note.body
+    SELECT row_number() OVER () AS step, note.call, note.call_key, note.head, note.body
     FROM fence, notes note {only}
 ), head AS MATERIALIZED (
-    SELECT number, hash FROM mainspring_audit_head FOR UPDATE
-), chain (place, number, call, call_key, body, hash) AS (
-    SELECT 0::bigint, number, NULL::text, NULL::bytea, NULL::bytea, hash FROM head
+    SELECT coalesce(place, number) AS place, hash FROM mainspring_audit WHERE chain = encode($1, 'hex')
+    ORDER BY coalesce(place, number) DESC LIMIT 1
+), chain (step, place, call, call_key, body, hash) AS (
+    SELECT 0::bigint, coalesce((SELECT place FROM head), 0), NULL::text, NULL::bytea, NULL::bytea,
+        coalesce((SELECT hash FROM head), sha256(convert_to(encode($1, 'hex'), 'UTF8'))) FROM fence
     UNION ALL
-    SELECT noted.place, chain.number + 1, noted.call, noted.call_key, noted.body,
-        sha256(chain.hash || int8send(chain.number + 1) || noted.head || noted.body)
-    FROM chain JOIN noted ON noted.place = chain.place + 1
+    SELECT noted.step, chain.place + 1, noted.call, noted.call_key, noted.body,
+        sha256(chain.hash || int8send(chain.place + 1) || noted.head || noted.body)
+    FROM chain JOIN noted ON noted.step = chain.step + 1
 ), audited AS (
-    INSERT INTO mainspring_audit (number, call, call_key, body, hash)
-    SELECT number, call, call_key, body, hash FROM chain WHERE place > 0
-), moved AS (
-    -- The row may be newer than the snapshot of this statement. Then it is looked at again, and these two are not.
-    UPDATE mainspring_audit_head
-    SET number = (SELECT max(number) FROM chain), hash = (SELECT hash FROM chain ORDER BY place DESC LIMIT 1)
+    INSERT INTO mainspring_audit (chain, place, call, call_key, body, hash)
+    SELECT encode($1, 'hex'), place, call, call_key, body, hash FROM chain WHERE step > 0 ORDER BY step
+), chained AS (
+    INSERT INTO mainspring_audit_chains SELECT encode($1, 'hex') FROM chain WHERE step = 1 ON CONFLICT DO NOTHING
 )"""
 _TOLD = """told AS (
     UPDATE mainspring_writers SET batch = $3, refused = ARRAY({refused}), seen_at = now()

@@ -21,6 +21,7 @@ from mainspring.core.spec import Conversation
 from mainspring.ports import EVERY_RUN, PAGE_BYTES, Document, Filter, Link, Note, Page, Segment, Snapshot, StoredRun
 from mainspring.storage.follow import follow_log
 from mainspring.storage.location import Location
+from mainspring.storage.postgres.audit_questions import list_audit, list_chains, read_chain
 from mainspring.storage.postgres.batch import DOCUMENT_COLUMNS, document_values, family_of, key_of
 from mainspring.storage.postgres.leases import PostgresLeases
 from mainspring.storage.postgres.listener import Listener
@@ -332,16 +333,13 @@ class PostgresStore:
     async def audit(
         self, *, after: int | None = None, limit: int | None = None, newest_first: bool = False, call: str | None = None
     ) -> Sequence[Link]:
-        if call == "":
-            return []
-        values: list[object] = []
-        conditions = [] if after is None else [f"number {'<' if newest_first else '>'} {_take(values, after)}"]
-        conditions += [] if call is None else [f"call_key = {_take(values, make_key(call))}"]
-        where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-        order = "DESC" if newest_first else "ASC"
-        links = f"SELECT number, call, body, hash FROM mainspring_audit {where}"
-        rows = await self._fetch(f"{links} ORDER BY number {order} LIMIT {_take(values, limit)}", *values)
-        return [Link(number, Note(body, unescape(call)), hash) for number, call, body, hash in rows]
+        return await list_audit(self._fetch, after=after, limit=limit, newest_first=newest_first, call=call)
+
+    async def read_chain(self, chain: str, *, after: int | None = None, limit: int) -> Sequence[Link]:
+        return await read_chain(self._fetch, chain, after, limit)
+
+    async def list_chains(self) -> Sequence[str]:
+        return await list_chains(self._fetch)
 
 
 async def _delete_runs(connection: Connection, which: str, value: object) -> int:

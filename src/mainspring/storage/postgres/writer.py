@@ -22,6 +22,8 @@ from msgspec import Struct
 
 from mainspring.core.errors import MainspringError, StoreDoubt, StoreError
 from mainspring.ports import Document, Segment
+from mainspring.storage.audit_chain import make_anchor
+from mainspring.storage.postgres.anchors import Anchors
 from mainspring.storage.postgres.batch import Batch, Job, build_statement
 from mainspring.storage.postgres.run_tables import make_key
 from mainspring.storage.postgres.server import PATIENCE_SECONDS, Connection, Row, Server, is_lost, is_to_repeat
@@ -86,9 +88,10 @@ class Writer:
         self._is_busy = False
         self._submitted = 0
         self._readers: list[tuple[int, Future[None]]] = []
+        self._anchors = Anchors()
 
     async def open(self) -> None:
-        self._id, self._is_closing, self._wake = urandom(16), False, Event()
+        self._id, self._is_closing, self._wake, self._anchors = urandom(16), False, Event(), Anchors()
         try:
             connection = await self._connect()
             sweep = f"DELETE FROM mainspring_writers WHERE seen_at < now() - interval '{FORGOTTEN}'"
@@ -224,10 +227,13 @@ class Writer:
             await self._write(alone)
 
     async def _execute(self, connection: Connection, batch: Batch, number: int) -> Sequence[int]:
-        statement = build_statement(batch, self._id, self._epoch, number)
+        ends = await self._anchors.find(connection, self._id.hex()) if batch.has_notes else []
+        anchor = make_anchor([end.anchor for end in ends]) if ends else None
+        statement = build_statement(batch, self._id, self._epoch, number, anchor)
         row = await connection.fetchrow(statement.text, *statement.values)
         if row is None:
             raise _FencedError
+        await self._anchors.keep(connection, ends)
         refused: Sequence[int] = row[0]
         return refused
 

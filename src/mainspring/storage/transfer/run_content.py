@@ -124,15 +124,14 @@ RUN_CONTENT: Final = Content(
         "items": "they follow from the entries of runs",
         "old_segments": "they are read with the segments",
         "recent_deltas": "they are read with the segments",
-        "audit_head": "it follows from the audit",
+        "audit_chains": "they follow from the audit",
         "drivers": "they are processes, and their leases are over where the copy is",
         "writers": "they are processes",
         "followed": "they are readers",
     },
     settle=(
         """
-        UPDATE mainspring_audit_head AS head SET number = last.number, hash = last.hash
-        FROM (SELECT number, hash FROM mainspring_audit ORDER BY number DESC LIMIT 1) AS last
+        INSERT INTO mainspring_audit_chains SELECT DISTINCT chain FROM mainspring_audit ON CONFLICT DO NOTHING
         """,
     ),
 )
