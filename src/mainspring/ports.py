@@ -718,10 +718,12 @@ class Store(RunStore, DocumentStore, AuditStore, Protocol):
 
 class DispatchedRuns(Struct, frozen=True):
     """An engine that drives runs, as a dispatcher sees it. `drive` takes up the run of this id, and returns when it has ended or
-    is not driven here any more; `drive_all` takes up all that nobody drives, and returns at once. Both raise `StoreError`."""
+    is not driven here, be it only for now; `drive_all` takes up all that nobody drives, and returns at once. `tend` is to be
+    called now and then by whoever does not call that. All raise `StoreError`."""
 
     drive: Callable[[str], Awaitable[None]]
     drive_all: Callable[[], Awaitable[object]]
+    tend: Callable[[], Awaitable[None]]
 
 
 class Dispatcher(Protocol):

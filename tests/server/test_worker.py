@@ -11,9 +11,12 @@ from typing import Any
 import aiohttp
 import anyio
 import pytest
+from tests.kit.temporal import Temporal, running_temporal
 from tests.kit.waiting import PATIENCE, until
 from tests.server.linter import events_of, linted
 from tests.server.process import Script, Served, serving, working
+
+from mainspring.core.ids import random_id
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("each_database")]
 
@@ -61,11 +64,31 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
+@pytest.fixture(scope="module")
+def temporal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Temporal]:
+    with running_temporal(tmp_path_factory.mktemp("temporal")) as server:
+        yield server
+
+
+@pytest.fixture(params=["lease", "temporal"])
+def dispatching(request: pytest.FixtureRequest) -> str:
+    """The settings of each dispatcher."""
+    if request.param == "lease":
+        return ""
+    temporal: Temporal = request.getfixturevalue("temporal")
+    return f'[temporal]\naddress = "{temporal.address}"\ntask_queue = "{random_id("queue")}"\n'
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, dispatching: str) -> Path:
     (tmp_path / "tools.py").write_text(TOOLS)
-    (tmp_path / "mainspring.toml").write_text('tools = ["tools"]\n[governance]\nrules = { wipe = "ask" }\n')
+    write_settings(tmp_path, 'tools = ["tools"]', dispatching, '[governance]\nrules = { wipe = "ask" }')
     return tmp_path
+
+
+def write_settings(folder: Path, *texts: str) -> None:
+    chosen = 'dispatcher = "temporal"' if any(text.startswith("[temporal]") for text in texts) else ""
+    (folder / "mainspring.toml").write_text("\n".join([chosen, *texts]))
 
 
 @pytest.fixture
@@ -197,14 +220,16 @@ async def test_a_worker_takes_up_no_more_than_it_may_and_says_how_it_is(
     assert peak == 1
 
 
-async def test_a_workflow_that_a_gateway_accepts_is_driven_by_a_worker(folder: Path, http: aiohttp.ClientSession) -> None:
+async def test_a_workflow_that_a_gateway_accepts_is_driven_by_a_worker(
+    folder: Path, dispatching: str, http: aiohttp.ClientSession
+) -> None:
     (folder / "workflows").mkdir()
     (folder / "workflows" / "sum.yaml").write_text(
         "name: sum\ninputs: {parts: {type: integer, default: 4}}\n"
         "steps:\n  - {id: share, action: transform, value: '{{ 100 / inputs.parts }}'}\n"
         "outputs: {share: '{{ steps.share.output }}'}\n"
     )
-    (folder / "mainspring.toml").write_text('workflows = ["workflows"]\n')
+    write_settings(folder, 'workflows = ["workflows"]', dispatching)
     with serving(folder, SCRIPT, "--role", "gateway") as gateway:
         status, told = await post(http, gateway, "/workflows/sum/runs", inputs={})
         assert (status, told["error"]["code"]) == (503, "no_worker")

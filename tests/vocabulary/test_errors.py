@@ -47,6 +47,7 @@ TREE = [
     ("ResumeLimit", "OurError", "resume_limit", 500, False),
     ("SandboxBusy", "SandboxError", "container_busy", 409, True),
     ("NoWorker", "OurError", "no_worker", 503, True),
+    ("DispatcherUnavailable", "OurError", "dispatcher_unavailable", 503, True),
     ("Interrupted", "OurError", "interrupted", 503, True),
 ]
 

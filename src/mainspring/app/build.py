@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from msgspec.structs import replace
+
 import mainspring
 from mainspring.app.engine import Engine
 from mainspring.app.settings import Settings, build_parts
@@ -21,7 +23,7 @@ from mainspring.features.governance.scope_policies import DomainPolicy, PathPoli
 from mainspring.features.mcp.settings import make_server_specs
 from mainspring.features.memory.memory import build_memory
 from mainspring.features.traces.otel import Exporter, is_wanted, name_provider
-from mainspring.ports import Provider
+from mainspring.ports import Dispatcher, Provider, Store
 from mainspring.storage.choose_files import choose_files
 from mainspring.storage.choose_store import choose_store
 from mainspring.storage.location import Location
@@ -104,9 +106,7 @@ def compose_engine(
         limits=build_limits(settings.limits),
         quota=quota,
         drives=settings.role != "gateway",
-        dispatcher=None
-        if store is None
-        else LeaseDispatcher(store.leases, WORKER_LOOK if settings.role == "worker" else LOOK_SECONDS),
+        dispatcher=None if store is None else _choose_dispatcher(settings, store),
         most_live=settings.runs_at_once,
         exporter=None if is_trial else _exporter(settings, provider.name),
         memory=build_memory(database, settings.memory) if settings.memory.enabled else False,
@@ -136,6 +136,18 @@ def _open_builtins(
         path_flaw=None if paths is None else paths.flaw,
         url_flaw=None if domains is None else domains.flaw,
     )
+
+
+def _choose_dispatcher(settings: Settings, store: Store) -> Dispatcher:
+    """What brings runs to those who drive them. Raises `InvalidRequest` if it needs a package that is not there."""
+    if settings.dispatcher == "lease":
+        return LeaseDispatcher(store.leases, WORKER_LOOK if settings.role == "worker" else LOOK_SECONDS)
+    try:
+        from mainspring.engine.temporal.temporal_dispatcher import TemporalDispatcher
+    except ModuleNotFoundError:
+        raise InvalidRequest("Temporal needs another package: pip install 'mainspring[temporal]'", param="dispatcher") from None
+    named = replace(settings.temporal, build_id=settings.temporal.build_id or mainspring.__version__)
+    return TemporalDispatcher(store, named, settings.runs_at_once)
 
 
 def _find_files(settings: Settings, database: Location | None) -> str | None:

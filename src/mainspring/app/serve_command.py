@@ -39,6 +39,11 @@ Workers: TypeAlias = Annotated[
 ]
 
 
+Dispatchers: TypeAlias = Annotated[
+    str | None, typer.Option("--dispatcher", metavar="NAME", help="`lease`, or `temporal`: what brings runs to workers.")
+]
+
+
 def serve(
     host: Annotated[str | None, typer.Option(metavar="HOST", help="Address to listen at. Default: 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, metavar="PORT", help="Default: 8080; 0 picks one.")] = None,
@@ -59,6 +64,7 @@ def serve(
             metavar="ROLE", help="`all`, or `gateway`: accept runs and leave them to `mainspring worker`. Default: all."
         ),
     ] = None,
+    dispatcher: Dispatchers = None,
     check: Annotated[
         bool, typer.Option("--check", help="Examine every configured model as `mainspring doctor` does, and do not serve.")
     ] = False,
@@ -79,6 +85,7 @@ def serve(
     Ctrl-C stops it: runs may finish for a while, and the next start resumes the rest.
     """
     named = {"host": host, "port": port, "database": database, "model": model, "base_url": base_url, "role": role}
+    named["dispatcher"] = dispatcher
     secrets = {"backend_key": backend_key, "api_key": api_key}
     lists = {"tools": as_texts(tool), "builtins": as_texts(builtin), "allow_hosts": as_texts(allow_host)}
     given: dict[str, object] = {**named, **secrets, **lists, "workers": _parse_count(workers)}
@@ -102,6 +109,7 @@ def work(
     runs_at_once: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Runs that each process drives at a time. Default: no limit.")
     ] = None,
+    dispatcher: Dispatchers = None,
     host: Annotated[str | None, typer.Option(metavar="HOST", help="Address of the health port. Default: 127.0.0.1.")] = None,
     health_port: Annotated[
         int | None,
@@ -116,12 +124,14 @@ def work(
 
         mainspring worker --database postgresql://mainspring@db.example/mainspring
         mainspring worker --workers auto --runs-at-once 50 --health-port 9090
+        mainspring worker --dispatcher temporal
 
     It takes up background runs and workflows that nobody drives, runs whose process has died, and everything that servers with
     `--role gateway` are asked for. Give it the settings, tools and files of the servers. Ctrl-C stops it: runs may finish for
     a while, and others take up the rest.
     """
     named = {"database": database, "model": model, "base_url": base_url, "backend_key": backend_key, "host": host}
+    named["dispatcher"] = dispatcher
     lists = {"tools": as_texts(tool), "builtins": as_texts(builtin), "allow_hosts": as_texts(allow_host)}
     counts = {"workers": _parse_count(workers), "runs_at_once": runs_at_once, "health_port": health_port}
     given: dict[str, object] = {**named, **lists, **counts, "role": "worker"}

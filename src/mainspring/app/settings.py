@@ -18,6 +18,7 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.definitions.parsed_file import Node, ParsedFile, Place, Problem
 from mainspring.definitions.reader import read_text
 from mainspring.definitions.toml import parse_toml
+from mainspring.engine.temporal.settings import TemporalSettings
 from mainspring.features.budgets.limits import LimitSettings
 from mainspring.features.budgets.settings import BudgetSettings
 from mainspring.features.governance.settings import GovernanceSettings
@@ -44,6 +45,11 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     role: Literal["all", "gateway", "worker"] = "all"
     """`all` serves and drives runs; `gateway` serves, and leaves runs to others on its database; `worker` drives runs and serves
     nothing, as `mainspring worker` does. See docs/scale-out.md."""
+    dispatcher: Literal["lease", "temporal"] = "lease"
+    """What brings runs to workers: `lease` is the database alone, `temporal` a Temporal cluster; see docs/scale-out.md. The same
+    for all processes of a deployment."""
+    temporal: TemporalSettings = TemporalSettings()
+    """Where the cluster of `dispatcher = "temporal"` is: a table `[temporal]`."""
     health_port: Annotated[int, Meta(ge=0, le=65_535)] | None = None
     """Where a worker listens for `/healthz`, `/readyz` and `/metrics`; nowhere if not given."""
     runs_at_once: Annotated[int, Meta(ge=1)] | None = None

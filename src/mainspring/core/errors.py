@@ -38,6 +38,7 @@
         ├── OrderStepTimeout        what prepares an order did not end in time
         ├── ResumeLimit             a run whose process has died too often
         ├── NoWorker                503, nobody has taken up a run that a gateway has accepted
+        ├── DispatcherUnavailable   503, what brings runs to workers cannot be reached
         └── Interrupted             the engine stopped before the run ended; it can be resumed
 
 Each class carries the `code` clients see and the HTTP `status` it becomes. `retryable` says whether the same call may work later.
@@ -281,6 +282,14 @@ class NoWorker(OurError):
     """A gateway has accepted this run, and nobody has taken it up in time."""
 
     code = "no_worker"
+    status = 503
+    retryable = True
+
+
+class DispatcherUnavailable(OurError):
+    """What brings runs to those who drive them cannot be reached; says what to do."""
+
+    code = "dispatcher_unavailable"
     status = 503
     retryable = True
 

@@ -269,15 +269,22 @@ class Engine:
         """Takes up runs that nobody drives, until it is cancelled."""
         self._is_watching = True
         try:
-            await self._dispatcher.work(DispatchedRuns(self.drive, self.resume_all))
+            # One that drives nothing has only what it could not tell the store of.
+            dispatcher = self._dispatcher if self.drives else LeaseDispatcher(self.store.leases)
+            await dispatcher.work(DispatchedRuns(self.drive, self.resume_all, self.tend))
         finally:
             self._is_watching = False
 
     async def drive(self, run_id: str) -> None:
-        """Takes up a run that nobody drives, and returns when it has ended, or is not driven here any more. Raises `NotFound`."""
-        await self.resume(run_id)
+        """Takes up a run that nobody drives, and returns when it has ended, or is not driven here, be it for now."""
+        await self._resume_some([run_id])
         if (handle := self._live.get(run_id)) is not None:
             await handle.wait_for_end()
+
+    async def tend(self) -> None:
+        """Does what is left to do of runs that this engine has begun with, and could not finish at the time."""
+        await self._save_ends()
+        await self._resume_some(list(self._left))
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.interrupt()
@@ -542,12 +549,17 @@ class Engine:
         if not self.drives:
             return []
         await self.presence.end_leases_of_the_dead()
+        claimable = await self.store.leases.list_claimable(owned=self._owns)
+        return await self._resume_some(list(dict.fromkeys((*claimable, *self._left))))
+
+    async def _resume_some(self, run_ids: Sequence[str]) -> list[Handle]:
+        """Takes up those that nobody drives, as far as there is room for them. Returns those that are driven here, or have
+        ended."""
         handles, now = list[Handle](), current_time()
         self._postponed = {run_id: until for run_id, until in self._postponed.items() if until > now}
-        claimable = await self.store.leases.list_claimable(owned=self._owns)
         waiting = [
             run_id
-            for run_id in await self._attempts.sort(list(dict.fromkeys((*claimable, *self._left))))
+            for run_id in await self._attempts.sort(run_ids)
             if not (run_id in self._live or run_id in self._unsaved or run_id in self._postponed)
         ]
         if self._most_live is not None:  # another engine may have time for the rest

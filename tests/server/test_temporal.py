@@ -1,0 +1,276 @@
+"""Temporal as the dispatcher, on its real dev server. What holds for every dispatcher is in `test_worker.py`."""
+
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import aiohttp
+import anyio
+import pytest
+from tests.kit.temporal import Temporal, running_temporal
+from tests.kit.waiting import PATIENCE, until
+from tests.server.process import Script, Served, serving, working
+
+from mainspring.core.ids import random_id
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("each_database")]
+
+TOOLS = '''
+import asyncio
+import os
+from pathlib import Path
+
+from mainspring import tool
+
+
+def mark(what: str) -> None:
+    with Path("marks").open("a") as file:
+        file.write(f"{what}\\n")
+
+
+@tool
+async def stamp(seconds: float) -> str:
+    """Leaves a mark, and later another."""
+    mark("begun")
+    await asyncio.sleep(seconds)
+    mark("done")
+    return "stamped"
+
+
+@tool(repeatable=True)
+def explode() -> str:
+    """Ends the process, as a fault in a library would."""
+    mark("dead")
+    os._exit(9)
+'''
+POISON: Script = [{"when": "poison", "calls": [{"name": "explode", "arguments": {}}]} for _ in range(9)]
+SCRIPT: Script = [
+    {"when": "stamp", "calls": [{"name": "stamp", "arguments": {"seconds": 1.5}}]},
+    {"when": "stamp", "say": "Stamped."},
+    {"when": "wait", "calls": [{"name": "stamp", "arguments": {"seconds": 600}}]},
+    {"when": "wait", "say": "Waited."},
+    *POISON,
+    {"when": "Hello", "say": "Hello!"},
+]
+
+
+@pytest.fixture(scope="module")
+def temporal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Temporal]:
+    with running_temporal(tmp_path_factory.mktemp("temporal")) as server:
+        yield server
+
+
+@pytest.fixture
+def folder(tmp_path: Path, temporal: Temporal) -> Path:
+    (tmp_path / "tools.py").write_text(TOOLS)
+    write_settings(tmp_path, temporal)
+    return tmp_path
+
+
+def write_settings(folder: Path, temporal: Temporal, *more: str) -> None:
+    where = f'[temporal]\naddress = "{temporal.address}"\ntask_queue = "{random_id("queue")}"'
+    (folder / "mainspring.toml").write_text("\n".join(['tools = ["tools"]', 'dispatcher = "temporal"', where, *more]))
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(2 * PATIENCE)) as session:
+        yield session
+
+
+@pytest.fixture
+def gateway(folder: Path) -> Iterator[Served]:
+    with serving(folder, SCRIPT, "--role", "gateway") as served:
+        yield served
+
+
+async def post(http: aiohttp.ClientSession, served: Served, path: str = "/responses", **body: Any) -> tuple[int, Any]:
+    async with http.post(f"{served.url}{path}", json=body) as answer:
+        return answer.status, await answer.json()
+
+
+async def ended(http: aiohttp.ClientSession, served: Served, run_id: str) -> dict[str, Any]:
+    with anyio.fail_after(PATIENCE):
+        while True:
+            async with http.get(f"{served.url}/responses/{run_id}") as answer:
+                told: dict[str, Any] = await answer.json()
+            if told["status"] not in ("queued", "in_progress"):
+                return told
+            await anyio.sleep(0.05)
+
+
+async def workflow(temporal: Temporal, run_id: str) -> dict[str, Any]:
+    """The workflow of a run, once it is closed."""
+    with anyio.fail_after(PATIENCE):
+        while True:
+            told = json.loads(temporal.run("workflow", "describe", "--workflow-id", run_id, "--output", "json"))
+            if told["workflowExecutionInfo"]["status"] != "WORKFLOW_EXECUTION_STATUS_RUNNING":
+                return dict(told)
+            await anyio.sleep(0.05)
+
+
+def has_failed(served: Served, run_id: str) -> bool:
+    with urlopen(f"{served.url}/responses/{run_id}", timeout=PATIENCE) as answer:
+        return bool(json.load(answer)["status"] == "failed")
+
+
+def is_over(worker: Served, served: Served, run_id: str) -> bool:
+    return worker.process.poll() is not None or has_failed(served, run_id)
+
+
+def marks(folder: Path) -> list[str]:
+    path = folder / "marks"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+async def test_a_run_is_one_workflow_that_knows_nothing_but_its_id(
+    folder: Path, gateway: Served, temporal: Temporal, http: aiohttp.ClientSession
+) -> None:
+    with working(folder, SCRIPT):
+        status, told = await post(http, gateway, input="Hello, I am Rumpelstiltskin")
+        assert (status, told["status"]) == (200, "completed")
+        closed = await workflow(temporal, told["id"])
+        assert closed["workflowExecutionInfo"]["type"]["name"] == "mainspring.run"
+        assert closed["result"] == "ended"
+        history = temporal.run("workflow", "show", "--workflow-id", told["id"], "--output", "json")
+    events = [event["eventType"] for event in json.loads(history)["events"]]
+    assert events.count("EVENT_TYPE_ACTIVITY_TASK_SCHEDULED") == 1
+    assert "Rumpelstiltskin" not in history
+
+
+async def test_a_cancel_ends_the_workflow_by_a_signal(
+    folder: Path, gateway: Served, temporal: Temporal, http: aiohttp.ClientSession
+) -> None:
+    with working(folder, SCRIPT):
+        _, run = await post(http, gateway, input="wait", background=True)
+        await until(lambda: marks(folder) == ["begun"])
+        status, told = await post(http, gateway, f"/responses/{run['id']}/cancel")
+        assert (status, told["status"]) == (200, "cancelled")
+        assert (await workflow(temporal, run["id"]))["result"] == "cancelled"
+    history = temporal.run("workflow", "show", "--workflow-id", run["id"], "--output", "json")
+    assert "EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED" in history
+
+
+@pytest.mark.parametrize("command", [("signal", "--name", "cancel"), ("cancel",)])
+async def test_a_run_is_cancelled_by_the_tools_of_temporal(
+    folder: Path, gateway: Served, temporal: Temporal, http: aiohttp.ClientSession, command: tuple[str, ...]
+) -> None:
+    with working(folder, SCRIPT):
+        _, run = await post(http, gateway, input="wait", background=True)
+        await until(lambda: marks(folder) == ["begun"])
+        temporal.run("workflow", command[0], "--workflow-id", run["id"], *command[1:])
+        assert (await ended(http, gateway, run["id"]))["status"] == "cancelled"
+        assert (await workflow(temporal, run["id"]))["result"] == "cancelled"
+    assert marks(folder) == ["begun"]
+
+
+async def test_a_run_goes_on_while_temporal_is_gone_and_new_ones_are_refused(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, http: aiohttp.ClientSession
+) -> None:
+    with running_temporal(tmp_path_factory.mktemp("own")) as temporal, ExitStack() as stack:
+        write_settings(folder, temporal)
+        gateway = stack.enter_context(serving(folder, SCRIPT, "--role", "gateway"))
+        stack.enter_context(working(folder, SCRIPT))
+        _, run = await post(http, gateway, input="stamp", background=True)
+        await until(lambda: marks(folder) == ["begun"])
+        temporal.stop()
+        status, told = await post(http, gateway, input="Hello")
+        assert (status, told["error"]["code"]) == (503, "dispatcher_unavailable")
+        assert temporal.address in told["error"]["message"]
+        assert "\n" not in told["error"]["message"]
+        assert (await ended(http, gateway, run["id"]))["status"] == "completed"
+        assert marks(folder) == ["begun", "done"]
+        # It comes back with nothing in its memory.
+        temporal.start()
+        status, told = await post(http, gateway, input="Hello")
+        assert (status, told["status"]) == (200, "completed")
+
+
+async def test_a_worker_waits_for_temporal_and_says_so(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, http: aiohttp.ClientSession
+) -> None:
+    with running_temporal(tmp_path_factory.mktemp("own")) as temporal:
+        temporal.stop()
+        write_settings(folder, temporal)
+        with working(folder, SCRIPT) as worker, serving(folder, SCRIPT, "--role", "gateway") as gateway:
+            assert worker.process.stdout is not None
+            while temporal.address not in (line := worker.process.stdout.readline()):
+                assert line
+            assert "check `address` and `namespace` in `[temporal]`" in line
+            temporal.start()
+            status, told = await post(http, gateway, input="Hello")
+            assert (status, told["status"]) == (200, "completed")
+
+
+async def test_a_run_that_ends_every_worker_fails_after_a_few(
+    folder: Path, gateway: Served, temporal: Temporal, http: aiohttp.ClientSession
+) -> None:
+    run_id = ""
+    for _ in range(6):
+        # The first one has it from Temporal; those that follow may find it by the store when they start, and die of it.
+        with suppress(AssertionError), working(folder, SCRIPT) as worker:
+            run_id = run_id or (await post(http, gateway, input="poison", background=True))[1]["id"]
+            await until(partial(is_over, worker, gateway, run_id))
+        if has_failed(gateway, run_id):
+            break
+    told = await ended(http, gateway, run_id)
+    assert (told["status"], told["error"]["reason"]) == ("failed", "resume_limit")
+    assert 2 <= len(marks(folder)) <= 5
+    with working(folder, SCRIPT):
+        assert (await workflow(temporal, run_id))["result"] == "ended"
+        status, told = await post(http, gateway, input="Hello")
+        assert (status, told["status"]) == (200, "completed")
+
+
+async def test_what_a_server_drove_itself_is_handed_to_temporal_when_it_dies(
+    folder: Path, temporal: Temporal, http: aiohttp.ClientSession
+) -> None:
+    with working(folder, SCRIPT), serving(folder, SCRIPT, "--role", "gateway") as gateway:
+        with serving(folder, SCRIPT) as served:
+            _, run = await post(http, served, input="stamp", background=True)
+            await until(lambda: marks(folder) == ["begun"])
+            served.kill()
+        told = await ended(http, gateway, run["id"])
+        assert told["status"] == "completed"
+        assert (await workflow(temporal, run["id"]))["result"] == "ended"
+    assert marks(folder) == ["begun"], "the call is told to have been interrupted, and is not repeated"
+
+
+async def test_versioned_workers_take_runs_once_their_version_is_current(
+    folder: Path, temporal: Temporal, http: aiohttp.ClientSession
+) -> None:
+    name = random_id("fleet")
+    write_settings(folder, temporal, f'deployment = "{name}"\nbuild_id = "one"')
+    with working(folder, SCRIPT), serving(folder, SCRIPT, "--role", "gateway") as gateway:
+        command = ("worker", "deployment", "set-current-version", "--deployment-name", name, "--build-id", "one", "--yes")
+        with anyio.fail_after(PATIENCE):
+            while True:
+                try:
+                    temporal.run(*command)
+                    break
+                except AssertionError:  # It has not been heard of yet.
+                    await anyio.sleep(0.1)
+        status, told = await post(http, gateway, input="Hello")
+        assert (status, told["status"]) == (200, "completed")
+        described = json.dumps(await workflow(temporal, told["id"]))
+    assert name in described
+
+
+def test_without_the_package_it_is_named(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['temporalio'] = None\n"
+        "from mainspring.app.build import _choose_dispatcher\n"
+        "from mainspring.app.settings import Settings\n"
+        "from mainspring.storage.memory_runs import MemoryStore\n"
+        "_choose_dispatcher(Settings(), MemoryStore())\n"
+        "try: _choose_dispatcher(Settings(dispatcher='temporal'), MemoryStore())\n"
+        "except Exception as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "Temporal needs another package: pip install 'mainspring[temporal]'\n"
