@@ -229,10 +229,18 @@ async def measure_growth(context: Context) -> list[Row]:
         early.append(between - before)
         late.append(cpu_of(server.pid) - between)
     rows = [tell_growth(f"response {length:,} of a chain", middle(early), middle(late), "1.3 x")]
-    # Two calls in each turn. What a client is told of several turns may come at once, so a mean is taken.
+    before_it = (await list_turn_costs(context, 50))[5:45]
+    last = (await list_turn_costs(context, length))[-40:]
+    after_it = (await list_turn_costs(context, 50))[5:45]
+    return [*rows, tell_growth(f"turn {length:,} of a run", mean(before_it + after_it), mean(last), "1.5 x")]
+
+
+async def list_turn_costs(context: Context, length: int) -> list[float]:
+    """What each turn costs of a run of that many, with two calls in each. A client may be told of several turns at once, so only
+    a mean says something."""
+    server = context.targets[0]
     moments = [cpu_of(server.pid) async for _ in context.load.follow_calls(server, length)][::2]
-    costs = [after - before for before, after in pairwise(moments)]
-    return [*rows, tell_growth(f"turn {length:,} of a run", mean(costs[5:45]), mean(costs[-40:]), "1.5 x")]
+    return [after - before for before, after in pairwise(moments)]
 
 
 async def extend_chain(context: Context, previous: str | None, length: int) -> str | None:

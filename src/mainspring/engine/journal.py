@@ -2,9 +2,9 @@
 
 Theory of operation. `record` stamps an event, folds it into the run, keeps it for readers and sees that the store gets it. It
 never waits, so the token path has no await of ours in it. What is recorded goes to the store in segments, by the one clock that
-all journals share (`segment_writer`): a tool's result at once, other facts within milliseconds, deltas with the next tick or, if
-nobody reads them, the next fact. `flush` waits until everything so far is durable; the engine does so before a tool runs and at
-the end.
+all journals share (`segment_writer`): the end at once, other facts within milliseconds, a tool's result sooner than others,
+deltas with the next tick or, if nobody reads them, the next fact. `flush` waits until everything so far is durable; the engine
+does so before a tool runs and at the end.
 
 Readers follow the same list at their own pace. They are shown what is durable: whoever has seen an event finds it again, with
 its number, after any crash. A run that is not stored, or in a store that does not outlive the process, has nothing to be found
@@ -57,6 +57,7 @@ Clock = Callable[[], float]
 log = getLogger(__name__)
 
 # Seconds until an event is on its way to the store. What a tool has returned cannot be had again; a model can be asked once more.
+RESULT_DELAY = 0.002
 DELAY = 0.005
 UNREAD_DELAY = 0.02
 _DELTAS = frozenset({TextDelta, ReasoningDelta, RefusalDelta, ArgumentsDelta, ToolProgress})
@@ -64,7 +65,6 @@ _DELTAS = frozenset({TextDelta, ReasoningDelta, RefusalDelta, ArgumentsDelta, To
 SLICE = 2048
 _PART = 1 / PARTS_OF_SECOND
 _SPOKEN = frozenset(get_args(Delta))
-_URGENT = frozenset({ToolEnded, RunEnded})
 
 
 class Journal:
@@ -233,7 +233,8 @@ class Journal:
             self._show(len(self.log))
         if kind not in _DELTAS:
             self._has_facts = True
-            self._writer.request(self, 0.0 if kind in _URGENT else DELAY if self._readers else UNREAD_DELAY)
+            later = DELAY if self._readers else UNREAD_DELAY
+            self._writer.request(self, 0.0 if kind is RunEnded else RESULT_DELAY if kind is ToolEnded else later)
         elif self.due == inf:
             if self._readers and not self._is_early:
                 self._writer.request_tick(self)
