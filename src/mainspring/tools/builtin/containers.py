@@ -221,7 +221,7 @@ class Containers:
         unused = None
         if place is None:
             unused = self._make_room(key[0])
-            place = self._places[key] = self._new_place()
+            place = self._places[key] = self._new_place(key)
         with self._hold(key, place):
             if unused is not None:
                 await unused.close()
@@ -260,7 +260,7 @@ class Containers:
         key = choose_evicted(self._places.keys(), unused, tenant, **limits, what="containers", advice="delete one")
         return None if key is None else self._places.pop(key)
 
-    def _new_place(self) -> "Place":
+    def _new_place(self, key: Key) -> "Place":
         return Place()
 
     async def _make(self, place: "Place", name: str, *, is_new: bool = True) -> Container:

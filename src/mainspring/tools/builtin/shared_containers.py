@@ -21,7 +21,6 @@ from types import TracebackType
 from typing import Final, Self
 
 import anyio
-from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.core.errors import (
@@ -32,14 +31,14 @@ from mainspring.core.errors import (
     SandboxError,
     SandboxFull,
     StoreError,
-    Superseded,
 )
 from mainspring.core.ids import random_id
 from mainspring.core.sandbox import DEFAULT_SPEC, SandboxSpec, WorkspaceFile, WorkspaceListing
 from mainspring.ports import Document, DocumentStore, Drivers, FileStorage, Sandbox
 from mainspring.tools.builtin.containers import IDLE_SECONDS, MOST, MOST_EACH, Container, ContainerInfo, Containers, Key, Place
-from mainspring.tools.builtin.leased_documents import Claim, LeasedDocuments
+from mainspring.tools.builtin.leased_documents import LeasedDocuments
 from mainspring.tools.builtin.saved_files import FileList, SavedFile, SavedFiles, Transfers, add_file, list_dropped
+from mainspring.tools.builtin.shared_place import ContainerFacts, ContainerState, Containment, SharedPlace, tell_lost
 from mainspring.tools.safe_read import clean_path
 from mainspring.tools.sandbox.workspace_files import PLACE
 
@@ -52,45 +51,6 @@ REQUEST_SECONDS: Final = 30.0
 # How often saving is tried again.
 SAVE_SECONDS: Final = 5.0
 FOLDER: Final = "containers"
-
-
-class ContainerFacts(Struct, frozen=True):
-    """What a container is. `idle_seconds` is how long it may lie idle."""
-
-    name: str
-    created_at: float
-    idle_seconds: float
-
-
-class ContainerState(Struct, frozen=True, omit_defaults=True):
-    """How a container was left. `home` is the process that has its interpreter, empty before the first call; `files` the name of
-    the list of its files."""
-
-    used_at: float
-    home: str = ""
-    files: str = ""
-
-
-Containment = Claim[ContainerFacts, ContainerState]
-
-
-class SharedPlace(Place):
-    """The sandbox of a container here. While `claim` is there, the container is ours."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.claim: Containment | None = None
-        self.is_unsaved = False
-        self.saving = asyncio.Lock()
-        self.list_name = ""
-        self.files: FileList = {}
-        """What the workspace has of the saved files, and the name of their list."""
-        self.seen: frozenset[WorkspaceFile] = frozenset()
-        """How it had them when they were saved."""
-
-    async def close(self) -> None:
-        self.list_name, self.files, self.seen = "", {}, frozenset()
-        await super().close()
 
 
 class SharedContainers(Containers):
@@ -131,10 +91,10 @@ class SharedContainers(Containers):
         return await super().__aenter__()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for key, place in list(self._shared_places()):
+        for _, place in self._shared_places():
             if place.claim is not None:
                 with suppress(OurError):
-                    await self._save(key, place)
+                    await place.save()
         await super().__aexit__(kind, error, trace)
 
     @property
@@ -180,7 +140,7 @@ class SharedContainers(Containers):
             entry = await place.container.lease.put(path, data)
             place.container.given.add(entry.path)
             place.container.unseen[entry.path] = entry
-            await self._save(key, place)
+            await place.save()
             return entry
         async with self._edit(key) as files:
             entry = add_file(files, path, len(data), self.spec.limits)
@@ -199,7 +159,7 @@ class SharedContainers(Containers):
         if (place := self._find_place(key)) is not None and place.container is not None:
             await place.container.lease.remove(path)
             place.container.unseen.pop(path, None)
-            await self._save(key, place)
+            await place.save()
             return
         async with self._edit(key) as files:
             del files[_find_file(files, path).describe().path]
@@ -224,7 +184,7 @@ class SharedContainers(Containers):
         async with self._wait_turn(key) as place:
             assert isinstance(place, SharedPlace)
             claim = place.claim or await self.records.claim(key, REQUEST_SECONDS)
-            self._forget_claim(place)
+            place.forget_claim()
             await place.close()
             await self._remove(key, claim)
 
@@ -239,8 +199,8 @@ class SharedContainers(Containers):
         except OurError as error:
             log.warning("idle containers are not removed now: %s", error)
 
-    def _new_place(self) -> Place:
-        return SharedPlace()
+    def _new_place(self, key: Key) -> Place:
+        return SharedPlace(key[1], self._files_of(key), self.records.me)
 
     def _files_of(self, key: Key) -> SavedFiles:
         return SavedFiles(self._transfers, f"{self._folder}/{_name_folder(key)}")
@@ -262,7 +222,7 @@ class SharedContainers(Containers):
             except NotFound:
                 # Another list may have taken its place meanwhile.
                 if (await self.records.read(key)).state.files == name:
-                    raise FilesUnavailable(_tell_lost(key)) from None
+                    raise FilesUnavailable(tell_lost(key[1])) from None
 
     async def _make_record(self, key: Key, name: str = "", idle_seconds: float | None = None) -> None:
         tenant, _ = key
@@ -297,43 +257,16 @@ class SharedContainers(Containers):
     async def _take(self, key: Key, place: SharedPlace) -> Container:
         """The container with the files that it was left with, ours."""
         if place.claim is not None and place.container is not None:
-            self._forget_unsaved(place)
+            place.forget_unsaved()
             return place.container
         claim = place.claim or await self._claim(key)
         try:
-            container = await self._enter(key, place, claim)
+            name = f"{key[0]}/{key[1]}/{claim.number}"
+            return await place.enter(claim, lambda is_new: self._make(place, name, is_new=is_new))
         except BaseException:
-            self._forget_claim(place)
+            place.forget_claim()
             await claim.end(claim.state)
             raise
-        place.claim = claim
-        container.given = {path for path, file in place.files.items() if file.is_given}
-        container.unseen = {path: file.describe() for path, file in place.files.items() if file.is_unseen}
-        return container
-
-    async def _enter(self, key: Key, place: SharedPlace, claim: Containment) -> Container:
-        """The sandbox that the container had here, or a new one, with its files."""
-        state, saved = claim.state, self._files_of(key)
-        is_home = state.home == self.records.me
-        if place.container is not None and is_home and place.list_name == state.files:
-            return place.container
-        try:
-            files = await saved.read_list(state.files)
-        except NotFound:
-            raise FilesUnavailable(_tell_lost(key)) from None
-        try:
-            if place.container is not None and not is_home:
-                await place.close()
-            name = f"{key[0]}/{key[1]}/{claim.number}"
-            container = place.container or await self._make(place, name, is_new=not state.home)
-            await saved.restore(container.lease, files, place.files)
-            place.seen = frozenset((await container.lease.list()).entries)
-            place.list_name, place.files = state.files, files
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await place.close()
-            raise
-        return container
 
     async def _give_back(self, key: Key, place: SharedPlace) -> None:
         """Saves what has changed, and lets others have the container. While that fails, it stays ours."""
@@ -341,41 +274,18 @@ class SharedContainers(Containers):
         if claim is None:
             return
         try:
-            await claim.release(await self._save(key, place))
+            await claim.release(await place.save())
         except (FilesUnavailable, StoreError) as error:
             if not place.is_unsaved:
                 log.warning("the files of container %s are not saved yet, so no other process can use it: %s", key[1], error)
-                place.is_unsaved = True
-                place.users += 1  # It is not evicted.
+            place.mark_unsaved()
             return
         except BaseException:
             claim.drop()
-            self._forget_claim(place)
+            place.forget_claim()
             await place.close()
             raise
-        self._forget_claim(place)
-
-    async def _save(self, key: Key, place: SharedPlace) -> ContainerState:
-        """Writes what has changed in the workspace, under our claim. Raises `FilesUnavailable`, `Superseded`."""
-        async with place.saving:
-            claim, container = place.claim, place.container
-            if claim is None:
-                raise Superseded(f"the container `{key[1]}` is not in use here any more")
-            state = replace(claim.state, used_at=time(), home=self.records.me)
-            if container is None:
-                return state
-            saved, listing = self._files_of(key), await container.lease.list()
-            if not listing.is_complete:
-                log.warning("container %s has more files than can be saved; some are lost when it moves", key[1])
-            kept = await saved.save(container.lease, listing.entries, place.files, place.seen)
-            files = {path: _mark(file, container) for path, file in kept.items()}
-            if files != place.files:
-                dropped = [place.list_name, *list_dropped(place.files, files)]
-                state = replace(state, files=await saved.write_list(files))
-                await claim.save(state)
-                await saved.remove(dropped)
-            place.list_name, place.files, place.seen = state.files, files, frozenset(listing.entries)
-            return state
+        place.forget_claim()
 
     @asynccontextmanager
     async def _edit(self, key: Key) -> AsyncIterator[dict[str, SavedFile]]:
@@ -387,7 +297,7 @@ class SharedContainers(Containers):
             try:
                 before = await saved.read_list(state.files)
             except NotFound:
-                raise FilesUnavailable(_tell_lost(key)) from None
+                raise FilesUnavailable(tell_lost(key[1])) from None
             files = dict(before)
             yield files
             after = dict(sorted(files.items()))
@@ -397,15 +307,6 @@ class SharedContainers(Containers):
             await saved.remove(dropped)
         finally:
             await claim.end(state)
-
-    def _forget_claim(self, place: SharedPlace) -> None:
-        self._forget_unsaved(place)
-        place.claim = None
-
-    def _forget_unsaved(self, place: SharedPlace) -> None:
-        if place.is_unsaved:
-            place.is_unsaved = False
-            place.users -= 1
 
     async def _sweep(self) -> None:
         looked = self._clock()
@@ -452,14 +353,5 @@ def _find_file(files: FileList, path: str) -> SavedFile:
     return found
 
 
-def _mark(file: SavedFile, container: Container) -> SavedFile:
-    path = file.describe().path
-    return replace(file, is_given=path in container.given, is_unseen=path in container.unseen)
-
-
 def _is_idle(facts: ContainerFacts, state: ContainerState) -> bool:
     return state.used_at + facts.idle_seconds <= time()
-
-
-def _tell_lost(key: Key) -> str:
-    return f"the files of container `{key[1]}` were removed from their storage by somebody else; delete it and begin a new one"
