@@ -57,10 +57,14 @@ class CallDraft(Struct, eq=False):
 
     def take(self) -> str:
         """What of the arguments can be told, and was not."""
-        if self.size > MOST_HELD:
-            self.is_held = False
-            return self._tell(self.arguments[self.told :])
         rest = self.rest
+        if self.told and rest and _SIGN.search(rest) is None:
+            # The token path: more of what was told.
+            self.told, self.rest = self.size, ""
+            return rest
+        if self.size > MOST_HELD:
+            left, self.is_held = self.arguments[self.told :] if self.is_held else rest, False
+            return self._tell(left)
         if not rest or self.is_held or (not self.told and self._may_be_odd()):
             return ""
         odd = _ODD.search(rest)
@@ -168,5 +172,6 @@ _decode: Final = msgspec.json.decode
 _MOST_BLANK: Final = 20
 _EMPTY: Final = re.compile(r"\s*\{\s*\}\s*(?=\{)")
 _BEHIND: Final = re.compile(r"\}\s*[^\s,\]:\"\\]")
+_SIGN: Final = re.compile("[<,TFN]")
 # A control token, or outside of strings a comma before what closes or a constant of Python's; or what may become one of them.
 _ODD: Final = re.compile(r"<(?:\||\Z)|(,\s*[}\]]|\b(?:True|False|None)\b)|,\s*\Z|\b[TFN]\w{0,4}\Z")
