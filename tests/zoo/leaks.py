@@ -1,7 +1,9 @@
 """Animals whose calls come as text, or get lost."""
 
+from typing import ClassVar
+
 from tests.providers.backend import DONE, chunk, sse
-from tests.zoo.animal import UTC, Animal, say
+from tests.zoo.animal import UTC, Animal, Learner, say
 
 from mainspring.core.items import Json
 
@@ -78,6 +80,33 @@ class CallsOnlyUnstreamed(Animal):
         return {"object": "chat.completion", "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
 
 
+class CallsLostBehindWords(Learner):
+    """Quirk 22: calls get lost in the stream behind words, and only the reason of the end tells of them (Ollama). The words were
+    told by then. https://github.com/ollama/ollama/issues/9632"""
+
+    number = 22
+    code = "provider_bad_output"
+    zones: ClassVar = ["UTC"]
+
+    def first(self, body: Json) -> bytes | Json:
+        if body.get("stream"):
+            return say("Let me look.", finish="tool_calls")
+        return CallsOnlyUnstreamed().first(body)
+
+    def last(self, body: Json) -> bytes | Json:
+        return say("It is noon.")
+
+
+class CallWithoutFunction(Animal):
+    """Quirk 13: name and arguments stand beside the id of a call, without a `function`; code read in several proxies."""
+
+    number = 13
+
+    def first(self, body: Json) -> bytes:
+        made = {"index": 0, "id": "a", "name": "get_time", "arguments": {"zone": "UTC"}}
+        return sse(chunk({"tool_calls": [made]}), chunk(finish="tool_calls")) + DONE
+
+
 CALL = f'{{"name": "get_time", "arguments": {UTC}}}'
 HERMES = f"<tool_call>\n{CALL}\n</tool_call>"
 XML = "<function=get_time>\n<parameter=zone>\nUTC\n</parameter>\n</function>"
@@ -104,6 +133,9 @@ FORMS = {
     "Llama": f'<|python_tag|>{{"name": "get_time", "parameters": {UTC}}}<|eom_id|>',
     "Llama 4": '[get_time(zone="UTC")]',
     "Gemma 3": '```tool_code\nprint(default_api.get_time(zone="UTC"))\n```',
+    "Gemma 3 and words": 'Let me look.\n\n```tool_code\nget_time(zone="UTC")\n```',
+    "a block of calls and words": f"Let me look.\n```tool_call\n{CALL}\n```",
+    "Python in a tag": '<tool_code>get_time(zone="UTC")</tool_code>',
     "Gemma 4": '<|tool_call>call:get_time{zone:<|"|>UTC<|"|>}<tool_call|>',
     "FunctionGemma": "<start_function_call>call:get_time{zone:<escape>UTC<escape>}<end_function_call>",
     "LFM2": '<|tool_call_start|>[get_time(zone="UTC")]<|tool_call_end|>',
@@ -159,6 +191,10 @@ TWINS = {
     "Python without a list": 'get_time(zone="UTC")',
     "Python in a block": '```python\nget_time(zone="UTC")\n```',
     "Gemma's block and words": '```tool_code\nget_time(zone="UTC")\n```\nThis is a call.',
+    "Gemma's block among words": 'It writes.\n\n```tool_code\nget_time(zone="UTC")\n```\nThat is all.',
+    "Gemma's block behind a colon": 'It writes:\n\n```tool_code\nget_time(zone="UTC")\n```',
+    "a block behind a sentence": 'It writes so.\n\n```python\nget_time(zone="UTC")\n```',
+    "a block of JSON behind a sentence": f"It writes so.\n\n```json\n{CALL}\n```",
     "Gemma's call quoted": 'Gemma writes `<|tool_call>call:get_time{zone:<|"|>UTC<|"|>}<tool_call|>` for it.',
     "Gemma's call without its token": 'call:get_time{zone:<|"|>UTC<|"|>}',
     "Python behind a colon": 'The call is:\n\n[get_time(zone="UTC")]',

@@ -3,8 +3,8 @@
 Theory of operation. Text goes on at once, but for what may be the beginning of a call: that is held back as long as it may be
 one. It is a call if nothing but calls follows it up to the end; so one that is quoted in prose, with a word or only a closing
 quote behind it, is text again as soon as that comes. Calls in JSON alone, bare or fenced, must be all of the text, and those of
-Python's all that follows a sentence. Tokens that end a turn are left out where they end the text, or where another turn follows
-that the model has made up.
+Python's, or in a block that is marked as one of calls, all that follows a sentence. Tokens that end a turn are left out where
+they end the text, or where another turn follows that the model has made up.
 """
 
 import re
@@ -58,7 +58,13 @@ class LeakReader:
     def feed(self, delta: str) -> str:
         """The words that are certainly no call."""
         if self._is_idle and (
-            ("<" not in delta and "[" not in delta and "\nf" not in delta and (delta[:1] != "f" or self._before[-1:] != "\n"))
+            (
+                "<" not in delta
+                and "[" not in delta
+                and "`" not in delta
+                and "\nf" not in delta
+                and (delta[:1] != "f" or self._before[-1:] != "\n")
+            )
             or not _MAY_BEGIN.search(delta)
         ):
             self._before = (self._before + delta)[-_TAIL:] if delta.isspace() else delta
@@ -146,9 +152,9 @@ class LeakReader:
             return False
         if _begins(rest.lower(), _MARKS):
             return _LEAD.search(before) is not None
-        return (
-            rest[0] == "[" and _SENTENCE.search(before) is not None and may_be_python_call(text[place:], self._tools) is not False
-        )
+        if _SENTENCE.search(before) is None:
+            return False
+        return _begins(rest, _FENCES) or (rest[0] == "[" and may_be_python_call(text[place:], self._tools) is not False)
 
     def _may_end(self, rest: str) -> bool:
         if self._closing and _begins(rest, (self._closing,)):
@@ -170,15 +176,16 @@ _MARKS: Final = (
     "<function=", "<function name=", "<invoke name=", "<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|tool_call|>",
     "<\uff5ctool▁calls▁begin\uff5c>", "<\uff5ctool▁call▁begin\uff5c>", "<|python_tag|>", "[tool_calls]", "[tool_request]",
     "<|tool_call>", "<|tool_call_start|>", "<start_function_call>", "<\uff5cdsml\uff5cfunction_calls>", "<tools>",
-    "<\uff5cdsml\uff5cinvoke name=", "<seed:tool_call>", "<|action_start|>", "<|start_action|>", "<tool_use>",
+    "<\uff5cdsml\uff5cinvoke name=", "<seed:tool_call>", "<|action_start|>", "<|start_action|>", "<tool_use>", "<tool_code>",
     "<|tools_prefix|>", "<longcat_tool_call>", "<\uff5ctool_calls_begin\uff5c>", "</tool_call>", FUNCTOOLS,
 )  # fmt: skip
+_FENCES: Final = ("```tool_code\n", "```tool_call\n")
 _LONGEST: Final = max(map(len, (*_MARKS, *STOPS)))
-_SIGNS: Final = re.compile(r"[<\[]|(?:(?<=\n)|\A)f(?=u|\Z)")
+_SIGNS: Final = re.compile(r"[<\[`]|(?:(?<=\n)|\A)f(?=u|\Z)")
 # How the marks and the tokens begin, or what may still become such a beginning.
 _MAY_BEGIN: Final = re.compile(
     r"<(?:\Z|t(?:\Z|[ou])|f(?:\Z|u)|i(?:\Z|n)|m(?:\Z|i)|s(?:\Z|[et>])|l(?:\Z|o)|e(?:\Z|[no])|/(?:\Z|[tsarf])|[|\uff5c\[])"
-    r"|\[(?:\Z|[T|])|(?:\A|\n)(?:f(?:\Z|u)|\[)",
+    r"|\[(?:\Z|[T|])|(?:\A|\n)(?:f(?:\Z|u)|\[|`)",
     re.IGNORECASE,
 )
 # What may stand before a call: nothing, a line or a sentence of its own.
@@ -186,7 +193,7 @@ _LEAD: Final = re.compile(r"(?:\A|\n|[.!?…>])\s*\Z")
 _SENTENCE: Final = re.compile(r"[.!?…>][ \t]*\n\s*\Z")
 # A call that is closed, and then words.
 _PAST: Final = re.compile(
-    r"(?:</(?:tool_call|function|invoke|function_calls?|toolcall|tools|tool_use|seed:tool_call|longcat_tool_call)>|_end\|>"
+    r"(?:</(?:tool_call|function|invoke|function_calls?|toolcall|tools|tool_use|tool_code|seed:tool_call|longcat_tool_call)>|_end\|>"
     r"|▁end\uff5c>|<tool_call\|>|<end_function_call>|</\uff5cDSML\uff5c\w+>|\[END_TOOL_REQUEST\]|\n```\s)\s*+[^\s<\[{,;]",
     re.IGNORECASE,
 )

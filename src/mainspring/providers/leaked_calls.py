@@ -281,7 +281,7 @@ _FENCE_END: Final = re.compile(r"\s*```")
 # An object with slips or as Python writes it, up to the tag that closes it or the end.
 _LITERAL: Final = re.compile(r"\{.*?\}(?=\s*(?:</\w+>|\[END_TOOL|<\||\Z))", re.DOTALL)
 _GLUE: Final = re.compile(
-    r"(?:[\s,;]|</?(?:\w+:)?(?:(?:longcat_)?tool_calls?|toolcall|tools|tool_use|function_?calls?)>|</?\uff5cDSML\uff5cfunction_calls>|\[/?TOOL_CALLS\]|\[(?:END_)?TOOL_REQUEST\]|functools(?=\[)|<\|python_tag\|>|<\|tool_call>|<tool_call\|>"
+    r"(?:[\s,;]|</?(?:\w+:)?(?:(?:longcat_)?tool_calls?|toolcall|tools|tool_use|tool_code|function_?calls?)>|</?\uff5cDSML\uff5cfunction_calls>|\[/?TOOL_CALLS\]|\[(?:END_)?TOOL_REQUEST\]|functools(?=\[)|<\|python_tag\|>|<\|tool_call>|<tool_call\|>"
     r"|<(?:start|end)_function_call>|<\uff5ctool_calls?_(?:begin|end)\uff5c>|function<\uff5ctool_sep\uff5c>"
     r"|<\|(?:im_end|eom_id|eot_id|end|call|/?tool_calls?|tool_calls?_(?:section_)?(?:begin|start|end)|action_start|plugin|action_end"
     r"|START_ACTION|END_ACTION|tools_prefix|tools_suffix)\|>"

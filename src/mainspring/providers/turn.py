@@ -123,10 +123,16 @@ class TurnBuilder(TurnEvents):
         return bool(self._calls)
 
     @property
+    def is_holding(self) -> bool:
+        """Words are held back that may be something else."""
+        return (self._leaks is not None and self._leaks.is_holding) or (self._tagged is not None and self._tagged.is_holding)
+
+    @property
     def has_answer(self) -> bool:
         """Words have been said or calls made, and no call is half."""
-        is_held = (self._leaks is not None and self._leaks.is_holding) or (self._tagged is not None and self._tagged.is_holding)
-        return (self._message is not None or is_held or bool(self._calls)) and not any(call.is_half for call in self._calls)
+        return (self._message is not None or self.is_holding or bool(self._calls)) and not any(
+            call.is_half for call in self._calls
+        )
 
     @property
     def said(self) -> str:

@@ -330,7 +330,7 @@ QUIRKS: Final = (
     Quirk("empty arguments first", "`{}` comes before the arguments.", "The object behind it is read."),
     Quirk("quote tokens", "Values are within tokens for quotes.", "The tokens are left out."),
     Quirk("calls again", "A call comes again under another id, or written otherwise.", "It is made once."),
-    Quirk("function_call", "The old `function_call` stands for `tool_calls`.", "It is read."),
+    Quirk("function_call", "The old `function_call` stands for `tool_calls`, or a call has no `function`.", "It is read."),
     Quirk("tokens in names", "Control tokens are part of a tool's name.", "They are cut off if one tool remains."),
     Quirk("prefix of names", "A tool's name has a prefix.", "It is left out if one tool remains."),
     Quirk("other form of names", "A tool's name is in other case or has other signs.", "One tool that it fits is meant."),
@@ -459,7 +459,9 @@ _IN_ONE: Final[Mapping[str, Callable[[Seen], object]]] = {
     "quote tokens": lambda seen: any(re.search(r'<\|\\?"\|>', told) for told in seen.arguments),
     "calls again": _makes_again,
     "other form of names": _has_other_form,
-    "function_call": lambda seen: any(delta.get("function_call") for delta in seen.deltas),
+    "function_call": lambda seen: (
+        any(delta.get("function_call") for delta in seen.deltas) or any("name" in piece for piece in seen.pieces)
+    ),
     "tokens in names": lambda seen: _has_other_name(seen, "<|"),
     "prefix of names": lambda seen: not _has_other_name(seen, "<|") and any(_has_other_name(seen, mark) for mark in ":./"),
     "call as tagged text": lambda seen: _leaks(seen, r"<tool_call>|<tools?>|\[TOOL_REQUEST"),

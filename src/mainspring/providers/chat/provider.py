@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 
 from msgspec.structs import asdict, replace
 
-from mainspring.core.errors import ProviderError, Refused
+from mainspring.core.errors import BadOutput, ProviderError, Refused
 from mainspring.core.items import Adaptation, Json
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ProfileValue
@@ -71,6 +71,16 @@ class Chat(HttpProvider):
         if reader.finish is not None:
             self._keep_tried(request, reader)
         flaw = super()._check_answer(request, reader)
+        if flaw is None and reader.lacks_calls and reader.said and list_functions(request):
+            if self._book.find(request.model).stream_tools:
+                self._learn(
+                    request.model,
+                    "stream_tools",
+                    False,
+                    "an answer said that it had calls, and none came in its stream",
+                    reader.notes,
+                )
+            flaw = BadOutput(f"{self._http.url} ended its answer with calls, as it says, and none has come; try again")
         is_asked = find_schema(request) is not None and not self._book.find(request.model).format_told
         is_answer = flaw is None and reader.finish == "stop" and not reader.has_calls
         if is_asked and is_answer and (said := reader.said.strip()) and not said.startswith(("{", "[")):

@@ -23,6 +23,7 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
     chunk_name = "Chat Completions chunk"
     may_be_whole = True
     _spent: Usage | None = None
+    _announces_calls = False
     is_second = False
     """The answer follows one that had nothing in it."""
     tried: RefusalRule | None = None
@@ -31,6 +32,11 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
     @property
     def has_calls(self) -> bool:
         return self._turn.has_calls
+
+    @property
+    def lacks_calls(self) -> bool:
+        """The backend has said that the answer ends with calls, and none has come, nor what may be one."""
+        return self._announces_calls and not self._turn.has_calls and not self._turn.is_holding
 
     @property
     def said(self) -> str:
@@ -83,6 +89,7 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
             if reason.lower() in _GAVE_UP:
                 raise Unavailable(f"{self._http.url} gave up on the answer (`{reason}`); try again, or look at the server's log")
             self._finish = _FINISH.get(reason.lower(), "stop")
+            self._announces_calls = reason.lower() in _CALLING
 
 
 def _is_complaint(data: bytes) -> bool:
@@ -124,7 +131,9 @@ def _call(turn: TurnBuilder, calls: "list[_ChatToolCall]", host: str) -> None:
     places: list[tuple[Index | None, str]] = []
     for call in calls:
         place, function = (call.index, str(call.id or "")), call.function or _NO_FUNCTION
-        name, arguments = function.name or "", json_text(function.arguments)
+        # Some leave the function out, and have its fields in its place.
+        name = function.name or call.name or ""
+        arguments = json_text(call.arguments if function.arguments is None else function.arguments)
         if name and isinstance(call.extra_content, dict):
             # What the vendor wants back with the call travels before it, as what others want back with their thoughts does.
             turn.seal(seal(name_origin(host), json_text(call.extra_content)))
@@ -186,6 +195,8 @@ class _ChatToolCall(Struct, gc=False):
     index: Index | None = None
     id: str | int | None = None
     function: _ChatFunction | None = None
+    name: str | None = None
+    arguments: object = None
     extra_content: object = None
 
 
@@ -258,6 +269,7 @@ _FINISH: dict[str, Finish] = {
     "sensitive": "content_filter", "safety": "content_filter", "recitation": "content_filter", "blocklist": "content_filter",
     "prohibited_content": "content_filter",
 }  # fmt: skip
+_CALLING = frozenset({"tool_calls", "function_call", "tool_use"})
 _GAVE_UP = frozenset({"error", "abort", "insufficient_system_resource", "network_error", "timeout"})
 _IMPOSSIBLE = -9999.0
 _NO_FUNCTION = _ChatFunction()
