@@ -439,6 +439,26 @@ async def test_a_stream_that_never_ends_is_left_at_the_deadline_or_the_limit(sai
         await connection.close()
 
 
+@pytest.mark.parametrize("is_modern", [True, False])
+async def test_a_server_that_never_stops_talking_of_its_own_accord_is_not_listened_to(is_modern: bool, connect: Connect) -> None:
+    said = event({"jsonrpc": "2.0", "method": "notifications/message", "params": {"text": "x" * 1_000_000}})
+
+    async def flood(request: web.Request, message: Json) -> web.StreamResponse:
+        stream = await begin(request)
+        while True:
+            await stream.write(said)
+
+    async with serve(Wild(is_modern=is_modern, tells_of_changes=True)) as wild:
+        wild.answers.update({"GET": flood, "subscriptions/listen": flood})
+        connection = connect(spec(wild))
+        assert await call(connection) == "read"
+        with anyio.fail_after(PATIENCE):
+            await wild.cancelled.wait()
+        assert await call(connection) == "read"
+        assert wild.count("GET") + wild.count("subscriptions/listen") == 1
+        await connection.close()
+
+
 async def test_pages_without_end_are_read_up_to_a_limit(connect: Connect) -> None:
     long = "x" * (1 << 20)
 

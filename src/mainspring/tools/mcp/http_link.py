@@ -56,6 +56,7 @@ async def open_http_link(spec: ServerSpec, guard: AddressGuard, hear: Hear) -> "
 class HttpLink:
     """Asks and tells; `hear` is given all that is no answer to a request. Raises `SessionLost` and `RequestRefused`."""
 
+    # Each request has a connection of its own, which closing cancels, and headers.
     is_http = True
 
     def __init__(self, spec: ServerSpec, client: HttpClient, hear: Hear) -> None:
@@ -100,11 +101,14 @@ class HttpLink:
         reader, failures = EventReader(), 0
         while self._session and failures < MOST_FAILURES:
             before = reader.count
-            with suppress(SessionLost, RequestRefused, HttpError, MainspringError):
-                answer = await self._resume(reader)
-                if answer is None:
-                    return
-                await self._hear_events(answer, reader)
+            try:
+                with suppress(SessionLost, HttpError):
+                    answer = await self._resume(reader)
+                    if answer is None:
+                        return
+                    await self._hear_events(answer, reader)
+            except (RequestRefused, MainspringError):
+                return  # what it says is no message, or too much
             failures = 0 if reader.count > before else failures + 1
             await asyncio.sleep(_get_pause(reader, failures))
 
@@ -176,7 +180,7 @@ class HttpLink:
         try:
             while data := await answer.read():
                 size += len(data)
-                if size > MOST_STREAM_BYTES and number is not None:
+                if size > MOST_STREAM_BYTES:
                     raise refuse(f"The stream of events is larger than {MOST_STREAM_BYTES >> 20} MiB; ask for less")
                 for name, event in reader.feed(data):
                     message = parse_message(event) if name in ("", "message") else None

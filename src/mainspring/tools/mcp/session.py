@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from importlib.metadata import version
 from itertools import count
-from typing import Protocol
 
 import anyio
 from anyio.abc import TaskGroup
@@ -32,7 +31,7 @@ from mainspring.tools.mcp.exchange import (
     ToolAnswer,
     ToolListing,
 )
-from mainspring.tools.mcp.http_link import open_http_link
+from mainspring.tools.mcp.http_link import HttpLink, open_http_link
 from mainspring.tools.mcp.json_rpc import (
     HEADER_MISMATCH,
     UNSUPPORTED_VERSION,
@@ -47,9 +46,13 @@ from mainspring.tools.mcp.json_rpc import (
 from mainspring.tools.mcp.listed_tools import KnownTool, ToolReader, encode_call_headers
 from mainspring.tools.mcp.questions import Questions, is_number
 from mainspring.tools.mcp.server_specs import ServerSpec
+from mainspring.tools.mcp.shared_link import SharedLink
 from mainspring.tools.mcp.sse_link import open_sse_link
 from mainspring.tools.mcp.stdio_process import open_process_link
 from mainspring.tools.sandbox.grants import Wrap
+
+# Either carries messages to a server and back, and raises `SessionLost` and `RequestRefused`.
+Link = HttpLink | SharedLink
 
 STATELESS = "2026-07-28"
 WITH_SESSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
@@ -64,28 +67,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 _NO_ENTRY = (401, 403, 407, 429)
 _CLIENT = {"name": "mainspring", "version": version("mainspring")}
 _META = "io.modelcontextprotocol/"
-
-
-class Link(Protocol):
-    """Carries messages to a server and back. Raises `SessionLost` and `RequestRefused`."""
-
-    is_http: bool
-    """Whether each request has a connection of its own, which has headers, and which closing cancels."""
-
-    def adopt(self, version: str | None, *, is_stateless: bool) -> None:
-        """Speaks this version of the protocol from now on."""
-
-    async def ask(self, number: int, method: str, params: Json, headers: bytes = b"") -> Reply:
-        """The answer to a request."""
-
-    async def tell(self, message: bytes) -> None:
-        """Sends what has no answer."""
-
-    async def cancel(self, number: int) -> None:
-        """Tells the server that nobody waits for this request any more."""
-
-    async def listen(self) -> None:
-        """Hears what the server says of its own accord, where that takes a request of its own."""
 
 
 @asynccontextmanager
@@ -139,7 +120,7 @@ async def _open_session(
         raise ToolUnavailable(f"MCP server `{spec.label}` refused the connection: {error}") from error
 
 
-def _open_link(spec: ServerSpec, guard: AddressGuard, wrap: Wrap | None, hear: Hear) -> "AbstractAsyncContextManager[Link]":
+def _open_link(spec: ServerSpec, guard: AddressGuard, wrap: Wrap | None, hear: Hear) -> AbstractAsyncContextManager[Link]:
     match spec.transport:
         case "stdio":
             return open_process_link(spec, wrap, hear)

@@ -28,6 +28,7 @@ class SharedLink:
     A question of the server's is answered in a task of its own, `MOST_QUESTIONS` at a time; who asks more gets no answer.
     """
 
+    # Requests share the stream, so that leaving one does not cancel it, and they have no headers.
     is_http = False
 
     def __init__(self, send: Callable[[bytes], Awaitable[None]], hear: Hear, tasks: TaskGroup) -> None:
