@@ -157,6 +157,8 @@ def main() -> None:
         match request.get("method"):
             case "server/discover" if ANIMAL == "nameless":
                 send({"id": None, "error": {"code": -32700, "message": "Parse error"}})
+            case "notifications/initialized" if ANIMAL == "nameless":
+                send({"id": None, "error": {"code": -32601, "message": "Method not found"}})
             case "initialize":
                 about = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {"listChanged": True}}}
                 send({"id": request["id"], "result": {**about, "serverInfo": {"name": ANIMAL, "version": "1"}}})

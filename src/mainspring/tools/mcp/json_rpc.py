@@ -11,6 +11,7 @@ from mainspring.core.json_values import count_values
 from mainspring.tools.mcp.exchange import MOST_BYTES
 
 MOST_VALUES = 262_144
+PARSE_ERROR = -32700
 METHOD_NOT_FOUND = -32601
 INVALID_REQUEST = -32600
 HEADER_MISMATCH = -32020

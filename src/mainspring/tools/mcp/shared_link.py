@@ -9,6 +9,8 @@ from anyio.abc import TaskGroup
 from mainspring.core.items import Json
 from mainspring.tools.mcp.exchange import SessionLost
 from mainspring.tools.mcp.json_rpc import (
+    INVALID_REQUEST,
+    PARSE_ERROR,
     Hear,
     Message,
     Reply,
@@ -20,6 +22,9 @@ from mainspring.tools.mcp.json_rpc import (
 )
 
 MOST_QUESTIONS = 16
+
+# Whoever says this may not know which request it is about. Any other error without an id is about a notification.
+_UNREAD = (PARSE_ERROR, INVALID_REQUEST)
 
 
 class SharedLink:
@@ -78,7 +83,7 @@ class SharedLink:
 
     def _settle(self, message: Message, size: int) -> None:
         number = message.id
-        if number is None and message.error is not None and len(self._waiting) == 1:
+        if number is None and message.error is not None and message.error.code in _UNREAD and len(self._waiting) == 1:
             number = next(iter(self._waiting))  # it could not read the only request there is
         waiter = self._waiting.get(number) if isinstance(number, int) else None
         if waiter is None or waiter.done():
