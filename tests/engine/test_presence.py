@@ -5,6 +5,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import AsyncGenerator
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.kit.engine import Perform, RecordingExecutor, make_engine, make_order
 from tests.kit.waiting import PATIENCE, until
 
 from mainspring.core.errors import Interrupted, StoreError, Superseded
-from mainspring.core.events import Event, ItemStarted, ModelEvent, Recorded, RunStarted, TextDelta, TurnStarted
+from mainspring.core.events import Event, ItemStarted, ModelEvent, Recorded, RunResumed, RunStarted, TextDelta, TurnStarted
 from mainspring.core.items import ToolDefinition, assistant
 from mainspring.core.model_request import ModelRequest
 from mainspring.engine import presence
@@ -290,3 +291,25 @@ async def test_a_lease_holds_while_its_engine_is_open_and_is_short_while_that_dr
             await engine.start(make_order("resp_2", background=True))
             await until(lambda: asked[-1] == presence.LEASE_SECONDS)
         assert not await beside.leases.is_alive(engine.presence.id)
+
+
+async def test_a_tool_goes_on_in_a_process_that_was_stopped_while_nobody_claimed_its_run(
+    location: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = asyncio.Event()
+    go.set()
+
+    async def act(tool_call: ToolCall, context: CallContext) -> ToolResult:
+        await asyncio.sleep(0)
+        time.sleep(1.0)  # noqa: ASYNC251 - as if the process had been stopped: twice as long as its lease
+        await asyncio.sleep(0.2)
+        return ToolResult(tool_call.id, "done")
+
+    monkeypatch.setattr(presence, "LEASE_SECONDS", 0.5)
+    async with open_store(location) as store, asyncio.timeout(PATIENCE):
+        engine, executor = make_acting(store, go, act)
+        async with engine:
+            handle = await engine.start(make_order(tools=(TOOL,), background=True))
+            assert (await handle.wait()).status == "completed"
+        assert len(executor.done) == 1
+        assert not any(isinstance(record.event, RunResumed) for record in handle.log)

@@ -2,9 +2,9 @@
 
 Theory of operation. An engine that has stored runs extends its lease every `BEAT_SECONDS`. It counts on it for less time than
 the store does, and from the moment it asked, by a clock that does not stop while the process or its machine does: so it knows
-that its lease may be over before anybody else can claim one of its runs. Then it stops what has an effect (`on_doubt`), and
-begins nothing that has one (`confirm`), until the store has extended the lease again and each run was found to be its own
-(`recheck`).
+that its lease may be over before anybody else can claim one of its runs. Then, unless the store extends it at once, it stops
+what has an effect (`on_doubt`). It begins nothing that has one (`confirm`) before the store has extended the lease and each run
+was found to be its own (`recheck`).
 
 On one machine it is also known for sure which processes are there: the lease of one that is not is ended at once.
 
@@ -15,6 +15,7 @@ import os
 import time
 from asyncio import Event, Task, TimerHandle, create_task, get_running_loop
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import cache
 from logging import getLogger
 from pathlib import Path
@@ -35,8 +36,9 @@ BEAT_SECONDS: Final = 1.25
 IDLE_SECONDS: Final = 60.0
 # How long an engine is taken to be busy that has had something to do.
 LINGER_SECONDS: Final = 10.0
-# How much of a lease the engine itself counts on. The rest is for tools that take a moment to stop.
+# How much of a lease the engine itself counts on. The rest is for a last attempt, and for tools that take a moment to stop.
 TRUSTED: Final = 0.8
+DOUBT_SECONDS: Final = 0.3
 
 
 async def _check_nothing() -> None:
@@ -60,6 +62,7 @@ class Presence:
         self._turn = Lock()
         self._alarm: TimerHandle | None = None
         self._keeper: Task[None] | None = None
+        self._doubt: Task[None] | None = None
         self._hurry = Event()
         self.id = random_id("drv") if store.is_durable else ""
 
@@ -100,7 +103,17 @@ class Presence:
         self._trusted_until = moment
         if self._alarm is not None:
             self._alarm.cancel()
-        self._alarm = get_running_loop().call_later(max(moment - _read_clock(), 0), self._on_doubt)
+        self._alarm = get_running_loop().call_later(max(moment - _read_clock(), 0), self._begin_doubt)
+
+    def _begin_doubt(self) -> None:
+        self._doubt = create_task(self._look_once_more())
+
+    async def _look_once_more(self) -> None:
+        """Whoever was only stopped for a while finds that nobody has claimed anything, and goes on."""
+        with move_on_after(DOUBT_SECONDS), suppress(StoreError):
+            await self.confirm()
+            return
+        self._on_doubt()
 
     async def _keep(self) -> None:
         while True:
@@ -118,10 +131,10 @@ class Presence:
 
     async def leave(self) -> None:
         """Ends the lease: what this engine has left undone can be taken up at once."""
-        for work in (self._alarm, self._keeper):
+        for work in (self._alarm, self._doubt, self._keeper):
             if work is not None:
                 work.cancel()
-        self._alarm = self._keeper = None
+        self._alarm = self._doubt = self._keeper = None
         if self._is_shown:
             self._is_shown, self._trusted_until = False, 0.0
             await self._leases.release(self.id)
