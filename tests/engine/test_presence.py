@@ -313,3 +313,21 @@ async def test_a_tool_goes_on_in_a_process_that_was_stopped_while_nobody_claimed
             assert (await handle.wait()).status == "completed"
         assert len(executor.done) == 1
         assert not any(isinstance(record.event, RunResumed) for record in handle.log)
+
+
+async def test_a_run_goes_on_though_a_driver_that_had_lost_it_has_written_once_more(location: Location) -> None:
+    go = asyncio.Event()
+    async with open_store(location) as store, open_store(location) as beside, asyncio.timeout(PATIENCE):
+        engine, _ = make_acting(store, go)
+        async with engine:
+            handle = await engine.start(make_order(tools=(TOOL,), background=True))
+            while not isinstance((log := await beside.events(handle.id))[-1].event, TurnStarted):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await beside.append(handle.id, [Recorded(len(log), log[-1].at, ItemStarted(assistant("", id="msg_1")))])
+            go.set()
+            with pytest.raises(Superseded):
+                await handle.wait()
+            [again] = await engine.resume_all()
+            assert (await again.wait()).status == "completed"
+            await engine.forget(handle.id)
+            assert await engine.resume_all() == []

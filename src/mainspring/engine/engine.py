@@ -578,6 +578,8 @@ class Engine:
         async with turns:
             try:
                 handles.append(await self.resume(run_id))
+            except NotFound:
+                self._left.discard(run_id)
             except HistoryTooLarge as error:
                 log.error("run %s cannot be resumed: %s", run_id, error)
                 with suppress(StoreError):  # it is tried again
@@ -892,6 +894,7 @@ class Engine:
                 self._left.add(handle.id)
         except Superseded as error:
             failure = error
+            self._left.add(handle.id)  # it may be this engine's all the same: then another has written that had just lost it
         except MainspringError as error:
             log.error("run %s could not be recorded: %s", handle.id, error)
             if not await journal.break_off(error):
