@@ -22,9 +22,8 @@ from mainspring.app.server import server
 from mainspring.core.errors import BadOutput
 from mainspring.core.events import ItemDone, ItemStarted, ModelEvent, Recorded, TextDelta, TurnEnded
 from mainspring.core.items import Json, Message, assistant
-from mainspring.core.model_request import ModelRequest
+from mainspring.core.model_request import MOST_ITEMS, ModelRequest
 from mainspring.core.operator_limits import OperatorLimits
-from mainspring.engine.drive import MOST_ITEMS
 from mainspring.engine.turn_meter import CHARS_PER_TOKEN, DELTA_BYTES, PACE_BYTES, SLACK_CHARS
 from mainspring.ports import ModelInfo, Note, Snapshot
 from mainspring.providers.chat.provider import Chat
@@ -185,9 +184,9 @@ async def test_calls_without_end_are_bounded() -> None:
     assert 0 < len(run.output) < 1000
 
 
-@pytest.mark.parametrize("in_one_piece", [False, True])
-async def test_a_turn_of_thousands_of_calls_is_refused_and_none_is_run(*, in_one_piece: bool) -> None:
-    calls = [call_piece(number, id=f"call_{number}", name="look", arguments="{}") for number in range(3000)]
+@pytest.mark.parametrize(("count", "in_one_piece"), [(3000, False), (3000, True), (40_000, True)])
+async def test_a_turn_of_thousands_of_calls_is_refused_and_none_is_run(count: int, *, in_one_piece: bool) -> None:
+    calls = [call_piece(number, id=f"call_{number}", name="look", arguments="{}") for number in range(count)]
     if in_one_piece:
         calls = [{"tool_calls": [made for call in calls for made in call["tool_calls"]]}]
     async with endless(b"".join([sse(chunk(call)) for call in calls])) as url, asking(url) as client:

@@ -1,7 +1,7 @@
 """What the model is asked: `request_for(run)`."""
 
 from collections.abc import Iterator, Sequence
-from typing import overload
+from typing import Final, overload
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,6 +27,9 @@ from mainspring.core.run import Run
 from mainspring.core.spec import TURN_BYTES, StepCall, ToolChoice, Window
 from mainspring.core.tokens import estimate, tokens_of
 from mainspring.core.truncation import drop_oldest
+
+MOST_ITEMS: Final = 512
+"""Calls, messages and thoughts that a model may have in one turn."""
 
 
 class Items(Sequence[Item]):

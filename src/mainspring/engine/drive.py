@@ -42,7 +42,7 @@ from mainspring.core.events import (
 from mainspring.core.ids import random_id
 from mainspring.core.items import FunctionCall, ItemStatus, Message, OutputText, ToolDefinition, Usage, flaw
 from mainspring.core.memory_quota import measure_items
-from mainspring.core.model_request import ModelRequest, request_for
+from mainspring.core.model_request import MOST_ITEMS, ModelRequest, request_for
 from mainspring.core.redact import redact_text
 from mainspring.core.tokens import estimate, is_plausible, tokens_of
 from mainspring.engine.gate import Gate
@@ -56,8 +56,6 @@ from mainspring.ports import Provider
 log = getLogger(__name__)
 
 RETRY_SECONDS = 0.01
-# Calls, messages and thoughts that a model may have in one turn.
-MOST_ITEMS = 512
 FEW_CALLS = 16
 
 _DELTAS = frozenset(get_args(Delta))

@@ -17,7 +17,7 @@ from mainspring.core import events, items
 from mainspring.core.events import Finish, ModelEvent
 from mainspring.core.ids import NewId
 from mainspring.core.items import Json
-from mainspring.core.model_request import Items
+from mainspring.core.model_request import MOST_ITEMS, Items
 from mainspring.providers.call_draft import CallDraft, Index, build_unnamed_error, is_json
 from mainspring.providers.leak_reader import HeldText, LeakReader
 from mainspring.providers.leaked_calls import LeakedCall, find_tool_name
@@ -244,6 +244,8 @@ class TurnBuilder(TurnEvents):
             if call is not None and call.is_repeated(id, name, arguments):
                 return
             if call is None or not call.is_continued(index, id, name, arguments, is_beside):
+                if len(self._calls) > MOST_ITEMS:  # the engine refuses the turn for those that it has
+                    return
                 self._settle()
                 self._close_message()
                 call = CallDraft(id, index, original=self._find_original(index, id, name))

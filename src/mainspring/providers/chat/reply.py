@@ -128,7 +128,7 @@ def _say(turn: TurnBuilder, delta: "_ChatDelta", host: str, logprobs: Sequence[J
 
 
 def _call(turn: TurnBuilder, calls: "list[_ChatToolCall]", host: str) -> None:
-    places: list[tuple[Index | None, str]] = []
+    places: set[tuple[Index | None, str]] = set()
     for call in calls:
         place, function = (call.index, str(call.id or "")), call.function or _NO_FUNCTION
         # Some leave the function out, and have its fields in its place.
@@ -138,7 +138,7 @@ def _call(turn: TurnBuilder, calls: "list[_ChatToolCall]", host: str) -> None:
             # What the vendor wants back with the call travels before it, as what others want back with their thoughts does.
             turn.seal(seal(name_origin(host), json_text(call.extra_content)))
         turn.call(index=place[0], id=place[1], name=name, arguments=arguments, is_beside=place in places)
-        places.append(place)
+        places.add(place)
 
 
 def _say_parts(turn: TurnBuilder, content: "list[_ContentPart | str]") -> None:
