@@ -30,6 +30,8 @@ class Output(NamedTuple):
 
 
 def lanes(scratch: Path) -> list[list[Step]]:
+    image = scratch / "image"
+    image.mkdir()
     typed = [folder for folder in ("src", "tests", "bench", "scripts") if (ROOT / folder).is_dir()]
     wheels, fresh, elsewhere = scratch / "wheels", scratch / "fresh", scratch / "elsewhere"
     elsewhere.mkdir()
@@ -53,6 +55,7 @@ def lanes(scratch: Path) -> list[list[Step]]:
                     [*pip_install, "--no-deps", "--no-index", "--find-links", str(wheels), "mainspring"],
                 ],
             ),
+            Step("image", [["python", "scripts/replay_image.py", str(image)]], has_summary=True),
             Step(
                 "smoke",
                 [[f"{fresh}/bin/mainspring", "--version"], [f"{fresh}/bin/mainspring", "demo", "--json"]],
