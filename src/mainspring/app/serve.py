@@ -19,7 +19,7 @@ import mainspring
 from mainspring.app.assembly import ServerEngine, build_server_engine
 from mainspring.app.server import server
 from mainspring.app.settings import Settings, load
-from mainspring.app.shared_listener import SharedListener, bind_listener
+from mainspring.app.shared_listener import ConnectionLoads, SharedListener, bind_listener
 from mainspring.cli.exit import INTERRUPTED, leave, run_reporting_errors
 from mainspring.cli.output import accept_any_text
 from mainspring.features.traces.shared_metrics import SharedMetrics
@@ -38,22 +38,24 @@ GARBAGE_OBJECTS = 10_000
 
 
 class Siblings(Struct, frozen=True):
-    """What a process has from the supervisor that started it, as descriptors: the `listener` and the `metrics` that all of them
-    share, its own metrics first, and its `link` to the supervisor. `is_first` says that the others come after it. A worker that
-    says nowhere how it is has no listener, which is then below 0."""
+    """What a process has from the supervisor that started it, as descriptors: the `listener`, the `loads` and the `metrics` that
+    all of them share, its own metrics first, and its `link` to the supervisor. `place` is its own among the loads. `is_first`
+    says that the others come after it. A worker that says nowhere how it is has no listener, which is then below 0."""
 
     listener: int
     link: int
     count: int
     is_first: bool
+    loads: int
+    place: int
     metrics: Sequence[int]
 
     @classmethod
     def parse(cls, text: str) -> "Siblings":
-        listener, link, count, is_first, *metrics = [int(number) for number in text.split(",")]
-        for descriptor in (*([] if listener < 0 else [listener]), link, *metrics):
+        listener, link, count, is_first, loads, place, *metrics = [int(number) for number in text.split(",")]
+        for descriptor in (*([] if listener < 0 else [listener]), link, loads, *metrics):
             os.set_inheritable(descriptor, False)
-        return cls(listener, link, count, bool(is_first), metrics)
+        return cls(listener, link, count, bool(is_first), loads, place, metrics)
 
     def open_listener(self) -> socket | None:
         return None if self.listener < 0 else socket(fileno=self.listener)
@@ -106,7 +108,8 @@ class EngineServer(Server):
             host, port = listener.getsockname()[:2]
             url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
             if self._siblings is not None:
-                self._accepting = SharedListener(listener, self._make_protocol)
+                loads = ConnectionLoads(self._siblings.loads, self._siblings.place)
+                self._accepting = SharedListener(listener, self._make_protocol, loads, self.server_state.connections)
                 self._accepting.open()
         told = await announce(self._settings, self._choice, url, 1 if self._siblings is None else self._siblings.count)
         if self._link is None:
@@ -127,6 +130,8 @@ class EngineServer(Server):
         self.should_exit = True
 
     async def on_tick(self, counter: int) -> bool:
+        if self._accepting is not None:
+            self._accepting.tell_load()
         if counter % TICKS_PER_SECOND == 0:
             self._connections.sweep(self.server_state.connections, asyncio.get_running_loop().time())
             if self._metrics is not None:

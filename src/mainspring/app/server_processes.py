@@ -24,6 +24,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 # A process that has lived so long did not die of its start.
 STEADY_SECONDS = 10.0
+# The number of connections of a process that takes none, as the processes share it.
+NOBODY = (2**63 - 1).to_bytes(8, sys.byteorder)
 # What a process may take beyond the time for its runs, until it is killed.
 SPARE_SECONDS = 20.0
 
@@ -45,6 +47,9 @@ class ServerProcesses:
         self._patience = drain_seconds + SPARE_SECONDS
         # One more than there are processes: while one is replaced, both have a place.
         self._places = [make_shared_file(f"metrics{number}") for number in range(count + 1)]
+        # How many connections the process of each place has; without one, none is expected to take any.
+        self._loads = make_shared_file("connections")
+        os.pwrite(self._loads, NOBODY * len(self._places), 0)
         self._processes: dict[int, ServerProcess] = {}
         self._stale: list[int] = []
         self._announcement = ""
@@ -97,7 +102,8 @@ class ServerProcesses:
         with theirs:
             os.set_inheritable(theirs.fileno(), True)
             others = [each for each in self._places if each != place]
-            described = [self._listener, theirs.fileno(), self._count, int(not self._announcement), place, *others]
+            described = [self._listener, theirs.fileno(), self._count, int(not self._announcement)]
+            described += [self._loads, self._places.index(place), place, *others]
             command = [sys.executable, "-P", "-m", "mainspring.app.serve", str(self._settings), self._file]
             pid = os.posix_spawn(
                 sys.executable,
@@ -148,6 +154,7 @@ class ServerProcesses:
                 return
             if (process := self._processes.pop(pid, None)) is not None:
                 process.link.close()
+                os.pwrite(self._loads, NOBODY, self._places.index(process.place) * len(NOBODY))
                 self._stale = [stale for stale in self._stale if stale != pid]
                 self._judge_end(process, os.waitstatus_to_exitcode(status))
 

@@ -1,8 +1,9 @@
 """The socket that a server listens at, for one process or for several that share it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from logging import getLogger
+from mmap import mmap
 from socket import AF_INET, AF_INET6, IPPROTO_TCP, SO_REUSEADDR, SOL_SOCKET, TCP_NODELAY, socket
 
 from mainspring.app.settings import Settings
@@ -11,6 +12,9 @@ from mainspring.core.errors import InvalidRequest
 log = getLogger(__name__)
 
 PAUSE_SECONDS = 1.0
+# How long a connection is left to a process that has fewer, and how many a process has that takes none.
+AHEAD_SECONDS = 0.005
+MOST = 2**63 - 1
 
 
 def bind_listener(settings: Settings) -> socket | None:
@@ -36,18 +40,35 @@ def bind_listener(settings: Settings) -> socket | None:
     return listener
 
 
-class SharedListener:
-    """Accepts from a socket that other processes accept from as well: one connection at a time, so that those of a burst go to
-    whoever has time for the next. The accept loops of asyncio and uvloop would take all that are there."""
+class ConnectionLoads:
+    """How many connections each of the processes has that accept from one socket, in memory that all of them share."""
 
-    def __init__(self, listener: socket, make_protocol: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(self, file: int, place: int) -> None:
+        self._shared, self._place = memoryview(mmap(file, 0)).cast("q"), place
+
+    def tell(self, count: int) -> None:
+        self._shared[self._place] = count
+
+    def is_ahead(self, count: int) -> bool:
+        """Whether another process has fewer."""
+        return count > min(self._shared)
+
+
+class SharedListener:
+    """Accepts from a socket that other processes accept from as well: one connection at a time, and those that have fewer first.
+    The accept loops of asyncio and uvloop would take all that are there."""
+
+    def __init__(
+        self, listener: socket, make_protocol: Callable[[], asyncio.Protocol], loads: ConnectionLoads, connections: Sized
+    ) -> None:
         self._listener, self._make_protocol = listener, make_protocol
+        self._loads, self._connections = loads, connections
         self._beginning: set[asyncio.Task[object]] = set()
         self._resuming: asyncio.TimerHandle | None = None
 
     def open(self) -> None:
         self._listener.setblocking(False)
-        asyncio.get_running_loop().add_reader(self._listener, self._accept)
+        asyncio.get_running_loop().add_reader(self._listener, self._take_turn)
 
     def close(self) -> None:
         """Accepts no more here; the others go on."""
@@ -56,6 +77,29 @@ class SharedListener:
         if self._listener.fileno() >= 0:
             asyncio.get_running_loop().remove_reader(self._listener)
             self._listener.close()
+        self._loads.tell(MOST)
+
+    def tell_load(self) -> int:
+        """Tells the other processes how many connections there are here."""
+        count = len(self._connections) + len(self._beginning)
+        if self._listener.fileno() >= 0:
+            self._loads.tell(count)
+        return count
+
+    def _take_turn(self) -> None:
+        if self._loads.is_ahead(self.tell_load()):
+            self._pause(AHEAD_SECONDS)  # unless it is still there then, another has taken it
+        else:
+            self._accept()
+
+    def _pause(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._listener)
+        self._resuming = loop.call_later(seconds, self._go_on)
+
+    def _go_on(self) -> None:
+        self.open()
+        self._accept()
 
     def _accept(self) -> None:
         loop = asyncio.get_running_loop()
@@ -65,10 +109,10 @@ class SharedListener:
             return  # another process was faster, or the client has left
         except OSError as error:
             log.error("no connection can be accepted: %s", error)
-            loop.remove_reader(self._listener)
-            self._resuming = loop.call_later(PAUSE_SECONDS, self.open)
+            self._pause(PAUSE_SECONDS)
             return
         connection.setblocking(False)
         task: asyncio.Task[object] = loop.create_task(loop.connect_accepted_socket(self._make_protocol, connection))
         self._beginning.add(task)
         task.add_done_callback(self._beginning.discard)
+        self.tell_load()
