@@ -12,9 +12,11 @@ deployment, and beside it that of PostgreSQL:
     run       a run in the background, from its request to the end of its stream
     streams   so many streams of 20 deltas a second: CPU of a delta, how many get through, how late
 
-What a deployment *carries* is small requests per second of CPU of its busiest process: what it would answer each second if every
-process had a core of its own, whatever else this machine does. Two workers are to carry 1.7 times what one process does. It needs
-Linux and the developers' packages.
+What a deployment *carries* is how many small requests it would answer each second if each of its processes had a core of its
+own, whatever else this machine does: processes that do the same work, by the CPU of a request; a gateway and a worker, by the
+busier of the two. Each process that serves has as many requests at once. `least` is the part of the work that the least busy
+process did, which on a busy machine is chance as well. Two workers are to carry 1.7 times what one process does. It needs Linux
+and the developers' packages.
 """
 
 import argparse
@@ -47,12 +49,14 @@ AT_ONCE = 24
 
 
 class Deployment(NamedTuple):
-    """Processes on one database. `pids` are those that serve or work, `postgres` the folder of the server they use."""
+    """Processes on one database. `pids` are those that serve or work, `postgres` the folder of the server they use.
+    One that `is_divided` has processes that do different work."""
 
     name: str
     target: Target
     pids: tuple[int, ...]
     postgres: Path | None = None
+    is_divided: bool = False
 
     def read_cpu(self) -> list[float]:
         return [cpu_of(pid) for pid in self.pids]
@@ -62,12 +66,14 @@ class Deployment(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """CPU seconds of a piece of work: of our processes, of PostgreSQL, and of the busiest of ours; and how long it took."""
+    """CPU seconds of a piece of work: of our processes, of PostgreSQL, and of one of ours that has a core of its own and is the
+    bottleneck; how long it took; and which part the least busy process did."""
 
     ours: float
     postgres: float
-    busiest: float
+    bottleneck: float
     wall: float
+    least: float = 0.0
 
 
 def children_of(pid: int) -> tuple[int, ...]:
@@ -93,7 +99,7 @@ def deploy(ports: Surroundings, name: str, database: str, postgres: Path | None 
             work = [executable, "-m", "mainspring", "worker", *common]
             pids += (stack.enter_context(process(*work, cwd=folder, ready="waits for runs")).pid,)
         target = Target("mainspring", server.pid, f"http://127.0.0.1:{port}/v1", mcp=ports.mcp)
-        yield Deployment(f"{name}, {'PostgreSQL' if postgres else 'SQLite'}", target, pids, postgres)
+        yield Deployment(f"{name}, {'PostgreSQL' if postgres else 'SQLite'}", target, pids, postgres, name == "gateway")
 
 
 async def measure(deployment: Deployment, times: int, at_once: int, work: Callable[[], Awaitable[object]]) -> Cost:
@@ -110,7 +116,9 @@ async def measure(deployment: Deployment, times: int, at_once: int, work: Callab
     await asyncio.gather(*[repeat() for _ in range(at_once)])
     spent = [after - first for after, first in zip(deployment.read_cpu(), before, strict=True)]
     took = time.monotonic() - began
-    return Cost(sum(spent) / times, (deployment.read_postgres() - others) / times, max(spent) / times, took / times)
+    ours, least = sum(spent) / times, min(spent) / max(sum(spent), 1e-9)
+    bottleneck = max(spent) / times if deployment.is_divided else ours / len(spent)
+    return Cost(ours, (deployment.read_postgres() - others) / times, bottleneck, took / times, least)
 
 
 class Figures:
@@ -128,13 +136,14 @@ class Figures:
     def compare(self, deployment: str, other: str, kind: str) -> float:
         """How many times as much the deployment carries, round by round, since machines are not always equally fast."""
         pairs = zip(self._rounds[deployment, kind], self._rounds[other, kind], strict=True)
-        return median([theirs.busiest / ours.busiest for ours, theirs in pairs])
+        return median([theirs.bottleneck / ours.bottleneck for ours, theirs in pairs])
 
 
 async def measure_round(load: Load, deployments: Sequence[Deployment], figures: Figures, *, is_quick: bool) -> None:
     times, few = (120, 8) if is_quick else (600, 24)
     for deployment in deployments:
-        figures.add(deployment.name, "request", await measure(deployment, times, AT_ONCE, asking(load, deployment, "small")))
+        at_once = AT_ONCE * (1 if deployment.is_divided else len(deployment.pids))
+        figures.add(deployment.name, "request", await measure(deployment, times, at_once, asking(load, deployment, "small")))
     for deployment in deployments:
         long = await measure(deployment, few, 4, asking(load, deployment, "deltas 500", stream=True))
         short = await measure(deployment, few, 4, asking(load, deployment, "deltas 1", stream=True))
@@ -189,8 +198,11 @@ def show(deployments: Sequence[Deployment], figures: Figures) -> list[dict[str, 
             beside = f" + {cost.postgres * 1e6:,.0f}" if deployment.postgres else ""
             told.append(f"{f'{cost.ours * 1e6:,.0f}{beside}':>{width}}")
         cost = figures.find(deployment.name, "request")
-        row["carries"], row["wall"] = 1 / cost.busiest, 1 / cost.wall
-        print(f"{deployment.name:28} {' '.join(told)} {1 / cost.busiest:>7,.0f}/s {1 / cost.wall:>7,.0f}/s", flush=True)
+        row["carries"], row["wall"], row["least"] = 1 / cost.bottleneck, 1 / cost.wall, cost.least
+        print(
+            f"{deployment.name:28} {' '.join(told)} {1 / cost.bottleneck:>7,.0f}/s {1 / cost.wall:>7,.0f}/s {cost.least:>6.0%}",
+            flush=True,
+        )
         rows.append(row)
     return rows
 
