@@ -91,3 +91,12 @@ def test_definitions_where_tools_may_write_are_warned_of(tmp_path: Path) -> None
     with serving(tmp_path, [{"when": "", "say": "Hello."}]) as served:
         assert f"agents: the folder {work / 'agents'} is inside of {work}" in served.warnings
         assert "workflows: the folder" not in served.warnings
+
+
+def test_what_is_wrong_with_a_file_is_told_in_few_words(tmp_path: Path) -> None:
+    (tmp_path / "flows").mkdir()
+    (tmp_path / "flows/long.yaml").write_text(f"? {'k' * 900_000}\n: v\n")
+    (tmp_path / "mainspring.toml").write_text('workflows = ["flows"]\n')
+    with serving(tmp_path, [{"when": "", "say": "Hello."}]) as served:
+        assert "long.yaml" in served.warnings
+        assert len(served.warnings) < 20_000

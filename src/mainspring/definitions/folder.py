@@ -23,6 +23,8 @@ from mainspring.definitions.reader import SUFFIXES
 log = getLogger(__name__)
 
 KEPT: Final = "; the last version that was right stays in use"
+# A file may hold a name of a megabyte, and what is wrong with it is told with it.
+PROBLEM_CHARS: Final = 8_000
 
 Stamp = tuple[int, int, int, int]
 """What tells a file from what it was: its times, size and inode."""
@@ -105,6 +107,7 @@ class DefinitionFolders(Generic[T]):
                 versions[file] = version
         problems += [version.problem for version in versions.values() if version.problem]
         definitions = self._select(versions, problems)
+        problems = [problem if len(problem) <= PROBLEM_CHARS else f"{problem[:PROBLEM_CHARS]}..." for problem in problems]
         for problem in problems:
             if problem not in before.problems:
                 log.warning("%s: %s", self._kind, problem)
