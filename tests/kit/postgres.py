@@ -45,7 +45,7 @@ class Postgres:
     """A server in a folder of its own, reached by a socket there. It can be stopped and started, and killed."""
 
     def __init__(self, folder: Path, programs: Path, user: str | None, options: tuple[str, ...] = _QUICK) -> None:
-        self._folder, self._programs, self._user, self._options = folder, programs, user, (*_OPTIONS, *options)
+        self._folder, self.programs, self.user, self._options = folder, programs, user, (*_OPTIONS, *options)
         self._numbers = count(1)
         self._shell: subprocess.Popen[bytes] | None = None
 
@@ -68,22 +68,22 @@ class Postgres:
         return self._folder / ".s.PGSQL.5432"
 
     def psql(self, url: str, command: str) -> str:
-        psql = [str(self._programs / "psql"), "-XqtA", "-v", "ON_ERROR_STOP=1", url]
+        psql = [str(self.programs / "psql"), "-XqtA", "-v", "ON_ERROR_STOP=1", url]
         done = subprocess.run(psql, input=command, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def start(self) -> None:
-        command = [str(self._programs / "postgres"), "-D", str(self._folder / "data"), "-h", "", "-k", str(self._folder)]
+        command = [str(self.programs / "postgres"), "-D", str(self._folder / "data"), "-h", "", "-k", str(self._folder)]
         with (self._folder / "log").open("ab") as log:
             self._shell = subprocess.Popen(
                 ["sh", "-c", _SCRIPT, str(self._folder), *command, *self._options],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                user=self._user,
+                user=self.user,
             )
-        ready = [str(self._programs / "pg_isready"), "-q", "-h", str(self._folder)]
+        ready = [str(self.programs / "pg_isready"), "-q", "-h", str(self._folder)]
         for _ in range(int(PATIENCE * 50)):
             if subprocess.run(ready, check=False).returncode == 0:
                 return
@@ -121,5 +121,27 @@ def running(version: int = 18, *, is_durable: bool = False) -> Iterator[Postgres
             yield server
         finally:
             server.stop("QUIT")
+    finally:
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def replica_of(primary: Postgres) -> Iterator[Postgres]:
+    """A server that follows another one, which waits for it before it says that something is committed."""
+    folder = Path(tempfile.mkdtemp(prefix="pg"))
+    try:
+        if primary.user is not None:
+            shutil.chown(folder, primary.user)
+        copying = [str(primary.programs / "pg_basebackup"), "--checkpoint=fast", "--wal-method=stream", "--write-recovery-conf"]
+        copying += [f"--host={primary.socket.parent}", "--username=postgres", f"--pgdata={folder / 'data'}"]
+        subprocess.run(copying, check=True, capture_output=True, timeout=PATIENCE, user=primary.user)
+        replica = Postgres(folder, primary.programs, primary.user)
+        replica.start()
+        try:
+            primary.psql(primary.url("postgres"), "ALTER SYSTEM SET synchronous_standby_names = '*';")
+            primary.psql(primary.url("postgres"), "SELECT pg_reload_conf();")
+            yield replica
+        finally:
+            replica.stop("QUIT")
     finally:
         shutil.rmtree(folder)

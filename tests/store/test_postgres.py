@@ -5,7 +5,7 @@ import re
 import ssl
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from pkgutil import resolve_name
@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from tests.cli.deployment import fill, look
 from tests.kit.link import Link, linked, tls_door
 from tests.kit.pooler import pooled
-from tests.kit.postgres import Postgres
+from tests.kit.postgres import Postgres, replica_of, running
 from tests.kit.processes import run
 from tests.kit.waiting import PATIENCE
 from tests.memory.world import embeddings
@@ -424,6 +424,50 @@ async def test_what_is_read_only_is_refused(postgres: Postgres, emptied: Locatio
     name = urlsplit(emptied.given).path.strip("/")
     async with refused(postgres.url(name, default_transaction_read_only="on")) as [told]:
         assert "read only" in told
+
+
+async def test_a_replica_is_refused_and_when_it_is_promoted_nothing_was_lost_or_repeated() -> None:
+    """A failover under load: what was said to be stored is stored once, and what waits goes on at the new primary."""
+    with running() as primary, nullcontext(urlsplit(primary.database()).path.strip("/")) as name, replica_of(primary) as replica:
+        hosts = f"host={primary.socket.parent},{replica.socket.parent}&target_session_attrs=read-write"
+        async with open_store(parse_location(f"postgresql://postgres@/{name}?{hosts}")) as store:
+            async with refused(replica.url(name)) as [told]:
+                assert "is a replica" in told
+            is_over = asyncio.Event()
+            written: dict[str, int] = {}
+
+            async def write(id: str) -> None:
+                await store.append(id, begin(id))
+                while not is_over.is_set():
+                    seq = written.get(id, 0) + 1
+                    await store.append(id, say(seq, "x"), notes=[Note(b"{}", id)])
+                    written[id] = seq
+
+            async def until(count: int) -> None:
+                while len(written) < 4 or min(written.values()) < count:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+
+            writing = asyncio.gather(*[write(f"r{number}") for number in range(4)])
+            await asyncio.wait_for(until(10), PATIENCE)
+            primary.stop("QUIT")
+            before = dict(written)
+            replica.psql(replica.url("postgres"), "SELECT pg_promote();")
+            await asyncio.wait_for(until(max(before.values()) + 10), PATIENCE)
+            is_over.set()
+            await writing
+            for id, last in written.items():
+                assert [record.seq for record in await store.events(id)] == list(range(last + 1))
+            assert (await verify(store)).flaw is None
+            assert len(await store.audit()) == sum(written.values())
+
+
+async def test_hosts_that_are_all_replicas_are_told_at_the_start_and_waited_for_later(
+    postgres: Postgres, emptied: Location
+) -> None:
+    name = urlsplit(emptied.given).path.strip("/")
+    async with refused(postgres.url(name, target_session_attrs="standby")) as [told]:
+        assert "target_session_attrs" in told
+    assert server_module.is_lost(asyncpg.TargetServerAttributeNotMatched("none"))
 
 
 async def test_an_old_server_is_refused(postgres: Postgres, emptied: Location, folder: Path) -> None:

@@ -45,6 +45,7 @@ _LOST: Final = (
     asyncpg.CannotConnectNowError,
     asyncpg.TooManyConnectionsError,
     asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.TargetServerAttributeNotMatched,  # until one of the hosts is promoted
     OSError,
     TimeoutError,
 )
