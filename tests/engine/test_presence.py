@@ -1,6 +1,7 @@
 """Leases: which drivers live, what those do that have lost theirs, and what it costs to find out."""
 
 import asyncio
+import os
 import signal
 import sqlite3
 import subprocess
@@ -331,3 +332,32 @@ async def test_a_run_goes_on_though_a_driver_that_had_lost_it_has_written_once_m
             assert (await again.wait()).status == "completed"
             await engine.forget(handle.id)
             assert await engine.resume_all() == []
+
+
+async def test_a_run_in_the_foreground_is_cancelled_by_another_process_before_its_tool_has_had_its_effect(
+    location: Location,
+) -> None:
+    begun, go, effects = asyncio.Event(), asyncio.Event(), list[str]()
+    go.set()
+
+    async def act(tool_call: ToolCall, context: CallContext) -> ToolResult:
+        begun.set()
+        await asyncio.sleep(PATIENCE)
+        effects.append("done")
+        return ToolResult(tool_call.id, "done")
+
+    async with open_store(location) as store, open_store(location) as beside, asyncio.timeout(PATIENCE / 2):
+        engine, _ = make_acting(store, go, act)
+        async with engine, make_engine(Scripted(), beside) as other:
+            handle = await engine.start(make_order(tools=(TOOL,)))
+            await begun.wait()
+            assert (await other.cancel(handle.id)).status == "cancelled"
+            assert (await handle.wait()).status == "cancelled"
+    assert effects == []
+
+
+def test_a_process_that_is_there_but_hidden_is_not_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "_find_born", lambda pid: None)
+    assert presence.is_running(Driver("drv_1", presence.find_place(), os.getpid(), "1"))
+    monkeypatch.undo()
+    assert not presence.is_running(Driver("drv_1", presence.find_place(), os.getpid(), "1")), "it is another one"

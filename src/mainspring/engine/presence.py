@@ -156,7 +156,7 @@ class Presence:
 @cache
 def _describe(id: str) -> Driver:
     pid = os.getpid()
-    return Driver(id, find_place(), pid, _born(pid))
+    return Driver(id, find_place(), pid, _find_born(pid) or "")
 
 
 def _read_clock() -> float:
@@ -178,25 +178,22 @@ def find_place() -> str:
 
 
 def is_running(driver: Driver) -> bool:
-    """Whether a process of this place is there."""
-    return _born(driver.pid) == driver.born and _exists(driver.pid)
-
-
-def _born(pid: int) -> str:
-    """When the process began, as the kernel counts it; empty where it does not say, and for one that has ended and only waits to
-    be looked at by whoever started it."""
+    """Whether a process of this place is there, and is the one that it was. One that is hidden from us is taken to be."""
     try:
-        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return "" if state in "ZX" else rest[18]
-    except (OSError, IndexError):
-        return ""
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
+        os.kill(driver.pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         pass
-    return True
+    found = _find_born(driver.pid)
+    return found is None or found == driver.born
+
+
+def _find_born(pid: int) -> str | None:
+    """When the process began, as the kernel counts it; None where that is not told, and empty for one that has ended and only
+    waits to be looked at by whoever started it."""
+    try:
+        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return "" if state in "ZX" else rest[18]
