@@ -98,7 +98,7 @@ class CallsLostBehindWords(Learner):
 
 
 class CallWithoutFunction(Animal):
-    """Quirk 13: name and arguments stand beside the id of a call, without a `function`; code read in several proxies."""
+    """Quirk 13: name and arguments stand beside the id of a call, without a `function`; supposed, without a source."""
 
     number = 13
 

@@ -17,7 +17,7 @@ def name_tool(body: Json) -> str:
 
 
 class NameInOtherCase(Animal):
-    """Quirk 72: the tool's name is in other case; own measurement of small models."""
+    """Quirk 72: the tool's name is in other case; supposed, without a source."""
 
     number = 72
 
@@ -26,7 +26,7 @@ class NameInOtherCase(Animal):
 
 
 class NameInCamelCase(Animal):
-    """Quirk 72: the tool's name is written as in another language; own measurement of small models."""
+    """Quirk 72: the tool's name is written as in another language; supposed, without a source."""
 
     number = 72
 
@@ -35,7 +35,7 @@ class NameInCamelCase(Animal):
 
 
 class NameWithHyphens(Animal):
-    """Quirk 72: hyphens stand for underscores; own measurement of small models."""
+    """Quirk 72: hyphens stand for underscores; supposed, without a source."""
 
     number = 72
 
@@ -44,7 +44,7 @@ class NameWithHyphens(Animal):
 
 
 class NameWithParentheses(Animal):
-    """Quirk 72: the name is written as a call; own measurement of small models."""
+    """Quirk 72: the name is written as a call; supposed, without a source."""
 
     number = 72
 
@@ -53,7 +53,7 @@ class NameWithParentheses(Animal):
 
 
 class NameInPiecesAndCase(Animal):
-    """Quirk 72: the name comes in pieces and in other case; code read in several adapters."""
+    """Quirk 72: the name comes in pieces and in other case; supposed, without a source."""
 
     number = 72
 
@@ -64,7 +64,7 @@ class NameInPiecesAndCase(Animal):
 
 
 class NameWithNamespaceAndCase(Animal):
-    """Quirk 72: the name has a namespace and is in other case; own measurement of small models."""
+    """Quirk 72: the name has a namespace and is in other case; supposed, without a source."""
 
     number = 72
 
@@ -73,7 +73,7 @@ class NameWithNamespaceAndCase(Animal):
 
 
 class ArgumentsInList(Animal):
-    """Quirk 73: the arguments are in a list; own measurement of small models."""
+    """Quirk 73: the arguments are in a list; supposed, without a source."""
 
     number = 73
 
@@ -82,7 +82,7 @@ class ArgumentsInList(Animal):
 
 
 class ArgumentsWithinArguments(Animal):
-    """Quirk 73: the arguments are in an object that has them as `arguments`; own measurement of small models."""
+    """Quirk 73: the arguments are in an object that has them as `arguments`; supposed, without a source."""
 
     number = 73
 
@@ -91,7 +91,7 @@ class ArgumentsWithinArguments(Animal):
 
 
 class ArgumentsWithinCall(Animal):
-    """Quirk 73: the whole call stands where its arguments should; own measurement of small models."""
+    """Quirk 73: the whole call stands where its arguments should; supposed, without a source."""
 
     number = 73
 
@@ -100,7 +100,7 @@ class ArgumentsWithinCall(Animal):
 
 
 class ArgumentsWithinName(Animal):
-    """Quirk 73: the arguments are in an object under the tool's name; own measurement of small models."""
+    """Quirk 73: the arguments are in an object under the tool's name; supposed, without a source."""
 
     number = 73
 
@@ -109,7 +109,7 @@ class ArgumentsWithinName(Animal):
 
 
 class ArgumentsWithinText(Animal):
-    """Quirk 73: the arguments are text under `parameters`; own measurement of small models."""
+    """Quirk 73: the arguments are text under `parameters`; supposed, without a source."""
 
     number = 73
 
@@ -129,7 +129,7 @@ class ArgumentsEmptyFirst(Animal):
 
 
 class ArgumentsWithComma(Animal):
-    """Quirk 12: a comma too many in the arguments; own measurement of small models."""
+    """Quirk 12: a comma too many in the arguments; supposed, without a source."""
 
     number = 12
 
@@ -147,7 +147,7 @@ class ArgumentsWithoutBrace(Animal):
 
 
 class ArgumentsWithBraces(Animal):
-    """Quirk 12: the arguments have a brace too many; own measurement of small models."""
+    """Quirk 12: the arguments have a brace too many; supposed, without a source."""
 
     number = 12
 
@@ -174,7 +174,7 @@ class ArgumentsInQuoteTokens(Animal):
 
 
 class CallAgainUnderAnotherId(Animal):
-    """Quirk 76: the last chunk has the call once more, under another id; code read in several proxies."""
+    """Quirk 76: the last chunk has the call once more, under another id; supposed, without a source."""
 
     number = 76
 
@@ -184,7 +184,7 @@ class CallAgainUnderAnotherId(Animal):
 
 
 class CallAgainInPieces(Animal):
-    """Quirk 76: the call comes once more in pieces, under another id; code read in several proxies."""
+    """Quirk 76: the call comes once more in pieces, under another id; supposed, without a source."""
 
     number = 76
 
@@ -195,7 +195,7 @@ class CallAgainInPieces(Animal):
 
 
 class CallAgainInOtherSpaces(Animal):
-    """Quirk 76: the last chunk has the call once more, written without spaces; code read in several proxies."""
+    """Quirk 76: the last chunk has the call once more, written without spaces; supposed, without a source."""
 
     number = 76
 
@@ -205,7 +205,7 @@ class CallAgainInOtherSpaces(Animal):
 
 
 class CallsAgainUnderOtherIds(Animal):
-    """Quirk 76: two calls with one index, and the later once more under another id; code read in several proxies."""
+    """Quirk 76: two calls with one index, and the later once more under another id; supposed, without a source."""
 
     number = 76
     zones: ClassVar = ["UTC", "CET"]

@@ -105,7 +105,7 @@ class EmptyData(Talker):
 
 
 class NullData(Talker):
-    """Quirk 38: `data: null` lines; code read in several proxies."""
+    """Quirk 38: `data: null` lines; supposed, without a source."""
 
     number = 38
 
@@ -114,7 +114,7 @@ class NullData(Talker):
 
 
 class TextOfCompletions(Talker):
-    """Quirk 40: words come as `text`, as from the older endpoint; code read in several adapters."""
+    """Quirk 40: words come as `text`, as from the older endpoint; supposed, without a source."""
 
     number = 40
 

