@@ -3,8 +3,8 @@
     python -m bench.scale [--quick] [--rounds N] [--streams N] [--json FILE]
 
 Deployments, all of them up at the same time: one process; `serve --workers 2`; a gateway with one worker, to which the leases of
-the store bring the runs. Rounds are interleaved, so that a busy machine is busy for all. Figures are CPU of all processes of a
-deployment, and beside it that of PostgreSQL:
+the store bring the runs, and the same with Temporal on PostgreSQL, whose own server is not counted. Rounds are interleaved, so
+that a busy machine is busy for all. Figures are CPU of all processes of a deployment, and beside it that of PostgreSQL:
 
     request   a small request, stored
     delta     a streamed delta in a burst
@@ -43,6 +43,7 @@ from bench.scenarios import RATE, percentile
 from bench.store import list_postgres
 from bench.targets import TOOLS, Load, Surroundings, Target, open_streams, surroundings
 from tests.kit.postgres import running
+from tests.kit.temporal import running_temporal
 
 AIM = 1.7
 AT_ONCE = 24
@@ -81,11 +82,15 @@ def children_of(pid: int) -> tuple[int, ...]:
 
 
 @contextmanager
-def deploy(ports: Surroundings, name: str, database: str, postgres: Path | None = None) -> Iterator[Deployment]:
-    """Starts what the name says."""
+def deploy(
+    ports: Surroundings, name: str, database: str, postgres: Path | None = None, temporal: str | None = None
+) -> Iterator[Deployment]:
+    """Starts what the name says; with the address of a Temporal server, runs get to the worker by that."""
     port = free_port()
     with TemporaryDirectory(prefix="mainspring-bench-") as folder, ExitStack() as stack:
         Path(folder, "benchtools.py").write_text(TOOLS)
+        if temporal is not None:
+            Path(folder, "mainspring.toml").write_text(f'dispatcher = "temporal"\n[temporal]\naddress = "{temporal}"\n')
         common = ["--database", database, "--tool", "benchtools:add", "--allow-host", "127.0.0.1"]
         common += ["--base-url", f"http://127.0.0.1:{ports.backend}/v1"]
         command = [executable, "-m", "mainspring", "serve", "--port", str(port), *common]
@@ -99,7 +104,8 @@ def deploy(ports: Surroundings, name: str, database: str, postgres: Path | None 
             work = [executable, "-m", "mainspring", "worker", *common]
             pids += (stack.enter_context(process(*work, cwd=folder, ready="waits for runs")).pid,)
         target = Target("mainspring", server.pid, f"http://127.0.0.1:{port}/v1", mcp=ports.mcp)
-        yield Deployment(f"{name}, {'PostgreSQL' if postgres else 'SQLite'}", target, pids, postgres, name == "gateway")
+        store = "Temporal" if temporal else "PostgreSQL" if postgres else "SQLite"
+        yield Deployment(f"{name}, {store}", target, pids, postgres, name == "gateway")
 
 
 async def measure(deployment: Deployment, times: int, at_once: int, work: Callable[[], Awaitable[object]]) -> Cost:
@@ -186,13 +192,13 @@ async def hold_streams(deployment: Deployment, count: int, seconds: float) -> st
 
 def show(deployments: Sequence[Deployment], figures: Figures) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
-    print(
-        f"{'us of CPU, ours + PostgreSQL':28} {'request':>14} {'delta':>12} {'turn':>14} {'run':>14} {'carries':>9} {'wall':>9}"
-    )
+    columns = ("request", 14), ("delta", 12), ("turn", 14), ("run", 14)
+    heads = [f"{name:>{width}}" for name, width in (*columns, ("carries", 9), ("wall", 9), ("least", 6))]
+    print(f"{'us of CPU, ours + PostgreSQL':28} {' '.join(heads)}")
     for deployment in deployments:
         row: dict[str, object] = {"deployment": deployment.name}
         told = []
-        for kind, width in (("request", 14), ("delta", 12), ("turn", 14), ("run", 14)):
+        for kind, width in columns:
             cost = figures.find(deployment.name, kind)
             row[kind] = [cost.ours * 1e6, cost.postgres * 1e6]
             beside = f" + {cost.postgres * 1e6:,.0f}" if deployment.postgres else ""
@@ -215,6 +221,8 @@ async def main_async(options: argparse.Namespace) -> bool:
         for name in ("1 process", "2 workers", "gateway"):
             deployments.append(stack.enter_context(deploy(ports, name, f"{folder}/{name.replace(' ', '')}.db")))
             deployments.append(stack.enter_context(deploy(ports, name, postgres.database(), postgres.socket.parent)))
+        address = stack.enter_context(running_temporal(Path(folder))).address
+        deployments.append(stack.enter_context(deploy(ports, "gateway", postgres.database(), postgres.socket.parent, address)))
         figures = Figures()
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=120)) as session:

@@ -220,6 +220,43 @@ async def test_a_killed_process_is_replaced_and_its_runs_go_on(workers: Served, 
     assert await counted_runs(workers) >= before, "what the killed process had counted is lost"
 
 
+async def test_requests_that_are_sent_again_are_answered_once_whoever_is_killed(workers: Served, tmp_path: Path) -> None:
+    """Processes are killed again and again while clients ask, each with a key of its own, until they have their answer."""
+    answered: dict[str, str] = {}
+
+    async def ask(key: str) -> None:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(PATIENCE)) as session:
+            while key not in answered:
+                body, headers = {"model": "m", "input": f"stamp {key}"}, {"idempotency-key": key}
+                with suppress(aiohttp.ClientError, TimeoutError):
+                    async with session.post(f"{workers.url}/responses", json=body, headers=headers) as answer:
+                        told = await answer.json()
+                        if answer.status == 200:
+                            assert told["status"] == "completed", told
+                            answered[key] = told["id"]
+                await anyio.sleep(0.05)
+
+    with anyio.fail_after(3 * PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            for number in range(16):
+                tasks.start_soon(ask, f"key{number}")
+            for place in (0, 1, 0):
+                begun = len(read_marks(tmp_path))
+                await until(lambda begun=begun: len(read_marks(tmp_path)) > begun or len(answered) == 16)  # type: ignore[misc]
+                await until(lambda: len(children(workers)) == 2)
+                os.kill(children(workers)[place], signal.SIGKILL)
+    async with aiohttp.ClientSession() as session, session.get(f"{workers.url}/responses?limit=100") as answer:
+        listed = await answer.json()
+    assert sorted([run["id"] for run in listed["data"]]) == sorted(answered.values()), "a run for each key, and no other"
+    assert {run["status"] for run in listed["data"]} == {"completed"}
+    assert read_marks(tmp_path).count("begun") == 16, "no call is made twice"
+
+
+def read_marks(folder: Path) -> list[str]:
+    path = folder / "marks"
+    return path.read_text().split() if path.exists() else []
+
+
 async def counted_runs(served: Served) -> int:
     """The runs of all processes, as a scraper is told by whichever it asks."""
     async with aiohttp.ClientSession() as session, session.get(served.url.removesuffix("/v1") + "/metrics") as answer:

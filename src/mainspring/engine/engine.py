@@ -79,6 +79,7 @@ from mainspring.ports import (
     OWNED,
     AnswerCheck,
     CallPolicy,
+    Claim,
     ContinuedRun,
     DispatchedRuns,
     Dispatcher,
@@ -504,8 +505,7 @@ class Engine:
         if (handle := self._live.get(run_id) or self._unsaved.get(run_id)) is not None:
             return handle
         await self.presence.show()
-        await self.presence.end_leases_of_the_dead()
-        while (claim := await self.store.leases.claim(run_id, self.presence.id)) is not None:
+        while (claim := await self._claim(run_id)) is not None:
             self._left.add(run_id)
             if claim.is_cancelled:
                 await self._end_stored(run_id, CANCELLED)
@@ -517,6 +517,12 @@ class Engine:
         self._left.discard(run_id)
         await self._attempts.end(run_id)
         return await self.follow(run_id)
+
+    async def _claim(self, run_id: str) -> Claim | None:
+        if (claim := await self.store.leases.claim(run_id, self.presence.id)) is None:
+            await self.presence.end_leases_of_the_dead()  # its driver may be one of them
+            claim = await self.store.leases.claim(run_id, self.presence.id)
+        return claim
 
     async def _take_up(self, handle: Handle, *, was_free: bool) -> Handle:
         """Drives a run on that was read from the store. Raises `Superseded`, unless it `was_free`: then nobody can have written
