@@ -6,9 +6,11 @@ import signal
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
+from hashlib import sha256
 from pkgutil import resolve_name
 
 import asyncpg  # type: ignore[import-untyped]
+import msgspec
 import pytest
 from msgspec.structs import replace
 from tests.cli.command import Live, Shell
@@ -215,6 +217,33 @@ async def test_a_backup_that_was_damaged_or_cut_off_is_refused(shell: Shell, pla
             assert "Traceback" not in err
     assert new.file is not None
     assert not new.file.exists()
+
+
+async def test_a_backup_of_before_a_column_and_a_table_were_there_is_restored(shell: Shell, place: MakePlace) -> None:
+    old, new = place("sqlite"), place("postgres")
+    async with embeddings() as backend:
+        await fill(old, backend)
+        assert (await run(shell, "backup", "all.backup", "--database", old.given))[0] == 0
+        with closing(sqlite3.connect(shell.folder / "all.backup")) as connection:
+            [[body]] = connection.execute("SELECT body FROM manifest")
+            manifest = msgspec.json.decode(body)
+            for table, column in (("runs", "is_cancelled"), ("observations", "embedded")):
+                connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+                rows = connection.execute(f"SELECT * FROM {table} ORDER BY number").fetchall()
+                manifest["tables"][table]["digest"] = sha256(b"".join(map(msgspec.msgpack.encode, rows))).hexdigest()
+            connection.execute("DROP TABLE IF EXISTS baselines")
+            del manifest["tables"]["baselines"]
+            connection.execute("UPDATE manifest SET body = ?", (msgspec.json.encode(manifest),))
+            connection.commit()
+        assert await run(shell, "restore", "all.backup", "--check") == (0, "mainspring: all.backup is whole\n")
+        assert await run(shell, "restore", "all.backup", "--database", new.given) == (0, f"mainspring: {new} is complete\n")
+        assert (await look(new, backend))["runs"] == (await look(old, backend))["runs"]
+    with closing(sqlite3.connect(shell.folder / "all.backup")) as connection:
+        connection.execute("ALTER TABLE runs ADD COLUMN of_the_future TEXT")
+        connection.commit()
+    code, err = await run(shell, "restore", "all.backup", "--check")
+    assert code == 1
+    assert "newer Mainspring" in err
 
 
 async def test_a_broken_audit_is_not_restored(shell: Shell, place: MakePlace) -> None:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from mainspring.core.errors import InvalidRequest, StoreError
 from mainspring.storage.sqlite import Schema
 from mainspring.storage.transfer.content import Counted, FileForm, Row, Table
+from mainspring.storage.transfer.copy_rows import CopiedTable, Tell, check_rows
 from mainspring.storage.transfer.file_rows import FileRows
 
 FORMAT: Final = 1
@@ -46,24 +47,44 @@ class ArchiveRows(FileRows):
         super().__init__(path, _SCHEMA, connection, connection)
         self.manifest = manifest
 
+    @property
+    def contents(self) -> tuple[str, ...]:
+        """The kinds of content that it has."""
+        return () if self.manifest is None else self.manifest.contents
+
     async def count(self, table: Table) -> Counted:
         known = None if self.manifest is None else self.manifest.tables.get(table.name)
         return Counted(0) if known is None else Counted(known.count, known.mark)
 
     async def read(self, table: Table) -> AsyncIterator[Row]:
-        found = [name for _, name, *_ in self._reading.execute(f"PRAGMA table_info({table.name})")]
-        if unknown := set(found) - set(table.columns):
-            raise StoreError(f"{self._path} was made by a newer Mainspring (column {min(unknown)}); upgrade Mainspring first")
+        kept = self.find_kept(table)
         # What a column of today holds for rows of before it was there, its default says.
         usual = dict(zip(table.columns, table.defaults or (None,) * len(table.columns), strict=True))
-        plain = replace(table, columns=tuple(found), types=self._list_types(table, found), form=FileForm())
-        if found:
-            async for row in super().read(plain):
-                yield row if len(row) == len(usual) else tuple((usual | dict(zip(found, row, strict=True))).values())
+        if kept.columns:
+            async for row in super().read(kept):
+                yield (
+                    row
+                    if kept.columns == table.columns
+                    else tuple({**usual, **dict(zip(kept.columns, row, strict=True))}.values())
+                )
 
-    def _list_types(self, table: Table, names: Sequence[str]) -> tuple[str, ...]:
+    def find_kept(self, table: Table) -> Table:
+        """The table as it was when the backup was made. Raises `StoreError` if that has more than today's."""
+        found = tuple([name for _, name, *_ in self._reading.execute(f"PRAGMA table_info({table.name})")])
+        if unknown := set(found) - set(table.columns):
+            raise StoreError(f"{self._path} was made by a newer Mainspring (column {min(unknown)}); upgrade Mainspring first")
         types = dict(zip(table.columns, table.types, strict=True))
-        return tuple([types[name] for name in names])
+        key = tuple([name for name in table.key if name in found])
+        return replace(table, columns=found, types=tuple([types[name] for name in found]), key=key, defaults=(), form=FileForm())
+
+    async def check(self, table: Table, tell: Tell) -> CopiedTable:
+        """What the backup has of a table. Raises `StoreError` if that is not what was put into it."""
+        known = None if self.manifest is None else self.manifest.tables.get(table.name)
+        if known is None:
+            return CopiedTable(table.name, 0, "")
+        wanted = CopiedTable(table.name, known.count, known.digest, known.mark)
+        await check_rows(self, self.find_kept(table), wanted, tell)
+        return wanted
 
     async def change(self, table: Table, gone: Sequence[Row], new: Sequence[Row]) -> None:
         columns = [f"{name} {type}" for name, type in zip(table.columns, table.types, strict=True)]

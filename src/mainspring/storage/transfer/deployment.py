@@ -15,9 +15,9 @@ from mainspring.core.errors import InvalidRequest, StoreError
 from mainspring.storage.audit_chain import verify
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import Location, parse_location
-from mainspring.storage.transfer.archive import Manifest, TableManifest, create_archive, open_archive
+from mainspring.storage.transfer.archive import ArchiveRows, Manifest, TableManifest, create_archive, open_archive
 from mainspring.storage.transfer.content import Content, Placed, RowReader, RowWriter
-from mainspring.storage.transfer.copy_rows import CopiedTable, Owners, TableCopier, Tell, check_rows
+from mainspring.storage.transfer.copy_rows import CopiedTable, Owners, TableCopier, Tell
 from mainspring.storage.transfer.file_rows import has_content, open_file
 
 Readers = Mapping[str, RowReader]
@@ -37,27 +37,22 @@ async def back_up(placed: Sequence[Placed], path: Path, tell: Tell) -> list[Copi
 async def restore(path: Path, placed: Sequence[Placed], tell: Tell) -> list[CopiedTable]:
     """Fills these places, which are empty, with what is in a backup. Raises `InvalidRequest` and `StoreError`."""
     with open_archive(path) as archive:
-        assert archive.manifest is not None
-        known = archive.manifest.tables
-        if unknown := set(archive.manifest.contents) - {each.content.name for each in placed}:
+        if unknown := set(archive.contents) - {each.content.name for each in placed}:
             raise InvalidRequest(f"{path} has {min(unknown)}, which no installed part of Mainspring keeps; install that first")
-        targets = [each for each in placed if each.content.name in archive.manifest.contents]
-        for table in [table for each in targets for table in each.content.describe()]:
-            wanted = known[table.name]
-            await check_rows(archive, table, CopiedTable(table.name, wanted.count, wanted.digest), tell)
+        targets = [each for each in placed if each.content.name in archive.contents]
+        await _check_tables(archive, [each.content for each in targets], tell)
         return await _fill({each.content.name: archive for each in targets}, targets, tell)
 
 
 async def check_archive(path: Path, contents: Iterable[Content], tell: Tell) -> list[CopiedTable]:
     """What a backup has. Raises `InvalidRequest` if it is none, and `StoreError` if it is damaged."""
     with open_archive(path) as archive:
-        assert archive.manifest is not None
-        found: list[CopiedTable] = []
-        for table in [table for each in contents if each.name in archive.manifest.contents for table in each.describe()]:
-            wanted = archive.manifest.tables[table.name]
-            found.append(CopiedTable(table.name, wanted.count, wanted.digest, wanted.mark))
-            await check_rows(archive, table, found[-1], tell)
-        return found
+        return await _check_tables(archive, contents, tell)
+
+
+async def _check_tables(archive: ArchiveRows, contents: Iterable[Content], tell: Tell) -> list[CopiedTable]:
+    here = [content for content in contents if content.name in archive.contents]
+    return [await archive.check(table, tell) for content in here for table in content.describe()]
 
 
 async def move(sources: Sequence[Placed], targets: Sequence[Placed], tell: Tell) -> list[CopiedTable]:
