@@ -1,6 +1,7 @@
 """Temporal as the dispatcher, on its real dev server. What holds for every dispatcher is in `test_worker.py`."""
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -212,7 +213,7 @@ async def test_a_run_that_ends_every_worker_fails_after_a_few(
     folder: Path, gateway: Served, temporal: Temporal, http: aiohttp.ClientSession
 ) -> None:
     run_id = ""
-    for _ in range(6):
+    for _ in range(8):
         # The first one has it from Temporal; those that follow may find it by the store when they start, and die of it.
         with suppress(AssertionError), working(folder, SCRIPT) as worker:
             run_id = run_id or (await post(http, gateway, input="poison", background=True))[1]["id"]
@@ -226,6 +227,26 @@ async def test_a_run_that_ends_every_worker_fails_after_a_few(
         assert (await workflow(temporal, run_id))["result"] == "ended"
         status, told = await post(http, gateway, input="Hello")
         assert (status, told["status"]) == (200, "completed")
+
+
+async def test_a_frozen_worker_loses_its_run_and_does_nothing_more_when_it_wakes_up(
+    folder: Path, gateway: Served, temporal: Temporal, http: aiohttp.ClientSession
+) -> None:
+    with working(folder, SCRIPT) as frozen:
+        _, run = await post(http, gateway, input="wait", background=True)
+        await until(lambda: marks(folder) == ["begun"])
+        with working(folder, SCRIPT):
+            frozen.process.send_signal(signal.SIGSTOP)
+            told = await ended(http, gateway, run["id"])
+            frozen.process.send_signal(signal.SIGCONT)
+            assert (told["status"], told["output"][-1]["content"][0]["text"]) == ("completed", "Waited.")
+            assert (await workflow(temporal, run["id"]))["result"] == "ended"
+            # Both work on.
+            for _ in range(4):
+                assert (await post(http, gateway, input="Hello"))[1]["status"] == "completed"
+            assert await ended(http, gateway, run["id"]) == told
+        assert frozen.stop() == 0, "with no call under way any more"
+    assert marks(folder) == ["begun"]
 
 
 async def test_what_a_server_drove_itself_is_handed_to_temporal_when_it_dies(
