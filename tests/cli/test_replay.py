@@ -21,11 +21,10 @@ from mainspring.core.events import (
     RunEnded,
     TextDelta,
     ToolEnded,
-    decode_log,
-    encode_log,
 )
 from mainspring.core.history import Entry
 from mainspring.core.items import Json, decode
+from mainspring.core.stored_log import decode_log, encode_log
 
 ADD: Json = {"calls": [{"name": "add", "arguments": {"a": 1, "b": 2}}]}
 KINDS: dict[str, tuple[list[Json], list[str]]] = {

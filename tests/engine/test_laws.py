@@ -33,8 +33,6 @@ from mainspring.core.events import (
     ToolStarted,
     TurnAborted,
     TurnStarted,
-    decode_log,
-    encode_log,
 )  # fmt: skip
 from mainspring.core.history import History
 from mainspring.core.ids import NewId, counting
@@ -43,6 +41,7 @@ from mainspring.core.model_request import ModelRequest
 from mainspring.core.response import Response, response
 from mainspring.core.run import Run, fold, open_run, replay
 from mainspring.core.spec import RunSpec
+from mainspring.core.stored_log import decode_log, encode_log
 from mainspring.engine.handle import Handle
 from mainspring.ports import Snapshot, Store
 from mainspring.storage.choose_store import open_store

@@ -25,8 +25,6 @@ from mainspring.core.events import (
     ToolEnded,
     ToolStarted,
     TurnStarted,
-    decode_log,
-    encode_log,
 )  # fmt: skip
 from mainspring.core.history import history_of
 from mainspring.core.items import (
@@ -46,6 +44,7 @@ from mainspring.core.reasons import decision, incomplete_reason, termination
 from mainspring.core.response import response
 from mainspring.core.run import Run, history_after, replay
 from mainspring.core.spec import RunSpec, ToolChoice, Window
+from mainspring.core.stored_log import decode_log, encode_log
 
 
 def few(most: int) -> st.SearchStrategy[int | None]:

@@ -22,12 +22,12 @@ from mainspring.core.events import (
     RunEnded,
     TextDelta,
     TurnEnded,
-    decode_log,
-    encode_log,
+    TurnStarted,
 )  # fmt: skip
 from mainspring.core.items import Item, ToolDefinition, Usage, assistant, from_wire, to_wire
 from mainspring.core.response import Response
 from mainspring.core.spec import Caller, Completion, Limits, RunSpec, Sampling, ToolChoice, Window
+from mainspring.core.stored_log import decode_log, encode_log, shrink_log
 from mainspring.ports import Segment
 from mainspring.storage.sqlite_runs import SqliteStore
 
@@ -61,6 +61,56 @@ def test_any_log_reads_back_whole_or_continued_in_place(log: list[Recorded], cut
         kept += encode_log(piece, last)
         last = piece[-1]
     assert decode_log(kept) == log
+
+
+@st.composite
+def spoken_logs(draw: st.DrawFn) -> tuple[list[Recorded], list[Item]]:
+    """Logs whose items have the texts of their deltas, or nearly; and those items."""
+    happened: list[Event] = []
+    items: list[Item] = []
+    for number in range(draw(st.integers(1, 3))):
+        words = draw(st.lists(st.text(max_size=5), min_size=1, max_size=12))
+        for word in words:
+            happened += draw(st.sampled_from([[], [], [], [TurnStarted()], [ReasoningDelta("r", "hm")]]))
+            happened.append(TextDelta(f"m{number}", word, 0, ({"token": "x"},) if draw(st.integers(0, 4)) == 0 else UNSET))
+        said = "".join(words) + draw(st.sampled_from(["", "", "", "and more"]))
+        items.append(assistant(draw(st.sampled_from([said, said, said, "something else"])), id=f"m{number}"))
+        happened.append(ItemDone(items[-1]))
+    at, log = draw(moments), list[Recorded]()
+    for seq, event in enumerate(happened):
+        at += draw(st.sampled_from([0.0, 0.0, 1 / 1024, 52 / 1024, 100.0, 0.0123, -1.0]))
+        log.append(Recorded(seq, at, event))
+    return log, items
+
+
+@given(spoken_logs(), st.lists(st.integers(1, 9), max_size=6), st.lists(st.booleans(), min_size=7, max_size=7))
+def test_a_log_without_the_texts_that_its_items_have_reads_back(
+    told: tuple[list[Recorded], list[Item]], cuts: list[int], begins_row: list[bool]
+) -> None:
+    log, items = told
+    kept, last = b"", None
+    for piece, is_row in zip(pieces(log, cuts), [True, *begins_row], strict=False):
+        kept += (b"\n" if kept else b"") + encode_log(piece, entered=items) if is_row else encode_log(piece, last, items)
+        last = piece[-1]
+    assert decode_log(kept, items) == log
+    assert decode_log(shrink_log(kept, items), items) == log
+    assert decode_log(shrink_log(shrink_log(kept, items), items), items) == log
+
+
+async def test_the_words_of_a_run_that_has_ended_are_in_the_file_once(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    words = [f"word{place} " for place in range(60)]
+    said = [Recorded(1 + place, 1.7e9 + place * 52 / 1024, TextDelta("msg_0", word)) for place, word in enumerate(words)]
+    snapshot = answer("a", "".join(words))
+    log = [*begin("a"), *said, Recorded(61, 1.8e9, ItemDone(snapshot.entries[1].item)), *end(62)]
+    async with SqliteStore(path) as store:
+        await store.append("a", log[:1])
+        for place in range(1, 61):
+            await store.append("a", log[place : place + 1])
+        await store.append("a", log[61:], snapshot)
+        assert await store.events("a") == log
+        assert await store.events("a", 30) == log[31:]
+    assert path.read_bytes().count(b"word37 ") == 1
 
 
 @given(logs())

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.store.logs import logs, pieces, snapshots
 
-from mainspring.core.events import Recorded, RunEnded, encode_log
+from mainspring.core.events import Recorded, RunEnded
 from mainspring.core.items import encode
+from mainspring.core.stored_log import encode_log
 from mainspring.ports import Snapshot, Store
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import parse_location

@@ -30,11 +30,10 @@ from mainspring.core.events import (
     TurnAborted,
     TurnEnded,
     TurnStarted,
-    decode_log,
-    encode_log,
 )
 from mainspring.core.items import FunctionCall, InputText, Message, OutputText, Unknown, Usage, user
 from mainspring.core.spec import RunSpec, ToolChoice, spec_for
+from mainspring.core.stored_log import decode_log, encode_log
 
 ODD = Unknown({"type": "hologram", "id": "h", "parts": [{"type": "deeper", "x": None}]})
 SPEC = spec_for(

@@ -3,18 +3,15 @@
 A provider emits only `ItemStarted`, the deltas, `Annotated`, `ItemDone` and, last, `TurnEnded`; the engine makes the rest.
 """
 
-from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final, Literal
 
-import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
 
-from mainspring.core.compact_json import omit_usual
 from mainspring.core.errors import MainspringError
-from mainspring.core.items import Adaptation, Item, Json, Part, ToolDefinition, Usage, from_wire, to_wire
-from mainspring.core.spec import Caller, Completion, Limits, RunSpec, Sampling, ToolChoice, Window
+from mainspring.core.items import Adaptation, Item, Json, Part, Usage
+from mainspring.core.spec import RunSpec
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled", "requires_action"]
 Finish = Literal["stop", "length", "content_filter", "error"]
@@ -232,88 +229,10 @@ class Recorded(Struct, frozen=True, array_like=True):
     event: Event
 
 
-# A log is kept as lines of JSON, so that one can be continued in place. A line is a list of records. Deltas that go on with the
-# one before them stand beside it: their texts, each with the time since the one before if there was any. A line that begins with
-# a text goes on with the last delta of the line above. Logs of older versions are one line with every delta by itself.
-# An item that is among the entries of the run is kept there, and the log has its place. The time of a record that follows another
-# in its line is the time since that one, if it is a whole number.
-
 PARTS_OF_SECOND: Final = 1024
 """What the time between deltas is counted in."""
 
-Texts = Sequence[str | int | float]
-
-
-class _EnteredItem(Struct, frozen=True, tag_field="type", tag="entered_item"):
-    """`ItemDone`, of an item that is kept elsewhere."""
-
-    place: int
-
-
-ENTERED_ITEM: Final = b'{"type":"entered_item","place":'
-"""How an item that is kept elsewhere looks in a log."""
-
-
-class _Stored(Struct, frozen=True, array_like=True):
-    seq: int
-    at: int | float
-    event: Event | _EnteredItem
-    texts: Texts = ()
-
-
-def encode_log(records: Sequence[Recorded], after: Recorded | None = None, entered: Sequence[Item] = ()) -> bytes:
-    """Records as they are kept. With `after`, they are to be added to what was kept so far, which ends with that one.
-
-    `entered` are items that are kept elsewhere, and are to be given to `decode_log`.
-    """
-    start, lines = 0, list[bytes]()
-    if after is not None:
-        start = _find_texts(after, records, 0)
-        lines = [b"", _encoder.encode(_list_texts(after.at, records[:start]))[1:-1]] if start else [b""]
-    stored: list[object] = []
-    places = {id(item): place for place, item in enumerate(entered)}
-    last: float | None = None
-    while start < len(records):
-        first = records[start]
-        event: object = first.event
-        kind, at = type(event), float(first.at) if last is None else _tell_time(last, first.at)
-        start += 1
-        last = first.at
-        if kind is TextDelta or kind in _OTHER_DELTAS:
-            stop = _find_texts(first, records, start)
-            if stop > start:
-                stored.append((first.seq, at, event, _list_texts(first.at, records[start:stop])))
-                start, last = stop, records[stop - 1].at
-                continue
-        elif isinstance(event, ItemDone):
-            place = places.get(id(event.item))
-            event = event if place is None else _EnteredItem(place)
-        elif kind in _COMPACT:
-            event = _make_compact(first.event)
-        stored.append((first.seq, at, event))
-    if stored:
-        lines.append(_encoder.encode(stored))
-    return b"\n".join(lines)
-
-
-def encode_texts(records: Sequence[Recorded], after: Recorded) -> bytes:
-    """What `encode_log` makes of deltas that all go on with `after`; nothing if one does not."""
-    if _find_texts(after, records, 0) < len(records):
-        return b""
-    return b"\n" + _encoder.encode(_list_texts(after.at, records))[1:-1]
-
-
-def _make_compact(event: Event) -> Struct:
-    if isinstance(event, RunStarted) and event.spec.tools:
-        tools = tuple([omit_usual(tool) if isinstance(tool, ToolDefinition) else tool for tool in event.spec.tools])
-        event = replace(event, spec=replace(event.spec, tools=tools))
-    return omit_usual(event, _COMPACT)
-
-
-def _tell_time(before: float, now: float) -> int | float:
-    """The time between, in parts of which every moment that a clock tells from 2004 to 2038 is a whole number; or the moment."""
-    time = int((now - before) * _FINE)
-    return time if before + time / _FINE == now else float(now)
+OTHER_DELTAS: Final = frozenset({RefusalDelta, ReasoningDelta, ArgumentsDelta})
 
 
 def continues(event: Event, delta: Event) -> bool:
@@ -325,80 +244,4 @@ def continues(event: Event, delta: Event) -> bool:
         return event.item_id == delta.item_id and event.index == delta.index and delta.logprobs is UNSET  # type: ignore[union-attr]
     if kind is ArgumentsDelta:
         return event.item_id == delta.item_id  # type: ignore[union-attr]
-    return kind in _OTHER_DELTAS and replace(delta, delta="") == replace(event, delta="")
-
-
-def _find_texts(first: Recorded, records: Sequence[Recorded], start: int) -> int:
-    """Where the deltas end that go on with the first one."""
-    event, stop, length = first.event, start, len(records)
-    kind = type(event)
-    if kind is TextDelta:
-        item_id, index = event.item_id, event.index  # type: ignore[union-attr]
-        while stop < length:
-            delta = records[stop].event
-            if type(delta) is not kind or delta.item_id != item_id or delta.index != index or delta.logprobs is not UNSET:
-                break
-            stop += 1
-    elif kind in _OTHER_DELTAS:
-        while stop < length and continues(event, records[stop].event):
-            stop += 1
-    return stop
-
-
-def _list_texts(at: float, deltas: Sequence[Recorded]) -> Texts:
-    texts: list[str | int | float] = []
-    for delta in deltas:
-        texts.append(delta.event.delta)  # type: ignore[union-attr]
-        if delta.at != at:
-            texts.append(_measure(at, delta.at))
-            at = delta.at
-    return texts
-
-
-def _measure(before: float, now: float) -> int | float:
-    """The time between, or if that is not exact the moment itself."""
-    time = int((now - before // _PART * _PART) * PARTS_OF_SECOND)
-    return time if _add_time(before, time) == now else float(now)
-
-
-def _add_time(before: float, time: int | float) -> float:
-    return before // _PART * _PART + time * _PART if isinstance(time, int) else time
-
-
-def decode_log(data: bytes, entered: Sequence[Item] = ()) -> list[Recorded]:
-    records: list[Recorded] = []
-    for line in data.split(b"\n"):
-        if line.startswith(b'"'):
-            _add_texts(records, _texts_decoder.decode(b"[%b]" % line))
-            continue
-        for stored in _decoder.decode(line):
-            event = ItemDone(entered[stored.event.place]) if isinstance(stored.event, _EnteredItem) else stored.event
-            at = records[-1].at + stored.at / _FINE if isinstance(stored.at, int) else stored.at
-            records.append(Recorded(stored.seq, at, event))
-            if stored.texts:
-                _add_texts(records, stored.texts)
-    return records
-
-
-def _add_texts(records: list[Recorded], texts: Texts) -> None:
-    seq, at, event = records[-1].seq, records[-1].at, records[-1].event
-    if isinstance(event, TextDelta):
-        event = replace(event, logprobs=UNSET)
-    for text in texts:
-        if isinstance(text, str):
-            seq += 1
-            records.append(Recorded(seq, at, replace(event, delta=text)))
-        else:
-            at = _add_time(at, text)
-            records[-1] = Recorded(seq, at, records[-1].event)
-
-
-_COMPACT: Final = frozenset(
-    {RunStarted, TurnEnded, RunEnded, RunSpec, Limits, Completion, Sampling, Window, ToolChoice, Caller, Usage}
-)
-_FINE: Final = 4_194_304
-_PART: Final = 1 / PARTS_OF_SECOND
-_OTHER_DELTAS: Final = frozenset({RefusalDelta, ReasoningDelta, ArgumentsDelta})
-_encoder = msgspec.json.Encoder(enc_hook=to_wire)
-_decoder = msgspec.json.Decoder(list[_Stored], dec_hook=from_wire)
-_texts_decoder = msgspec.json.Decoder(list[str | int | float])
+    return kind in OTHER_DELTAS and replace(delta, delta="") == replace(event, delta="")

@@ -18,7 +18,8 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from mainspring.core.events import Recorded, encode_log
+from mainspring.core.events import Recorded
+from mainspring.core.stored_log import encode_log
 
 ROW_BYTES: Final = 1_960  # two fit a page
 SEQ_BITS: Final = 24
@@ -36,7 +37,8 @@ _ADD = "UPDATE segments SET last = ?, body = CAST(body || ? AS BLOB) WHERE place
 
 
 class Log(Struct):
-    """The log of a run that goes on: its number, how many events it has, and its last row, if that is known.
+    """The log of a run that goes on: its number, how many events it has, its last row, if that is known, and how many deltas it
+    is known to have.
 
     `waiting` is what is to be added to that row and is among the recent deltas, since the batch of that number; `head` are the
     records that it begins with.
@@ -47,6 +49,7 @@ class Log(Struct):
     row: int = 0
     size: int = ROW_BYTES
     last: Recorded | None = None
+    deltas: int = 0
     waiting: list[bytes] = []
     head: Sequence[Recorded] = ()
     since: int = 0
@@ -92,10 +95,14 @@ class RecentDeltas:
             self._waiting[log.number] = log
         log.waiting.append(texts)
         log.last, log.length = records[-1], records[-1].seq + 1
+        log.deltas += len(records)
 
     def write(self, connection: sqlite3.Connection) -> list[Row]:
         """Writes what was added. Returns the rows of logs of which something has waited long enough."""
         if not self._added:
+            if self._batch and not self._waiting:
+                connection.execute("DELETE FROM recent_deltas")
+                self._batch = 0
             return []
         added, self._added = self._added, []
         self._batch += 1

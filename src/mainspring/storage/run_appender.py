@@ -6,7 +6,8 @@ its write lock. Then everything known is forgotten, and each run is looked up ag
 
 A log is in rows of some size. A segment that fits goes into the last row of its log, so that a delta which comes alone costs
 little more than its text; the number of the row says which run and event it begins with. Deltas of several runs that come in one
-batch go into one row together, see `recent_deltas`.
+batch go into one row together, see `recent_deltas`. When a run ends that has said much, its log becomes one row without the
+texts, which its entries have.
 """
 
 import sqlite3
@@ -19,11 +20,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.core.errors import Superseded
-from mainspring.core.events import Recorded, encode_log, encode_texts
+from mainspring.core.events import Recorded, TextDelta
 from mainspring.core.items import Item, encode
+from mainspring.core.stored_log import encode_log, encode_texts, shrink_log
 from mainspring.ports import Document, Link, Note, Segment, Snapshot
 from mainspring.storage.audit_chain import chain_notes
-from mainspring.storage.recent_deltas import FEWEST, ROW_BYTES, SEQ_BITS, Log, RecentDeltas, Row
+from mainspring.storage.recent_deltas import FEWEST, OF_RUN, ROW_BYTES, SEQ_BITS, Log, RecentDeltas, Row
 from mainspring.storage.segment import (
     collect_item_ids,
     encode_response,
@@ -35,6 +37,8 @@ from mainspring.storage.segment import (
 
 MOST_KNOWN: Final = 50_000
 MOST_ROWS: Final = 64
+MANY_DELTAS: Final = 16
+MOST_SHRUNK: Final = 1_048_576
 
 _RUNS = """
     INSERT INTO runs
@@ -42,6 +46,7 @@ _RUNS = """
     VALUES """
 _SEGMENTS = "INSERT INTO segments (place, last, body) VALUES "
 _ADDED = " ON CONFLICT (place) DO UPDATE SET last = excluded.last, body = CAST(body || excluded.body AS BLOB)"
+_ROWS = f"SELECT place, last, body FROM segments WHERE {OF_RUN} ORDER BY place"
 _END = """
     UPDATE runs SET status = ?, ended_at = ?, response = ?, entries = ?, driver = NULL, is_cancelled = 0 WHERE number = ?
 """
@@ -71,6 +76,7 @@ class _Rows(Struct):
     runs: list[Row] = []
     segments: list[Row] = []
     ends: list[Row] = []
+    shrunk: list[tuple[int, Sequence[Item]]] = []
     items: list[Row] = []
     notes: list[Note] = []
     documents: list[Document] = []
@@ -110,6 +116,8 @@ class RunAppender:
         _insert(connection, _SEGMENTS, 3, rows.segments, _ADDED)
         if rows.ends:
             connection.executemany(_END, rows.ends)
+        for number, items in rows.shrunk:
+            _shrink(connection, number, items)
         _insert(connection, "INSERT INTO items VALUES ", 2, rows.items)
         self._add_notes(connection, rows.notes)
         for document in rows.documents:
@@ -157,6 +165,8 @@ class RunAppender:
             self._logs[segment.run_id] = log
         else:
             self._logs.pop(segment.run_id, None)
+            if log.deltas >= MANY_DELTAS:
+                rows.shrunk.append((log.number, entered))
             _add_ending(ending.snapshot, log.number, rows)
 
     def _take(self, log: Log, records: Sequence[Recorded], entered: Sequence[Item] = ()) -> Iterator[Row]:
@@ -170,6 +180,7 @@ class RunAppender:
             log.row, log.size = records[0].seq, 0
         log.size += len(body)
         log.last, log.length = last, last.seq + 1
+        log.deltas += sum([type(record.event) is TextDelta for record in records])
         yield (log.number << SEQ_BITS | log.row, last.seq, body)
 
     def _count_run(self, connection: sqlite3.Connection) -> int:
@@ -220,6 +231,16 @@ def put_document(connection: sqlite3.Connection, document: Document, if_absent: 
     otherwise = "DO NOTHING" if if_absent else "DO UPDATE SET body = excluded.body"
     fields = (document.tenant, document.parent, document.id, document.kind, document.body)
     return connection.execute(_PUT + otherwise, fields).rowcount > 0
+
+
+def _shrink(connection: sqlite3.Connection, run: int, entered: Sequence[Item]) -> None:
+    """Makes one row of the log of a run that has ended, without the texts that its items have."""
+    found = connection.execute(_ROWS, {"run": run}).fetchall()
+    body = b"\n".join([each[2] for each in found])
+    if len(body) > MOST_SHRUNK or len(shrunk := shrink_log(body, entered)) >= len(body):
+        return
+    connection.execute(f"DELETE FROM segments WHERE {OF_RUN}", {"run": run})
+    _insert(connection, _SEGMENTS, 3, [(found[0][0], found[-1][1], shrunk)])
 
 
 def _add_ending(snapshot: Snapshot, number: int, rows: _Rows) -> None:

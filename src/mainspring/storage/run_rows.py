@@ -4,10 +4,11 @@ import sqlite3
 from collections.abc import Sequence
 
 from mainspring.core.conversation_items import ITEM
-from mainspring.core.events import Recorded, Status, decode_log
+from mainspring.core.events import Recorded, Status
 from mainspring.core.history import Entry
 from mainspring.core.items import Item, decode
 from mainspring.core.spec import Conversation
+from mainspring.core.stored_log import decode_log
 from mainspring.ports import PAGE_BYTES, Document, Filter, Link, Note, Page, StoredRun
 from mainspring.storage.audit_chain import ANCHOR
 from mainspring.storage.lease_rows import LEASES
@@ -166,11 +167,12 @@ LINKED_BYTES = f"""
     {_LINKED}
     SELECT length(runs.entries), runs.tenant, runs.conversation FROM links JOIN runs ON runs.id = links.id
 """
-# A record takes more room in memory than in the file.
+# A record takes more room in memory than in the file, and the entries have the texts of logs.
 RUN_BYTES = f"""
     SELECT coalesce(sum(size + {RECORD_BYTES} * events), 0) FROM (
         SELECT length(body) AS size, last - first + 1 AS events FROM old_segments WHERE run = :run
         UNION ALL SELECT length(body), last - first + 1 FROM segments WHERE {OF_RUN}
+        UNION ALL SELECT length(entries), 0 FROM runs WHERE number = :run AND entries IS NOT NULL
     )
 """
 DOCUMENT_BYTES = "SELECT coalesce(sum(length(body)), 0) FROM documents WHERE tenant = ? AND parent = ? AND kind = ?"

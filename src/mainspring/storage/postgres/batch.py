@@ -19,9 +19,10 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from mainspring.core.events import Recorded, encode_log
+from mainspring.core.events import Recorded
 from mainspring.core.items import encode
 from mainspring.core.spec import Conversation
+from mainspring.core.stored_log import encode_log
 from mainspring.ports import Document, Note, Segment
 from mainspring.storage.postgres.run_tables import CLAIMABLE, escape, make_key
 from mainspring.storage.segment import collect_item_ids, find_driver, find_ending, find_opening

@@ -13,11 +13,12 @@ from anyio import Lock
 
 from mainspring.core.conversation_items import ITEM
 from mainspring.core.errors import MainspringError, Malformed
-from mainspring.core.events import Recorded, decode_log
+from mainspring.core.events import Recorded
 from mainspring.core.history import Entry
 from mainspring.core.items import Item, decode
 from mainspring.core.response import Response
 from mainspring.core.spec import Conversation
+from mainspring.core.stored_log import decode_log
 from mainspring.ports import EVERY_RUN, PAGE_BYTES, Document, Filter, Link, Note, Page, Segment, Snapshot, StoredRun
 from mainspring.storage.follow import follow_log
 from mainspring.storage.location import Location

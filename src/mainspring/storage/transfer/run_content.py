@@ -8,10 +8,10 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Final
 
-from mainspring.core.events import ENTERED_ITEM, decode_log, encode_log
 from mainspring.core.history import Entry
 from mainspring.core.items import decode, encode
 from mainspring.core.spec import Conversation
+from mainspring.core.stored_log import ENTERED, decode_log, encode_log
 from mainspring.storage.location import Location
 from mainspring.storage.postgres.run_tables import RUNS as SERVED_RUNS
 from mainspring.storage.postgres.run_tables import make_key
@@ -44,7 +44,7 @@ def _complete_segments(connection: sqlite3.Connection, _: Sequence[str]) -> Comp
         assert isinstance(body, bytes)
         if (more := waiting.get(run << SEQ_BITS | first)) is not None:
             last, body = more.last, body + more.texts
-        if ENTERED_ITEM in body:
+        if ENTERED in body:
             [[entries]] = connection.execute("SELECT entries FROM runs WHERE number = ?", (run,)).fetchall()
             body = encode_log(decode_log(body, [entry.item for entry in decode(entries, list[Entry])]))
         return (run, first, last, body)
