@@ -15,12 +15,13 @@ import pytest
 from tests.kit.engine import Perform, RecordingExecutor, make_engine, make_order
 from tests.kit.waiting import PATIENCE, until
 
-from mainspring.core.errors import Interrupted, StoreError, Superseded
+from mainspring.core.errors import Interrupted, StoreError
 from mainspring.core.events import Event, ItemStarted, ModelEvent, Recorded, RunResumed, RunStarted, TextDelta, TurnStarted
 from mainspring.core.items import ToolDefinition, assistant
 from mainspring.core.model_request import ModelRequest
 from mainspring.engine import presence
 from mainspring.engine.engine import Engine
+from mainspring.engine.handle import Handle
 from mainspring.engine.presence import Presence
 from mainspring.ports import CallContext, Driver, Store, ToolCall, ToolResult
 from mainspring.providers.scripted import Scripted, call, calls, say, turn
@@ -152,10 +153,10 @@ async def test_a_driver_that_finds_its_lease_lost_stops_before_its_next_effect(
             await beside.leases.beat(Driver("other"), 60.0)
             assert await beside.leases.claim(handle.id, "other") is not None
             go.set()
-            with pytest.raises(Superseded):
-                await handle.wait()
+            await until(lambda: not engine.live)
             assert executor.done == []
             assert await engine.resume_all() == []
+            assert handle.is_live, "it goes on elsewhere"
 
 
 async def test_a_tool_is_stopped_and_its_run_left_when_the_lease_cannot_be_kept(
@@ -326,10 +327,11 @@ async def test_a_run_goes_on_though_a_driver_that_had_lost_it_has_written_once_m
                 await asyncio.sleep(0.01)
             await beside.append(handle.id, [Recorded(len(log), log[-1].at, ItemStarted(assistant("", id="msg_1")))])
             go.set()
-            with pytest.raises(Superseded):
-                await handle.wait()
+            await until(lambda: not engine.live)
             [again] = await engine.resume_all()
             assert (await again.wait()).status == "completed"
+            assert (await handle.wait()).status == "completed"
+            assert list(handle.log) == await beside.events(handle.id)
             await engine.forget(handle.id)
             assert await engine.resume_all() == []
 
@@ -361,3 +363,29 @@ def test_a_process_that_is_there_but_hidden_is_not_taken_for_dead(monkeypatch: p
     assert presence.is_running(Driver("drv_1", presence.find_place(), os.getpid(), "1"))
     monkeypatch.undo()
     assert not presence.is_running(Driver("drv_1", presence.find_place(), os.getpid(), "1")), "it is another one"
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["ended", "cancelled"])
+async def test_readers_of_a_run_that_was_taken_over_see_it_go_on_elsewhere(location: Location, is_cancelled: bool) -> None:
+    go, late = asyncio.Event(), asyncio.Event()
+    async with open_store(location) as store, open_store(location) as beside, asyncio.timeout(PATIENCE):
+        (engine, _), (other, executor) = make_acting(store, go), make_acting(beside, late)
+        async with engine, other:
+            handle = await engine.start(make_order(tools=(TOOL,), background=True))
+            reading = asyncio.create_task(_read(handle))
+            await beside.leases.release(engine.presence.id)
+            taken = await other.resume(handle.id)
+            go.set()
+            await until(lambda: not engine.live)
+            if is_cancelled:
+                handle.request_cancel()
+            else:
+                late.set()
+            status = "cancelled" if is_cancelled else "completed"
+            assert (await taken.wait()).status == (await handle.wait()).status == status
+            assert await reading == await beside.events(handle.id)
+            assert executor.done == ([] if is_cancelled else [("act", {})])
+
+
+async def _read(handle: Handle) -> list[Recorded]:
+    return [record async for record in handle.events()]

@@ -243,6 +243,7 @@ async def test_a_run_of_a_frozen_server_is_taken_up_and_has_its_effect_once(tmp_
     with serving(tmp_path, script, "--tool", "tools") as frozen, serving(tmp_path, script, "--tool", "tools") as other:
         async with await begun(http, frozen, input="stamp", background=True) as answer:
             run_id = (await answer.json())["id"]
+        live = await http.get(f"{frozen.url}/responses/{run_id}?stream=true")
         frozen.process.send_signal(signal.SIGSTOP)
         try:
             with anyio.fail_after(PATIENCE):
@@ -251,7 +252,7 @@ async def test_a_run_of_a_frozen_server_is_taken_up_and_has_its_effect_once(tmp_
             frozen.process.send_signal(signal.SIGCONT)
         with anyio.fail_after(PATIENCE):
             await completed(http, frozen, run_id)
-            assert await rest_of(http, frozen, run_id) == await rest_of(http, other, run_id)
+            assert await live.read() == await rest_of(http, frozen, run_id) == await rest_of(http, other, run_id)
         await anyio.sleep(1.5)  # longer than the tool takes
     assert (await anyio.Path(tmp_path / "marks").read_text()).count("begun") == 1
 

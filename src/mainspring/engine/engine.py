@@ -691,9 +691,13 @@ class Engine:
 
     def _follow(self, journal: Journal) -> Handle:
         run_id = journal.run.spec.id
-        handle = self._followed[run_id] = Handle(journal, partial(self._request_cancel, run_id))
-        self._start_feeder(self._feed(journal)).add_done_callback(partial(self._stop_following, handle))
+        handle = Handle(journal, partial(self._request_cancel, run_id), is_elsewhere=True)
+        self._start_following(handle)
         return handle
+
+    def _start_following(self, handle: Handle) -> None:
+        self._followed[handle.id] = handle
+        self._start_feeder(self._feed(handle.journal)).add_done_callback(partial(self._stop_following, handle))
 
     def _start_feeder(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Has this done until it has ended or the engine stops, which may be before it has begun."""
@@ -715,7 +719,8 @@ class Engine:
         return None
 
     def _stop_following(self, handle: Handle, feeder: "asyncio.Task[OurError | None]") -> None:
-        del self._followed[handle.id]
+        if self._followed.get(handle.id) is handle:
+            del self._followed[handle.id]
         failure: OurError | None = Interrupted(f"the engine stopped before run `{handle.id}` ended, which goes on elsewhere")
         if not feeder.cancelled():
             failure = feeder.result() if (error := feeder.exception()) is None else StoreError(f"its log cannot be read: {error}")
@@ -842,7 +847,7 @@ class Engine:
 
     def _drive(self, journal: Journal, found: Run | None = None) -> Handle:
         drivers = self._running()
-        handle = Handle(journal)
+        handle = Handle(journal, partial(self._request_cancel, journal.run.spec.id))
         self._live[handle.id] = handle
         if self.store.is_durable and (self._heeder is None or self._heeder.done()):
             self._heeder = self._start_feeder(self._heed_cancels())
@@ -912,10 +917,23 @@ class Engine:
             self._remember(journal.run.spec.tenant, handle.id, handle.continued)
         self._live.pop(handle.id, None)
         self._release(handle.id)
+        if isinstance(failure, Superseded) and self._hand_over(handle):
+            return
         if journal.run.has_ended and not isinstance(failure, Interrupted):
             self._notify_observers(EndedRun(journal.run, journal.log, journal.earlier_calls))
         journal.close(failure)
         handle.end()
+
+    def _hand_over(self, handle: Handle) -> bool:
+        """Has the readers of a run that goes on elsewhere follow it there. Returns False if they were shown what is not in the
+        store, or the engine stops."""
+        if handle.is_interrupted or not self.store.is_durable or not handle.journal.rewind():
+            return False
+        if handle.is_cancelled:
+            self._request_cancel(handle.id)
+        handle.is_elsewhere = True
+        self._start_following(handle)
+        return True
 
     def _release(self, run_id: str) -> None:
         for step in self._releasing:

@@ -17,13 +17,14 @@ from mainspring.ports import Watcher
 class Handle:
     """A run as its readers see it: live while it is driven here, else as the store has it.
 
-    `ask_driver` asks the engine elsewhere that drives the run to cancel it. `journal`, `is_cancelled`, `is_interrupted` and the
-    methods from `interrupt` on are for the engine that drives it.
+    `ask_driver` asks the engine that drives the run to cancel it, if that `is_elsewhere`. This, `journal`, `is_cancelled`,
+    `is_interrupted` and the methods from `interrupt` on are for the engine that drives it.
     """
 
-    def __init__(self, journal: Journal, ask_driver: Callable[[], None] | None = None) -> None:
+    def __init__(self, journal: Journal, ask_driver: Callable[[], None] = lambda: None, *, is_elsewhere: bool = False) -> None:
         self.journal = journal
         self._ask_driver = ask_driver
+        self.is_elsewhere = is_elsewhere
         self._has_ended = False
         self._waiting: list[asyncio.Future[None]] = []
         self._driver: asyncio.Task[None] | None = None
@@ -125,7 +126,7 @@ class Handle:
         """Asks for a cancel without waiting for it."""
         self.is_cancelled = True
         self.stop()
-        if self._ask_driver is not None:
+        if self.is_elsewhere:
             self._ask_driver()
 
     def interrupt(self) -> None:

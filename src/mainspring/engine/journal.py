@@ -407,6 +407,18 @@ class Journal:
         failure, self._failure = self._failure, None
         return not self._is_kept or self.is_stored or isinstance(failure, Superseded)
 
+    def rewind(self) -> bool:
+        """Forgets what readers were not shown: another has written something else. Returns False if nothing was shown at all."""
+        if not self.shown:
+            return False
+        self._failure, self.on_failure = None, None
+        self._shorten(self.shown)
+        self._at = self._run.clock
+        self._handed = self._durable = len(self.log)
+        for watcher, _ in self._watchers:
+            self.retell(watcher)
+        return True
+
     def close(self, failure: OurError | None = None) -> None:
         """No more events will come; readers end, with `failure` if the run did not."""
         self.is_closed = True
