@@ -20,6 +20,8 @@ from tests.kit.waiting import PATIENCE, until
 from tests.server.linter import events_of, linted
 from tests.server.process import Script, Served, serving
 
+from mainspring.app.serve_command import count_cores
+
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("each_database")]
 
 TOOLS = '''
@@ -332,6 +334,21 @@ async def test_sighup_replaces_the_processes_one_by_one_with_new_settings(tmp_pa
         async with aiohttp.ClientSession() as session, session.get(f"{served.url}/responses") as answer:
             assert answer.status == 401
     assert answered
+
+
+async def test_auto_is_a_process_for_each_core(tmp_path: Path) -> None:
+    with serving(tmp_path, SCRIPT, "--workers", "auto") as served:
+        try:
+            assert len(children(served)) == count_cores()
+        finally:
+            for pid in children(served):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_cores_are_those_that_a_process_is_bound_to() -> None:
+    code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
+    code += "from mainspring.app.serve_command import count_cores; print(count_cores())"
+    assert run_command([sys.executable, "-c", code]).stdout == "1\n"
 
 
 async def test_settings_that_are_wrong_are_told_once_and_end_the_start(tmp_path: Path) -> None:

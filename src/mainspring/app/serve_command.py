@@ -150,7 +150,7 @@ def become_server(given: Mapping[str, object], settings: Settings, file: Path | 
     kept = make_shared_file("settings")
     os.pwrite(kept, msgspec.json.encode(given), 0)
     command = ["mainspring.app.serve", str(kept), "" if file is None else str(file)]
-    if count > 1:
+    if settings.workers != 1:  # also of one core, so that SIGHUP means the same on every machine
         descriptor = -1
         if (listener := bind_listener(settings)) is not None:
             listener.listen(BACKLOG)
