@@ -517,8 +517,8 @@ class Leases(Protocol):
         """Ends the lease: the runs of this driver can be claimed at once. With a run, gives back only that."""
         ...
 
-    async def list_drivers(self, place: str) -> Sequence[Driver]:
-        """Those of this place whose lease is not over."""
+    async def list_drivers(self, place: str | None = None) -> Sequence[Driver]:
+        """Those whose lease is not over; with a place, only those of it."""
         ...
 
     async def is_alive(self, driver: str) -> bool:

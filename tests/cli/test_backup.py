@@ -13,11 +13,13 @@ import asyncpg  # type: ignore[import-untyped]
 import msgspec
 import pytest
 from msgspec.structs import replace
+from openai import AsyncOpenAI
 from tests.cli.command import Live, Shell
 from tests.cli.deployment import ODD, fill, look
 from tests.kit.postgres import Postgres
 from tests.kit.waiting import PATIENCE
 from tests.memory.world import embeddings
+from tests.server.process import serving
 from tests.store.logs import answer, begin, end, say
 
 from mainspring.app.parts import find_parts
@@ -129,6 +131,22 @@ async def held(database: Location, table: str, *, is_read: bool) -> AsyncIterato
         yield until_blocked
     for connection in (holding, watching):
         await connection.close()
+
+
+@pytest.mark.parametrize("source", ["sqlite", "postgres"])
+async def test_what_a_server_works_on_is_not_moved_but_can_be_backed_up(shell: Shell, place: MakePlace, source: str) -> None:
+    old, new = place(source), place("sqlite")
+    with serving(shell.folder, [{"say": "Hello."}], env={"MAINSPRING_DATABASE": old.given}, database=None) as served:
+        async with AsyncOpenAI(base_url=served.url, api_key="none") as client:
+            answered = await client.responses.create(model="any", input="Hi")
+        code, err = await run(shell, "migrate", old.given, new.given)
+        assert code == 2
+        assert "is worked on by 1 process" in err
+        assert (await run(shell, "backup", "all.backup", "--database", old.given))[0] == 0
+        assert served.stop() == 0
+    assert (await run(shell, "migrate", old.given, new.given))[0] == 0
+    async with open_store(new) as store:
+        assert (await store.load(answered.id)).status == "completed"
 
 
 async def test_how_far_it_is_is_said_once_a_second_has_gone(shell: Shell, place: MakePlace) -> None:

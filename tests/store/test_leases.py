@@ -110,6 +110,8 @@ async def test_drivers_are_listed_by_their_place_while_their_lease_holds(store: 
     await store.leases.beat(there, LONG)
     await store.leases.beat(gone, OVER)
     assert await store.leases.list_drivers("machine 1") == [here]
+    assert here in await store.leases.list_drivers()
+    assert len(await store.leases.list_drivers()) > 1
 
 
 async def test_of_many_who_claim_a_run_at_once_one_has_it(location: Location) -> None:

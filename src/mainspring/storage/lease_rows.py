@@ -86,7 +86,7 @@ class SqliteLeases:
     async def release(self, driver: str, run_id: str | None = None) -> None:
         await self._database.write(_release, driver, run_id)
 
-    async def list_drivers(self, place: str) -> list[Driver]:
+    async def list_drivers(self, place: str | None = None) -> list[Driver]:
         return await self._database.read(_list_drivers, place)
 
     async def is_alive(self, driver: str) -> bool:
@@ -148,8 +148,8 @@ def _release(connection: Connection, driver: str, run_id: str | None) -> None:
         connection.execute("UPDATE runs SET driver = NULL WHERE id = ? AND driver = ?", (run_id, driver))
 
 
-def _list_drivers(connection: Connection, place: str) -> list[Driver]:
-    query = f"SELECT id, place, pid, born FROM drivers WHERE place = :place AND {_LIVES}"
+def _list_drivers(connection: Connection, place: str | None) -> list[Driver]:
+    query = f"SELECT id, place, pid, born FROM drivers WHERE place = coalesce(:place, place) AND {_LIVES}"
     return [Driver(*row) for row in connection.execute(query, _moment(place=place))]
 
 

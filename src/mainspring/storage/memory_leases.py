@@ -51,8 +51,9 @@ class MemoryLeases:
             run.driver = None
         self._tell()
 
-    async def list_drivers(self, place: str) -> list[Driver]:
-        return [each.driver for each in self._leases.values() if each.driver.place == place and self._is_alive(each.driver.id)]
+    async def list_drivers(self, place: str | None = None) -> list[Driver]:
+        alive = [each.driver for each in self._leases.values() if self._is_alive(each.driver.id)]
+        return [driver for driver in alive if place in (None, driver.place)]
 
     async def is_alive(self, driver: str) -> bool:
         return self._is_alive(driver)

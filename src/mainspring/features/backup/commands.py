@@ -75,7 +75,7 @@ async def migrate(
     """
     Copies all that is kept from a file to PostgreSQL, or back.
 
-    Stop the servers first: what they write meanwhile is not copied. A move that was interrupted is taken up by the same command.
+    Stop the servers first; what they work on is not moved. A move that was interrupted is taken up by the same command.
     What was written is read again and compared, and the audit's hashes are checked; only then the new database can be used. The
     old one is left as it is.
 

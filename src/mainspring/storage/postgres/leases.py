@@ -96,9 +96,10 @@ class PostgresLeases:
         else:
             await self._fetch(_GIVE_BACK, driver, make_key(run_id))
 
-    async def list_drivers(self, place: str) -> list[Driver]:
-        query = "SELECT id, place, pid, born FROM mainspring_drivers WHERE place = $1 AND expires > now()"
-        return [Driver(id, unescape(where), pid, born) for id, where, pid, born in await self._fetch(query, escape(place))]
+    async def list_drivers(self, place: str | None = None) -> list[Driver]:
+        query = "SELECT id, place, pid, born FROM mainspring_drivers WHERE place = coalesce($1, place) AND expires > now()"
+        rows = await self._fetch(query, None if place is None else escape(place))
+        return [Driver(id, unescape(where), pid, born) for id, where, pid, born in rows]
 
     async def is_alive(self, driver: str) -> bool:
         return bool(await self._fetch("SELECT 1 FROM mainspring_drivers WHERE id = $1 AND expires > now()", driver))

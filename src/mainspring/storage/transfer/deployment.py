@@ -56,9 +56,11 @@ async def _check_tables(archive: ArchiveRows, contents: Iterable[Content], tell:
 
 
 async def move(sources: Sequence[Placed], targets: Sequence[Placed], tell: Tell) -> list[CopiedTable]:
-    """Fills the targets, which are empty or were filled in part, with what the sources have."""
+    """Fills the targets, which are empty or were filled in part, with what the sources have. Raises `InvalidRequest` if a process
+    works on those, since what it writes then would be left behind."""
+    await _check_idle(sources)
     async with _open_sources(sources) as found:
-        return await _fill(found, [each for each in targets if each.content.name in found], tell)
+        return await _fill(found, [each for each in targets if each.content.name in found], tell, sources)
 
 
 async def bring_up_to_date(placed: Sequence[Placed]) -> None:
@@ -73,7 +75,8 @@ async def bring_up_to_date(placed: Sequence[Placed]) -> None:
                 pass
 
 
-async def _fill(sources: Readers, targets: Sequence[Placed], tell: Tell) -> list[CopiedTable]:
+async def _fill(sources: Readers, targets: Sequence[Placed], tell: Tell, left: Sequence[Placed] = ()) -> list[CopiedTable]:
+    """Fills the targets. What is `left` must not have been written to meanwhile."""
     await _check_vacant(targets)
     working = [_find_unfinished(each) for each in targets]
     contents = [each.content for each in targets]
@@ -82,6 +85,7 @@ async def _fill(sources: Readers, targets: Sequence[Placed], tell: Tell) -> list
     for each in working:
         if each.content.name == "runs":
             await _check_audit(each.location)
+    await _check_idle(left)
     for location in {each.location for each in working if each.location.file is None}:
         await _finish_server(location)
     for before, after in reversed([*zip(working, targets, strict=True)]):
@@ -94,6 +98,19 @@ async def _copy(contents: Sequence[Content], sources: Readers, targets: Mapping[
     tables = [(content.name, table) for content in contents for table in content.describe()]
     owners = Owners([table for _, table in tables])
     return [await TableCopier(sources[name], targets[name], tell).copy(table, owners) for name, table in tables]
+
+
+async def _check_idle(places: Sequence[Placed]) -> None:
+    """Raises `InvalidRequest` if a process has a lease there."""
+    for place in places:
+        if place.content.name == "runs":
+            async with open_store(place.location) as store:
+                if drivers := await store.leases.list_drivers():
+                    who = ", ".join([f"{driver.pid} on {driver.place}" if driver.place else driver.id for driver in drivers[:3]])
+                    raise InvalidRequest(
+                        f"{place.location} is worked on by {len(drivers)} process(es) ({who}), and what they write would be left "
+                        "behind; stop them, wait 5 seconds, and try again"
+                    )
 
 
 async def _check_audit(location: Location) -> None:
