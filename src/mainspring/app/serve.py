@@ -26,6 +26,7 @@ from mainspring.features.traces.shared_metrics import SharedMetrics
 from mainspring.http.auth import Keys, is_loopback
 from mainspring.http.bodies import MOST_BODY_BYTES
 from mainspring.http.connections import BoundedProtocol, ConnectionTable, raise_file_limit
+from mainspring.http.layers import make_layers
 from mainspring.http.wire import Dialect
 from mainspring.ports import Store
 from mainspring.storage.location import parse_location
@@ -207,7 +208,8 @@ def serve(settings: Settings, file: Path | None = None, siblings: Siblings | Non
     keys = Keys(engine.store, configured=settings.api_key, most_requests=connections.most_per_key, quota=engine.core.quota)
     is_worker = settings.role == "worker"
     metrics = None if siblings is None else SharedMetrics(engine.metrics, siblings.metrics)
-    app = server(engine, dialect, keys=keys, is_local=is_loopback(settings.host), metrics=metrics, is_worker=is_worker)
+    is_local, layers = is_loopback(settings.host), make_layers(settings.http)
+    app = server(engine, dialect, keys=keys, is_local=is_local, metrics=metrics, is_worker=is_worker, layers=layers)
     # A thousand open streams are half a million objects: looking through all of them again and again took a fifth of the time,
     # and everybody waited meanwhile. What is there now stays, and need not be looked at.
     gc.freeze()

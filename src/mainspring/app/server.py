@@ -9,6 +9,7 @@ from typing import Final, get_args
 from anyio import create_task_group, fail_after
 from msgspec import Struct
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
@@ -52,11 +53,12 @@ def server(
     is_local: bool = True,
     metrics: SharedMetrics | None = None,
     is_worker: bool = False,
+    layers: Sequence[Middleware] = (),
 ) -> Starlette:
     """The application: an engine behind its endpoints. The engine runs as long as the application does.
 
     `is_local` says that only this machine can reach it; then, and while there are no keys, none is asked for. `metrics` are those
-    of all processes that serve the same address. A worker only says how it is.
+    of all processes that serve the same address. A worker only says how it is. `layers` surround every request.
     """
     dialect = dialect or Dialect()
     core, agents = engine.core, engine.agents
@@ -100,7 +102,7 @@ def server(
         owners |= dict.fromkeys([(endpoint.method, endpoint.path) for endpoint in part.endpoints], f"the part `{name}`")
         endpoints += part.endpoints
     keys = keys or Keys(engine.store)
-    return build_app(endpoints, keys=keys, is_local=is_local, version=mainspring.__version__, lifespan=lifespan)
+    return build_app(endpoints, keys=keys, is_local=is_local, version=mainspring.__version__, lifespan=lifespan, layers=layers)
 
 
 def _serve_part(part: PartContents, host: Host) -> ServedPart:

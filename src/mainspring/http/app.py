@@ -33,11 +33,12 @@ def build_app(
     is_local: bool,
     version: str,
     lifespan: Lifespan,
+    layers: Sequence[Middleware] = (),
 ) -> Starlette:
     """The application that serves these endpoints, and `/openapi.json`, which describes them.
 
     `is_local` says that only this machine can reach it; then, and while there are no keys, none is asked for. `version` is that
-    of the API.
+    of the API. `layers` surround everything else, the outermost first.
     """
 
     async def describe(request: Request) -> HttpResponse:
@@ -45,18 +46,24 @@ def build_app(
         return json_response(build_document(table, version))
 
     table = (*endpoints, Endpoint("GET", "/openapi.json", describe, "admin"))
-    return Api(table, keys=keys, is_local=is_local, lifespan=lifespan)
+    return Api(table, keys=keys, is_local=is_local, lifespan=lifespan, layers=layers)
 
 
 class Api(Starlette):
     """An application whose HTTP requests find their endpoint in the table. Of the framework's stack they need nothing else, and
     its layers cost more than they do; sockets pass through its router."""
 
-    def __init__(self, table: Sequence[Endpoint], *, keys: Keys, is_local: bool, lifespan: Lifespan) -> None:
+    def __init__(
+        self, table: Sequence[Endpoint], *, keys: Keys, is_local: bool, lifespan: Lifespan, layers: Sequence[Middleware]
+    ) -> None:
         self._table = ScopeTable(table)
         super().__init__(
             routes=[endpoint.make_route() for endpoint in table],
-            middleware=[Middleware(RequestIds), Middleware(AuthMiddleware, keys=keys, scopes=self._table, is_local=is_local)],
+            middleware=[
+                *layers,
+                Middleware(RequestIds),
+                Middleware(AuthMiddleware, keys=keys, scopes=self._table, is_local=is_local),
+            ],
             lifespan=lifespan,
         )
 

@@ -9,7 +9,7 @@ LEAST_BODY_BYTES: Final = 256 * 1024 * 1024
 
 
 class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits on connections and heads. They hold before a key is checked."""
+    """Limits on connections and heads, which hold before a key is checked, and what surrounds every request."""
 
     head_bytes: Annotated[int, Meta(ge=1024)] = 65_536
     """The most bytes of a request's line and headers."""
@@ -28,6 +28,11 @@ class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The most connections at a time; as many as the process may open files, less 256, if not given."""
     connections_per_address: Annotated[int, Meta(ge=1)] | None = None
     """The most connections of one address; half of `connections` if not given. A proxy in front is one address."""
+    request_log: str | None = None
+    """A file that gets a line of JSON for every request: when, request id, method, path, status, milliseconds, id of the API key
+    and tenant, and no content. `-` is standard error. A file that is moved away is begun anew."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins whose web pages may use the API in a browser, such as `https://app.example.com`; `*` is all of them."""
     requests_per_key: Annotated[int, Meta(ge=1)] | None = None
     """The most requests at a time with one key, open streams among them; half of `connections` if not given."""
 
