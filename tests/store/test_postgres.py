@@ -5,7 +5,7 @@ import re
 import ssl
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from pkgutil import resolve_name
@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from msgspec.structs import replace
 from tests.cli.deployment import fill, look
+from tests.decisions.test_log import START, decision
 from tests.kit.link import Link, linked, tls_door
 from tests.kit.pooler import pooled
 from tests.kit.postgres import Postgres, replica_of, running
@@ -42,6 +43,7 @@ from mainspring.storage.postgres import postgres_runs
 from mainspring.storage.postgres import server as server_module
 from mainspring.storage.postgres.run_tables import RUNS, escape, unescape
 from mainspring.storage.transfer.deployment import back_up, restore
+from mainspring_tasks.decision_log import DecisionLogs
 
 pytestmark = pytest.mark.slow
 
@@ -622,3 +624,25 @@ async def test_whoever_does_not_say_that_there_is_a_pooler_is_told(postgres: Pos
     name = urlsplit(emptied.given).path.strip("/")
     async with pooled(postgres.socket, folder, name), refused(f"postgresql://postgres@/{name}?host={folder}") as [told]:
         assert "pgbouncer=true" in told
+
+
+async def test_servers_of_an_older_version_go_on_when_the_tables_are_brought_up_to_date(postgres: Postgres) -> None:
+    """Also when they have to connect again, as after a restart of the database; only to start is not possible any more."""
+    place = parse_location(postgres.database())
+    logs = DecisionLogs(place, clock=START.timestamp)
+    async with open_store(place) as store:
+        await store.append("a", begin("a"))
+        await logs.write_decision_log(decision(1, None))
+        postgres.psql(place.given, "ALTER TABLE mainspring_runs ADD COLUMN of_the_future INT;")
+        postgres.psql(place.given, "UPDATE mainspring_schemas SET version = version + 1;")
+        others = "FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()"
+        postgres.psql(place.given, f"SELECT pg_terminate_backend(pid) {others};")
+        await store.append("a", say(1, "on"))
+        assert len(await store.events("a")) == 2
+        with suppress(StoreError):  # whoever was cut is told so
+            await logs.write_decision_log(decision(2, None))
+        await logs.write_decision_log(decision(3, None))
+        assert len(await logs.open_decisions()) >= 2
+    await logs.close()
+    async with refused(place.given) as [told]:
+        assert "newer Mainspring" in told

@@ -109,12 +109,16 @@ class PostgresDatabase(Worker[PostgresConnection]):
         until = monotonic() + server_module.PATIENCE_SECONDS
         while True:
             try:
+                if self.is_open:
+                    # Not looked at again: a newer version may have added to the tables meanwhile.
+                    return await self._server.connect()
                 await self._server.open(self._tables)
                 return self._server.take()
-            except MainspringError as error:
-                # What is wrong at the start is for a person to mend; later it may be a restart.
-                if not self.is_open or monotonic() > until or not is_lost(error.__cause__ or error):
-                    raise
+            except MainspringError:
+                raise  # what is wrong at the start is for a person to mend
+            except Exception as error:  # asyncpg's are many; later it may be a restart
+                if monotonic() > until or not is_lost(error):
+                    raise self._server.explain(error) from error
             sleep(0.2)  # noqa: ASYNC251 - the thread has nothing else to do
 
     def begin(self, connection: PostgresConnection) -> AbstractContextManager[object]:
