@@ -8,9 +8,9 @@ stay behind.
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from logging import getLogger
-from time import time
 from typing import Final
 
+from anyio import CancelScope
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -71,7 +71,9 @@ class SharedSessions:
         try:
             yield held
         finally:
-            await claim.end(replace(held.state, used_at=time(), home=self._records.me))
+            with CancelScope(shield=True):
+                now = await self._records.read_clock()
+            await claim.end(replace(held.state, used_at=now, home=self._records.me))
 
     async def is_here(self, key: Key) -> bool:
         """Whether no other process has gone on with it."""
@@ -92,8 +94,8 @@ class SharedSessions:
         except OurError as error:
             log.warning("idle browser sessions are not forgotten now: %s", error)
 
-    def _is_idle(self, facts: SessionFacts, state: SessionState) -> bool:
-        return state.used_at + self._idle_seconds <= time()
+    def _is_idle(self, facts: SessionFacts, state: SessionState, now: float) -> bool:
+        return state.used_at + self._idle_seconds <= now
 
     async def _claim(self, key: Key, makes: bool) -> Claim[SessionFacts, SessionState]:
         while True:
@@ -102,7 +104,8 @@ class SharedSessions:
             except NotFound:
                 if not makes:
                     raise ToolUnavailable("no page is open in this conversation; begin with `open`") from None
-                await self._records.create(key, SessionFacts(time()), SessionState(time()))
+                now = await self._records.read_clock()
+                await self._records.create(key, SessionFacts(now), SessionState(now))
 
 
 def _document_key(key: Key) -> Key:

@@ -1,22 +1,22 @@
 """Documents that several processes on one store work on, one at a time.
 
-Theory of operation. A document has facts, which stay, and versions below it, which are numbered. Only one process can put version
-n + 1, and does so when version n is in nobody's hands, or in those of a process that is gone: then the document is its, until it
-puts its version back without its name, or dies. It writes to its own version alone. So one that was taken for dead and wakes up
-disturbs nobody, and it learns of it: after every write it looks for a later version, and the one who puts that reads the version
-before once more. Whatever the order, one of the two sees the other.
+Theory of operation. A document has facts, which stay, a state, and the name of the process that has it in hands. Each write
+replaces it only if it is still what the writer has read or written last, and each claim counts it up. So one of two who want it
+gets it, and one that was taken for dead and wakes up writes nothing: it learns that the document is another's now. A document in
+nobody's hands, or in those of a process that is gone, is free.
 
 An index without tenant names all documents, for whoever sweeps.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from time import monotonic, time
+from time import monotonic
 from typing import Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 import anyio
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from mainspring.core.errors import NotFound, SandboxBusy, Superseded
 from mainspring.core.items import decode, encode
@@ -25,8 +25,6 @@ from mainspring.ports import Document, DocumentStore, Drivers
 # How often a process looks whether a document that it waits for is free.
 FIRST_PAUSE: Final = 0.02
 LONGEST_PAUSE: Final = 0.5
-# So many versions of one document are there before those that nobody needs are removed.
-MOST_VERSIONS: Final = 4
 HERE: Final = "here"
 
 Facts = TypeVar("Facts", bound=Struct)
@@ -34,17 +32,22 @@ State = TypeVar("State", bound=Struct)
 Key = tuple[str, str]
 
 
-class Version(Struct, frozen=True):
+class LeasedBody(Struct, frozen=True):
+    """A document as it is stored. `number` counts its claims; `holder` has it in hands, if it is not empty."""
+
     number: int
     holder: str
+    facts: Raw
     state: Raw
 
 
 class LeasedDocument(Struct, Generic[Facts, State], frozen=True):
+    """A document as it was read or written last; `stored` are its bytes."""
+
     facts: Facts
     state: State
-    number: int
-    holder: str
+    body: LeasedBody
+    stored: bytes
 
 
 class LeasedDocuments(Generic[Facts, State]):
@@ -59,18 +62,19 @@ class LeasedDocuments(Generic[Facts, State]):
 
     @property
     def me(self) -> str:
-        """This process, as versions name it."""
+        """This process, as documents name it."""
         return self._drivers.id or HERE
+
+    async def read_clock(self) -> float:
+        """The time by a clock that all processes share."""
+        return await self._store.read_clock()
 
     async def create(self, key: Key, facts: Facts, state: State) -> bool:
         """Says whether it was not there before."""
         tenant, id = key
+        body = LeasedBody(0, "", Raw(encode(facts)), Raw(encode(state)))
         index = Document(f"{self._kind}_index", f"{tenant}/{id}", b"{}")
-        made = [
-            Document(self._kind, id, encode(facts), tenant),
-            self._write_version(key, Version(1, "", Raw(encode(state)))),
-            index,
-        ]
+        made = [Document(self._kind, id, encode(body), tenant), index]
         if await self._store.put(made, if_absent=True):
             return True
         # A crash may have left the index of one that was removed.
@@ -84,12 +88,10 @@ class LeasedDocuments(Generic[Facts, State]):
         """Raises `NotFound`."""
         tenant, id = key
         document = await self._store.get(self._kind, id, tenant=tenant)
-        versions = await self._read_versions(key)
-        if document is None or not versions:
+        if document is None:
             raise NotFound(f"there is no {self._what} `{id}`; it was never made, or is gone with its files after lying idle")
-        latest = max(versions, key=lambda version: version.number)
-        facts, state = decode(document.body, self._facts), decode(bytes(latest.state), self._state)
-        return LeasedDocument(facts, state, latest.number, latest.holder)
+        body = decode(document.body, LeasedBody)
+        return LeasedDocument(decode(bytes(body.facts), self._facts), decode(bytes(body.state), self._state), body, document.body)
 
     async def list_keys(self, tenant: str) -> Sequence[Key]:
         """Those of a tenant, in the order in which they were made."""
@@ -101,7 +103,7 @@ class LeasedDocuments(Generic[Facts, State]):
         return [(tenant, id) for tenant, _, id in found]
 
     async def remove(self, key: Key) -> None:
-        """Removes it with all its versions: whoever has it in hands learns of that."""
+        """Removes it: whoever has it in hands learns of that."""
         tenant, id = key
         await self._store.remove(self._kind, id, tenant=tenant)
         await self._store.remove(f"{self._kind}_index", f"{tenant}/{id}")
@@ -124,7 +126,7 @@ class LeasedDocuments(Generic[Facts, State]):
 
     async def is_sweeper(self, seconds: float) -> bool:
         """Whether it is for this process to sweep now: one does in each so many seconds."""
-        kind, turn = f"{self._kind}_sweep", str(int(time() / seconds))
+        kind, turn = f"{self._kind}_sweep", str(int(await self.read_clock() / seconds))
         if not await self._store.put([Document(kind, turn, b"{}")], if_absent=True):
             return False
         for document in await self._store.documents(kind):
@@ -133,13 +135,14 @@ class LeasedDocuments(Generic[Facts, State]):
         return True
 
     async def claim_idle(
-        self, is_idle: Callable[[Facts, State], bool]
+        self, is_idle: Callable[[Facts, State, float], bool]
     ) -> AsyncGenerator[tuple[Key, "Claim[Facts, State]"], None]:
-        """Those of all tenants that lie idle, each in our hands, to be removed."""
+        """Those of all tenants that lie idle by now, each in our hands, to be removed."""
+        now = await self.read_clock()
         for key in await self.list_all_keys():
             try:
                 found = await self.read(key)
-                if not is_idle(found.facts, found.state):
+                if not is_idle(found.facts, found.state, now):
                     continue
                 claim = await self.claim(key, 0)
             except NotFound:
@@ -147,7 +150,7 @@ class LeasedDocuments(Generic[Facts, State]):
                 continue
             except SandboxBusy:
                 continue
-            if is_idle(claim.facts, claim.state):
+            if is_idle(claim.facts, claim.state, now):
                 yield key, claim
             else:
                 await claim.end(claim.state)
@@ -157,64 +160,59 @@ class LeasedDocuments(Generic[Facts, State]):
         deadline, pause = monotonic() + seconds, FIRST_PAUSE
         while True:
             found = await self.read(key)
-            if found.holder in ("", self.me) or not await self._drivers.is_driven(found.holder):
-                mine = Version(found.number + 1, self.me, Raw(encode(found.state)))
-                if await self._store.put([self._write_version(key, mine)], if_absent=True):
-                    return await self._read_again(key, found)
+            if found.body.holder in ("", self.me) or not await self._drivers.is_driven(found.body.holder):
+                mine = replace(found.body, number=found.body.number + 1, holder=self.me)
+                if await self._swap(key, mine, found.stored):
+                    return replace(found, body=mine, stored=encode(mine))
             elif monotonic() >= deadline:
                 raise self._tell_busy(key)
             await anyio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _read_again(self, key: Key, found: LeasedDocument[Facts, State]) -> LeasedDocument[Facts, State]:
-        """The document as its holder before us has left it."""
-        versions = await self._read_versions(key)
-        left = [decode(bytes(version.state), self._state) for version in versions if version.number == found.number]
-        if len(versions) > MOST_VERSIONS:
-            for version in versions:
-                if version.number < found.number:
-                    await self._store.remove(self._version_kind, str(version.number), tenant=key[0], parent=key[1])
-        return LeasedDocument(found.facts, left[0] if left else found.state, found.number + 1, self.me)
-
-    async def write(self, key: Key, number: int, holder: str, state: State) -> None:
-        """Writes a version that is ours. Raises `Superseded` if another process has taken the document, or it was removed."""
+    async def write(
+        self, key: Key, known: LeasedDocument[Facts, State], holder: str, state: State
+    ) -> LeasedDocument[Facts, State]:
+        """Replaces what is known to be ours. Raises `Superseded` if another process has taken the document, or it was removed."""
         await self._drivers.show()
-        is_there = await self._store.put([self._write_version(key, Version(number, holder, Raw(encode(state))))])
-        if not is_there or max([version.number for version in await self._read_versions(key)], default=0) != number:
-            raise Superseded(
-                f"the {self._what} `{key[1]}` was removed, or another process has taken it over, because this one did not answer "
-                "for a while; what was done here since is not in it"
-            )
+        body = replace(known.body, holder=holder, state=Raw(encode(state)))
+        if await self._swap(key, body, known.stored):
+            return replace(known, state=state, body=body, stored=encode(body))
+        raise Superseded(
+            f"the {self._what} `{key[1]}` was removed, or another process has taken it over, because this one did not answer for "
+            "a while; what was done here since is not in it"
+        )
 
-    async def _read_versions(self, key: Key) -> list[Version]:
-        found = await self._store.documents(self._version_kind, tenant=key[0], parent=key[1])
-        return [decode(document.body, Version) for document in found]
-
-    def _write_version(self, key: Key, version: Version) -> Document:
-        return Document(self._version_kind, str(version.number), encode(version), key[0], key[1])
-
-    @property
-    def _version_kind(self) -> str:
-        return f"{self._kind}_version"
+    async def _swap(self, key: Key, body: LeasedBody, known: bytes) -> bool:
+        return await self._store.swap(Document(self._kind, key[1], encode(body), key[0]), known)
 
     def _tell_busy(self, key: Key) -> SandboxBusy:
         return SandboxBusy(f"another process works in the {self._what} `{key[1]}`; try again when it is done")
 
 
 class Claim(Generic[Facts, State]):
-    """A document in our hands, with what it is to hold next."""
+    """A document in our hands. `number` is another for each claim of it."""
 
     def __init__(
         self, documents: LeasedDocuments[Facts, State], key: Key, found: LeasedDocument[Facts, State], turn: asyncio.Lock
     ) -> None:
-        self._documents, self._key, self._turn = documents, key, turn
+        self._documents, self._key, self._found, self._turn = documents, key, found, turn
         self._is_over = False
-        self.facts, self.state, self.number = found.facts, found.state, found.number
+
+    @property
+    def facts(self) -> Facts:
+        return self._found.facts
+
+    @property
+    def state(self) -> State:
+        return self._found.state
+
+    @property
+    def number(self) -> int:
+        return self._found.body.number
 
     async def save(self, state: State) -> None:
         """Writes it, and keeps the document. Raises `Superseded`."""
-        await self._documents.write(self._key, self.number, self._documents.me, state)
-        self.state = state
+        self._found = await self._documents.write(self._key, self._found, self._documents.me, state)
 
     async def remove(self) -> None:
         """Removes the document, and lets it go."""
@@ -225,7 +223,7 @@ class Claim(Generic[Facts, State]):
 
     async def release(self, state: State) -> None:
         """Gives it back with this state. Raises `Superseded`, `StoreError`: then it is still to be dropped, or released again."""
-        await self._documents.write(self._key, self.number, "", state)
+        await self._documents.write(self._key, self._found, "", state)
         self.drop()
 
     async def end(self, state: State) -> None:

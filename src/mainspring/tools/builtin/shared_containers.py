@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
 from logging import getLogger
-from time import monotonic, time
+from time import monotonic
 from types import TracebackType
 from typing import Final, Self
 
@@ -200,7 +200,7 @@ class SharedContainers(Containers):
             log.warning("idle containers are not removed now: %s", error)
 
     def _new_place(self, key: Key) -> Place:
-        return SharedPlace(key[1], self._files_of(key), self.records.me)
+        return SharedPlace(key[1], self._files_of(key), self.records.me, self.records.read_clock)
 
     def _files_of(self, key: Key) -> SavedFiles:
         return SavedFiles(self._transfers, f"{self._folder}/{_name_folder(key)}")
@@ -229,7 +229,7 @@ class SharedContainers(Containers):
         keys = await self.records.list_keys(tenant)
         if key not in keys and len(keys) >= self._most_each:
             await self._evict(keys)
-        now = time()
+        now = await self.records.read_clock()
         await self.records.create(key, ContainerFacts(name, now, idle_seconds or self._idle_seconds), ContainerState(now))
 
     async def _evict(self, keys: Sequence[Key]) -> None:
@@ -302,7 +302,7 @@ class SharedContainers(Containers):
             yield files
             after = dict(sorted(files.items()))
             dropped = [state.files, *list_dropped(before, after)]
-            state = replace(state, used_at=time(), files=await saved.write_list(after))
+            state = replace(state, used_at=await self.records.read_clock(), files=await saved.write_list(after))
             await claim.save(state)
             await saved.remove(dropped)
         finally:
@@ -353,5 +353,5 @@ def _find_file(files: FileList, path: str) -> SavedFile:
     return found
 
 
-def _is_idle(facts: ContainerFacts, state: ContainerState) -> bool:
-    return state.used_at + facts.idle_seconds <= time()
+def _is_idle(facts: ContainerFacts, state: ContainerState, now: float) -> bool:
+    return state.used_at + facts.idle_seconds <= now

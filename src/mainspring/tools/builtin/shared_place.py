@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from logging import getLogger
-from time import time
 
 import anyio
 from msgspec import Struct
@@ -39,13 +38,14 @@ Containment = Claim[ContainerFacts, ContainerState]
 
 
 class SharedPlace(Place):
-    """The sandbox of a container here; `me` is this process. While `claim` is there, the container is ours."""
+    """The sandbox of a container here; `me` is this process, `read_clock` tells the time that all of them share. While `claim` is
+    there, the container is ours."""
 
-    def __init__(self, id: str, saved: SavedFiles, me: str) -> None:
+    def __init__(self, id: str, saved: SavedFiles, me: str, read_clock: Callable[[], Awaitable[float]]) -> None:
         super().__init__()
         self.claim: Containment | None = None
         self.is_unsaved = False
-        self._id, self._saved, self._me = id, saved, me
+        self._id, self._saved, self._me, self._read_clock = id, saved, me, read_clock
         self._saving = asyncio.Lock()
         # What the workspace has of the saved files, the name of their list, and how it had them when they were saved.
         self._files: FileList = {}
@@ -108,7 +108,7 @@ class SharedPlace(Place):
             claim, container = self.claim, self.container
             if claim is None:
                 raise Superseded(f"the container `{self._id}` is not in use here any more")
-            state = replace(claim.state, used_at=time(), home=self._me)
+            state = replace(claim.state, used_at=await self._read_clock(), home=self._me)
             if container is None:
                 return state
             listing = await container.lease.list()
