@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
@@ -20,13 +21,16 @@ import anyio
 import anyio.from_thread
 import msgspec
 import pytest
+from anyio import to_thread
 from anyio.lowlevel import checkpoint
 from msgspec import Meta
 from tests.kit.waiting import PATIENCE
 
+from mainspring import Engine
 from mainspring.core.errors import DelegateToClient
 from mainspring.core.items import InputImage, InputText, Json, Part, ToolDefinition, Unknown, decode, encode
 from mainspring.ports import CallContext, ToolCall, ToolExecutor, ToolResult
+from mainspring.providers.scripted import Scripted, call, calls, say
 from mainspring.tools.contract import ToolContext
 from mainspring.tools.functions import FunctionTool, parse_docstring, tool
 from mainspring.tools.registry import Registry
@@ -692,3 +696,20 @@ def test_importing_it_is_light() -> None:
     heavy = ("httptools", "yarl", "rich", "typer", "pydantic", "jsonschema_rs")
     code = f"import sys, mainspring.tools.functions; print([name for name in {heavy!r} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+async def test_a_function_in_a_thread_ends_before_its_run_is_told_to_be_cancelled() -> None:
+    begun, effects = threading.Event(), list[str]()
+
+    def act() -> str:
+        """Acts."""
+        begun.set()
+        time.sleep(0.3)
+        effects.append("done")
+        return "done"
+
+    async with Engine(Scripted(calls(call("act")), say("never")), tools=[act]) as engine:
+        handle = await engine.ask("Go.")
+        await to_thread.run_sync(begun.wait, PATIENCE)
+        assert (await handle.cancel()).status == "cancelled"
+        assert effects == ["done"], "it has no effect after that"

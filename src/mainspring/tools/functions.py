@@ -17,6 +17,7 @@ import operator
 import os
 import re
 import sys
+from asyncio import CancelledError
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from difflib import get_close_matches
@@ -28,7 +29,7 @@ from types import ModuleType
 from typing import TypeVar, Union, get_type_hints, overload
 
 import msgspec
-from anyio import to_thread
+from anyio import sleep, to_thread
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
@@ -43,6 +44,8 @@ Function = Callable[..., object]
 F = TypeVar("F", bound=Function)
 
 MARK = "__mainspring_tool__"
+# How often it is looked whether a function in a thread has ended that was cancelled.
+LOOK_SECONDS = 0.01
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -104,7 +107,7 @@ class FunctionTool:
 
     Arguments are converted to the hinted types. The return value becomes text: a string as it is, None as nothing, anything else
     as JSON; content parts and results stay what they are. Exceptions propagate. A cancelled function in a thread runs to its end,
-    and its result is discarded.
+    which is waited for as long as whoever has cancelled it waits, and its result is discarded.
     """
 
     def __init__(self, function: Function) -> None:
@@ -129,8 +132,34 @@ class FunctionTool:
         if inspect.iscoroutinefunction(_unwrap_callable(function)):
             value = function(**arguments)
         else:
-            value = await to_thread.run_sync(partial(function, **arguments), abandon_on_cancel=True)
+            value = await _run_in_thread(_ThreadCall(partial(function, **arguments)))
         return _build_result(self.name, await value if inspect.isawaitable(value) else value)
+
+
+class _ThreadCall:
+    """A call for a worker thread, which says whether it is under way."""
+
+    __slots__ = ("_call", "is_running")
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call, self.is_running = call, False
+
+    def __call__(self) -> object:
+        self.is_running = True
+        try:
+            return self._call()
+        finally:
+            self.is_running = False
+
+
+async def _run_in_thread(call: _ThreadCall) -> object:
+    try:
+        return await to_thread.run_sync(call, abandon_on_cancel=True)
+    except CancelledError:
+        # Nobody can stop it there, and it may have its effect yet: it has not stopped before it has ended.
+        while call.is_running:  # noqa: ASYNC110
+            await sleep(LOOK_SECONDS)
+        raise
 
 
 def load_functions(reference: str) -> tuple[Function, ...]:
