@@ -209,7 +209,16 @@ def serve(settings: Settings, file: Path | None = None, siblings: Siblings | Non
     is_worker = settings.role == "worker"
     metrics = None if siblings is None else SharedMetrics(engine.metrics, siblings.metrics)
     is_local, layers = is_loopback(settings.host), make_layers(settings.http)
-    app = server(engine, dialect, keys=keys, is_local=is_local, metrics=metrics, is_worker=is_worker, layers=layers)
+    app = server(
+        engine,
+        dialect,
+        keys=keys,
+        is_local=is_local,
+        metrics=metrics,
+        is_worker=is_worker,
+        layers=layers,
+        keep_days=settings.keep_days,
+    )
     # A thousand open streams are half a million objects: looking through all of them again and again took a fifth of the time,
     # and everybody waited meanwhile. What is there now stays, and need not be looked at.
     gc.freeze()

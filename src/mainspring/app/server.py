@@ -6,7 +6,7 @@ from logging import getLogger
 from time import time
 from typing import Final, get_args
 
-from anyio import create_task_group, fail_after
+from anyio import create_task_group, fail_after, sleep
 from msgspec import Struct
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -41,6 +41,10 @@ from mainspring.tools.mcp.watch import ServerState
 
 log = getLogger(__name__)
 
+DAY: Final = 86_400.0
+PRUNE_SECONDS: Final = 3600.0
+PRUNE_PAUSE: Final = 0.05
+
 # What a worker serves, to whoever looks after it.
 WORKER_PATHS: Final = frozenset({"/health", "/healthz", "/readyz", "/metrics"})
 
@@ -54,11 +58,13 @@ def server(
     metrics: SharedMetrics | None = None,
     is_worker: bool = False,
     layers: Sequence[Middleware] = (),
+    keep_days: float | None = None,
 ) -> Starlette:
     """The application: an engine behind its endpoints. The engine runs as long as the application does.
 
     `is_local` says that only this machine can reach it; then, and while there are no keys, none is asked for. `metrics` are those
-    of all processes that serve the same address. A worker only says how it is. `layers` surround every request.
+    of all processes that serve the same address. A worker only says how it is. `layers` surround every request. Runs that
+    ended more than `keep_days` ago are deleted.
     """
     dialect = dialect or Dialect()
     core, agents = engine.core, engine.agents
@@ -91,6 +97,8 @@ def server(
                 engine.mcp.connect()
                 async with create_task_group() as tasks:
                     tasks.start_soon(engine.watch_over)
+                    if keep_days is not None:
+                        tasks.start_soon(_prune_regularly, engine.store, keep_days * DAY)
                     yield
                     tasks.cancel_scope.cancel()
 
@@ -103,6 +111,16 @@ def server(
         endpoints += part.endpoints
     keys = keys or Keys(engine.store)
     return build_app(endpoints, keys=keys, is_local=is_local, version=mainspring.__version__, lifespan=lifespan, layers=layers)
+
+
+async def _prune_regularly(store: Store, seconds: float) -> None:
+    while True:
+        try:
+            gone = await store.prune(time() - seconds)
+        except StoreError as error:
+            gone = 0
+            log.warning("old runs cannot be deleted: %s", error)
+        await sleep(PRUNE_PAUSE if gone else PRUNE_SECONDS)  # some at a time: others write, too
 
 
 def _serve_part(part: PartContents, host: Host) -> ServedPart:
