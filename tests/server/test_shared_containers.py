@@ -155,6 +155,25 @@ async def test_a_frozen_server_that_wakes_up_changes_nothing(tmp_path: Path, fil
             assert (await content(second, container.id))["result.txt"] == b"computed and continued and continued"
 
 
+async def test_while_the_storage_refuses_everything_no_file_is_lost(tmp_path: Path, server: S3) -> None:
+    with ExitStack() as stack:
+        env = {**server.environment, "MAINSPRING_FILES": f"s3://files/{tmp_path.name}"}
+        async with clients(*two(tmp_path, stack, env)) as (first, second):
+            container = await first.containers.create(name="shared")
+            with server.strict():
+                assert (await asked(first, "compute", container.id)).output_text == "Done: compute."
+                assert await content(first, container.id) == {"result.txt": b"computed"}
+                with pytest.raises(openai.APIStatusError) as raised:
+                    await first.containers.files.create(container.id, file=("data.csv", b"1,2"))
+                assert (raised.value.status_code, raised.value.code) == (503, "files_unavailable")
+                assert "give the credentials of this process the right" in raised.value.message
+            with anyio.fail_after(PATIENCE):
+                while "result.txt" not in await content(second, container.id):  # noqa: ASYNC110
+                    await anyio.sleep(0.05)
+            assert (await asked(second, "continue", container.id)).output_text == "Done: continue."
+            assert (await content(first, container.id))["result.txt"] == b"computed and continued"
+
+
 async def test_the_processes_of_one_server_share_containers_without_being_told_where(tmp_path: Path) -> None:
     options = ("--builtin", "code_interpreter", "--workers", "2")
     files = {"MAINSPRING_FILES": str(tmp_path / "files")} if database_in(tmp_path).startswith("postgres") else {}

@@ -20,7 +20,7 @@ from tests.server.process import Script, Served, serving, working
 
 from mainspring.core.ids import random_id
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("each_database")]
+pytestmark = pytest.mark.slow
 
 TOOLS = '''
 import asyncio
@@ -145,6 +145,7 @@ async def test_a_run_is_one_workflow_that_knows_nothing_but_its_id(
     assert "Rumpelstiltskin" not in history
 
 
+@pytest.mark.usefixtures("each_database")
 async def test_a_cancel_ends_the_workflow_by_a_signal(
     folder: Path, gateway: Served, temporal: Temporal, http: aiohttp.ClientSession
 ) -> None:
@@ -229,6 +230,7 @@ async def test_a_run_that_ends_every_worker_fails_after_a_few(
         assert (status, told["status"]) == (200, "completed")
 
 
+@pytest.mark.usefixtures("each_database")
 async def test_a_frozen_worker_loses_its_run_and_does_nothing_more_when_it_wakes_up(
     folder: Path, gateway: Served, temporal: Temporal, http: aiohttp.ClientSession
 ) -> None:
