@@ -6,8 +6,10 @@ import signal
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
+from datetime import UTC, datetime
 from hashlib import sha256
 from pkgutil import resolve_name
+from uuid import UUID
 
 import asyncpg  # type: ignore[import-untyped]
 import msgspec
@@ -31,6 +33,8 @@ from mainspring.storage.location import Location, parse_location
 from mainspring.storage.postgres.sql_database import PREFIX
 from mainspring.storage.transfer.content import Content
 from mainspring.storage.transfer.server_rows import open_server
+from mainspring_tasks.server.task import make_task
+from mainspring_tasks.server.task_store import choose_task_store
 
 pytestmark = pytest.mark.slow
 
@@ -196,6 +200,27 @@ async def test_a_backup_is_of_one_moment_while_others_write(shell: Shell, place:
         assert kept == [f"run{number}" for number in range(len(kept))]
         assert [document.id for document in await store.documents("of")] == kept
         assert [len(await store.events(id)) for id in kept] == [3] * len(kept)
+
+
+async def test_the_settings_that_are_named_say_what_is_backed_up(shell: Shell) -> None:
+    """The database, and what is not beside it."""
+    (shell.folder / "mine.toml").write_text('database = "mine.db"\n[decisions]\ntasks = "apart/tasks.db"\n')
+    async with open_store(parse_location(shell.folder / "mine.db")) as store:
+        await store.append("a", begin("a"))
+    tasks = choose_task_store(str(shell.folder / "apart/tasks.db"))
+    await tasks.open()
+    await tasks.add("ada", make_task(UUID(int=1), "water the plants", datetime(2026, 1, 1, tzinfo=UTC)))
+    await tasks.close()
+    assert (await run(shell, "upgrade", "--config", "mine.toml")) == (0, "mainspring: mine.db is up to date\n")
+    assert (await run(shell, "backup", "all.backup", "--config", "mine.toml"))[0] == 0
+    for name in ("mine.db", "apart/tasks.db"):
+        (shell.folder / name).rename(shell.folder / f"{name}.old")
+    assert await run(shell, "restore", "all.backup", "--config", "mine.toml") == (0, "mainspring: mine.db is complete\n")
+    assert (shell.folder / "mine.db").exists()
+    tasks = choose_task_store(str(shell.folder / "apart/tasks.db"))
+    await tasks.open()
+    assert [task.description for task in await tasks.list("ada")] == ["water the plants"]
+    await tasks.close()
 
 
 async def test_what_is_there_is_never_replaced(shell: Shell, place: MakePlace) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from mainspring.cli.options import name_database, read_database_setting
 from mainspring.core.errors import InvalidRequest, NotFound
@@ -24,9 +25,9 @@ def check_database(database: Location) -> Location:
     return database
 
 
-def choose_database(database: Location | None) -> Location:
+def choose_database(database: Location | None, config: Path | None) -> Location:
     """The database that an option names, else that of the settings."""
-    return database if database is not None else parse_location(read_database_setting())
+    return database if database is not None else parse_location(read_database_setting(config))
 
 
 @asynccontextmanager

@@ -37,8 +37,8 @@ class DatabaseSettings(Struct, frozen=True):
     database: str
 
 
-def read_database_setting() -> str:
-    return load_settings(DatabaseSettings).database
+def read_database_setting(config: Path | None = None) -> str:
+    return load_settings(DatabaseSettings, config).database
 
 
 def name_database(database: Location) -> str:

@@ -37,7 +37,7 @@ async def backup(
 
     It can be run while servers work. The file has secrets in it: it is readable for its owner alone, keep it so.
     """
-    found = _place_contents(check_database(choose_database(database)), _read_tables(config))
+    found = _place_contents(check_database(choose_database(database, config)), _read_tables(config))
     _report(await back_up(found, file, Progress()), f"{file} is complete", as_json=json)
 
 
@@ -54,11 +54,11 @@ async def restore(
     The backup is checked first. What was written is read again and compared, and the audit's hashes are checked; only then the
     database can be used. A restore that was interrupted is taken up by the same command.
     """
-    places = _place_contents(choose_database(database), _read_tables(config))
+    places = _place_contents(choose_database(database, config), _read_tables(config))
     if check:
         found, said = await check_archive(file, [each.content for each in places], Progress()), f"{file} is whole"
     else:
-        found, said = await fill(file, places, Progress()), f"{choose_database(database)} is complete"
+        found, said = await fill(file, places, Progress()), f"{choose_database(database, config)} is complete"
     _report(found, said, as_json=json)
 
 
@@ -99,7 +99,7 @@ async def upgrade(database: options.DatabaseOfSettings = None, config: options.C
     PostgreSQL who may make tables where theirs may not. An older Mainspring refuses a database that a newer one has changed:
     back up first.
     """
-    found = check_database(choose_database(database))
+    found = check_database(choose_database(database, config))
     await bring_up_to_date(_place_contents(found, _read_tables(config)))
     say(f"{found} is up to date")
 

@@ -57,7 +57,7 @@ async def show(
     json: AsJson = False,
 ) -> None:
     """Shows the profile of a model: how it is asked and its answers are read, and why."""
-    async with _open_provider(name, load(None, base_url, api_key, config), choose_database(database)) as provider:
+    async with _open_provider(name, load(None, base_url, api_key, config), choose_database(database, config)) as provider:
         known = await explain_profiles(provider, name)
     if json:
         write_lines(known)
@@ -73,7 +73,7 @@ async def forget(
     name: Name, base_url: BaseUrl = None, api_key: ApiKey = None, config: Config = None, database: DatabaseOfSettings = None
 ) -> None:
     """Forgets what was learned of a model. A server that is running has forgotten it within seconds."""
-    location = check_database(choose_database(database))
+    location = check_database(choose_database(database, config))
     async with _open_provider(name, load(None, base_url, api_key, config), location) as provider:
         count = await forget_profiles(provider, name)
     say(f"{format_count(count, 'field')} of the profile of {name} forgotten")
