@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import anyio
 import pytest
+from tests.kit.databases import find_served
 from tests.kit.temporal import Temporal, running_temporal
 from tests.kit.waiting import PATIENCE, until
 from tests.server.linter import events_of, linted
@@ -245,3 +246,26 @@ async def test_a_workflow_that_a_gateway_accepts_is_driven_by_a_worker(
             assert (told["status"], told["outputs"]) == ("success", {"share": 25.0})
             worker.process.send_signal(signal.SIGTERM)
             assert await anyio.to_thread.run_sync(worker.process.wait, PATIENCE) == 0
+
+
+async def test_a_container_is_found_by_gateways_and_workers(folder: Path, dispatching: str, http: aiohttp.ClientSession) -> None:
+    script: Script = [
+        {"when": "write", "calls": [{"name": "code_interpreter", "arguments": {"code": "open('a.txt', 'w').write('written')"}}]},
+        {"when": "write", "say": "Written."},
+        {"when": "read", "calls": [{"name": "code_interpreter", "arguments": {"code": "print(open('a.txt').read())"}}]},
+        {"when": "read", "say": "Read."},
+    ]
+    kept = f'files = "{folder / "files"}"' if find_served() else ""
+    write_settings(folder, 'builtins = ["code_interpreter"]', kept, dispatching)
+    tool = {"type": "code_interpreter", "container": {"type": "auto"}}
+    with serving(folder, script, "--role", "gateway") as gateway, working(folder, script), working(folder, script):
+        status, told = await post(http, gateway, input="write", tools=[tool])
+        assert (status, told["status"]) == (200, "completed"), told
+        [container] = [item["container_id"] for item in told["output"] if item["type"] == "code_interpreter_call"]
+        async with http.get(f"{gateway.url}/containers/{container}/files") as answer:
+            assert [file["path"] for file in (await answer.json())["data"]] == ["a.txt"]
+        for _ in range(3):  # by whichever worker
+            include = ["code_interpreter_call.outputs"]
+            _, told = await post(http, gateway, input="read", tools=[{**tool, "container": container}], include=include)
+            [call] = [item for item in told["output"] if item["type"] == "code_interpreter_call"]
+            assert "written" in call["outputs"][0]["logs"]

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from mainspring.app.build import compose_engine
+from mainspring.app.build import compose_engine, is_one_of_several
 from mainspring.app.engine import Engine
 from mainspring.app.mistakes import explain_refusals
 from mainspring.app.settings import Settings, find_settings_type, load
@@ -125,7 +125,16 @@ def find_doubts(engine: Engine, settings: Settings) -> list[str]:
         *([] if plan is None else find_plan_doubts(plan, tools, engine.model)),
         *find_excess(engine.agents.registry.definitions.values(), engine.core.defaults.limits),
     ]
-    return [*doubts, *_find_exposed_folders(settings)]
+    return [*doubts, *_find_exposed_folders(settings), *_find_lone_containers(settings)]
+
+
+def _find_lone_containers(settings: Settings) -> list[str]:
+    """A container is wherever its calls come to, or it is lost."""
+    if settings.files is not None or parse_location(settings.database).file is not None or not is_one_of_several(settings):
+        return []
+    if not {"shell", "code_interpreter"} & set(settings.builtins):
+        return []
+    return ["files: containers are kept in each process, so calls that come to another one do not find them; set `files`"]
 
 
 def _find_exposed_folders(settings: Settings) -> list[str]:

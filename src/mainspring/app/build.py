@@ -150,9 +150,14 @@ def _choose_dispatcher(settings: Settings, store: Store) -> Dispatcher:
     return TemporalDispatcher(store, named, settings.runs_at_once)
 
 
+def is_one_of_several(settings: Settings) -> bool:
+    """Whether other processes have runs of the same database, by the settings."""
+    return settings.workers != 1 or settings.role != "all"
+
+
 def _find_files(settings: Settings, database: Location | None) -> str | None:
     """Where files are kept. Several processes on the database of one machine share a folder beside it, unless told otherwise."""
-    if settings.files is None and settings.workers != 1 and database is not None and database.file is not None:
+    if settings.files is None and is_one_of_several(settings) and database is not None and database.file is not None:
         return f"{database.file}.files"
     return settings.files
 

@@ -62,7 +62,8 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     files: str | None = None
     """Where the files of containers are kept, so that they outlive a process and are found by all: a folder that the processes
     share, or `s3://BUCKET/PREFIX`, `gs://` or `az://`; see docs/storage.md. Without it, a container lives and ends with the
-    process that made it; but several `workers` on a database that is a file have a folder beside that."""
+    process that made it; but several `workers`, and a gateway with its workers, on a database that is a file have a folder
+    beside that."""
     api_key: str | None = None
     """A key that every client must send. `mainspring keys` makes more, with tenants and scopes."""
     http: HttpSettings = HttpSettings()
