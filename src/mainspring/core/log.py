@@ -1,50 +1,59 @@
 """A log in memory: records in a row, in which deltas that were dealt with take little more than their text.
 
 Records are kept as they come. `pack` puts those away that are not likely to be read again: a stretch of deltas that go on with
-each other becomes columns of bytes and times, and is made anew for whoever does read it.
+each other becomes columns of texts and times, and is made anew for whoever does read it.
 """
 
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Final, overload
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from mainspring.core.events import Delta, Recorded, TextDelta, continues
+from mainspring.core.events import Delta, Recorded, TextDelta
+from mainspring.core.stored_log import find_texts
 
 PACK: Final = 16
+MOST_PIECES: Final = 32
 
 
 class _Stretch:
     """Deltas that go on with each other. The first is whole."""
 
-    __slots__ = ("ends", "first", "more", "text", "times")
+    __slots__ = ("_ends", "_more", "_pieces", "_times", "first")
 
     def __init__(self, first: Recorded) -> None:
         event = first.event
         self.first = first
-        self.more = replace(event, logprobs=UNSET) if isinstance(event, TextDelta) else event
-        self.text = bytearray()
-        self.ends = array("I")
-        self.times = array("d")
+        self._more = replace(event, logprobs=UNSET) if isinstance(event, TextDelta) else event
+        self._pieces: list[str] = []
+        self._ends = array("I")
+        self._times = array("d")
 
     def __len__(self) -> int:
-        return len(self.ends) + 1
+        return len(self._ends) + 1
 
-    def add(self, record: Recorded, delta: str) -> None:
-        self.text += delta.encode("utf-8", "surrogatepass")
-        self.ends.append(len(self.text))
-        self.times.append(record.at)
+    def add(self, records: Sequence[Recorded]) -> None:
+        said: list[str] = [record.event.delta for record in records]  # type: ignore[union-attr]
+        before = self._ends[-1] if self._ends else 0
+        self._pieces.append("".join(said))
+        if len(self._pieces) > MOST_PIECES:
+            self._pieces = ["".join(self._pieces)]
+        self._ends.extend(list(accumulate(map(len, said), initial=before))[1:])
+        self._times.extend([record.at for record in records])
 
     def list_records(self, start: int, stop: int) -> Iterator[Recorded]:
         if start == 0 and stop > 0:
             yield self.first
+        if len(self._pieces) > 1:
+            self._pieces = ["".join(self._pieces)]
         for place in range(max(start, 1), stop):
-            begin = self.ends[place - 2] if place > 1 else 0
-            text = bytes(self.text[begin : self.ends[place - 1]]).decode("utf-8", "surrogatepass")
-            yield Recorded(self.first.seq + place, self.times[place - 1], replace(self.more, delta=text))
+            begin = self._ends[place - 2] if place > 1 else 0
+            text = self._pieces[0][begin : self._ends[place - 1]]
+            yield Recorded(self.first.seq + place, self._times[place - 1], replace(self._more, delta=text))
 
 
 class Log(Sequence[Recorded]):
@@ -67,17 +76,16 @@ class Log(Sequence[Recorded]):
         count = upto - self.packed
         if count <= 0:
             return
-        for record in self._fresh[:count]:
-            event = record.event
-            last = self._stretches[-1] if self._stretches else None
-            if isinstance(event, Delta):
-                if type(last) is _Stretch and continues(last.first.event, event):
-                    last.add(record, event.delta)
-                    continue
-                self._stretches.append(_Stretch(record))
-            else:
-                self._stretches.append(record)
+        fresh, place = self._fresh[:count], 0
+        while place < count:
+            last, record = self._stretches[-1] if self._stretches else None, fresh[place]
+            if type(last) is _Stretch and (stop := find_texts(last.first, fresh, place)) > place:
+                last.add(fresh[place:stop])
+                place = stop
+                continue
+            self._stretches.append(_Stretch(record) if isinstance(record.event, Delta) else record)
             self._starts.append(record.seq)
+            place += 1
         del self._fresh[:count]
         self.packed = upto
 

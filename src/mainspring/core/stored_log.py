@@ -79,7 +79,7 @@ def encode_log(records: Sequence[Recorded], after: Recorded | None = None, enter
     """
     start, lines = 0, list[bytes]()
     if after is not None:
-        start = _find_texts(after, records, 0)
+        start = find_texts(after, records, 0)
         lines = [b"", _encoder.encode(_list_texts(after.at, records[:start]))[1:-1]] if start else [b""]
     stored: list[object] = []
     places = {id(item): place for place, item in enumerate(entered)}
@@ -91,7 +91,7 @@ def encode_log(records: Sequence[Recorded], after: Recorded | None = None, enter
         start += 1
         last = first.at
         if kind is TextDelta or kind in OTHER_DELTAS:
-            stop = _find_texts(first, records, start)
+            stop = find_texts(first, records, start)
             if stop > start:
                 stored.append((first.seq, at, event, _list_texts(first.at, records[start:stop])))
                 start, last = stop, records[stop - 1].at
@@ -109,7 +109,7 @@ def encode_log(records: Sequence[Recorded], after: Recorded | None = None, enter
 
 def encode_texts(records: Sequence[Recorded], after: Recorded) -> bytes:
     """What `encode_log` makes of deltas that all go on with `after`; nothing if one does not."""
-    if _find_texts(after, records, 0) < len(records):
+    if find_texts(after, records, 0) < len(records):
         return b""
     return b"\n" + _encoder.encode(_list_texts(after.at, records))[1:-1]
 
@@ -127,7 +127,7 @@ def _tell_time(before: float, now: float) -> int | float:
     return time if before + time / _FINE == now else float(now)
 
 
-def _find_texts(first: Recorded, records: Sequence[Recorded], start: int) -> int:
+def find_texts(first: Recorded, records: Sequence[Recorded], start: int) -> int:
     """Where the deltas end that go on with the first one."""
     event, stop, length = first.event, start, len(records)
     kind = type(event)
