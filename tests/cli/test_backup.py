@@ -4,10 +4,12 @@ import asyncio
 import os
 import signal
 import sqlite3
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime
 from hashlib import sha256
+from pathlib import Path
 from pkgutil import resolve_name
 from uuid import UUID
 
@@ -25,19 +27,22 @@ from tests.server.process import serving
 from tests.store.logs import answer, begin, end, say
 
 from mainspring.app.parts import find_parts
-from mainspring.core.errors import StoreError
+from mainspring.core.errors import InvalidRequest, StoreError
 from mainspring.ports import Document, Note
 from mainspring.storage.audit_chain import verify
 from mainspring.storage.choose_store import choose_store, open_store
 from mainspring.storage.location import Location, parse_location
 from mainspring.storage.postgres.sql_database import PREFIX
 from mainspring.storage.transfer.content import Content
+from mainspring.storage.transfer.deployment import back_up, bring_up_to_date, move
+from mainspring.storage.transfer.run_content import place_runs
 from mainspring.storage.transfer.server_rows import open_server
 from mainspring_tasks.server.task import make_task
 from mainspring_tasks.server.task_store import choose_task_store
 
 pytestmark = pytest.mark.slow
 
+SERVER_ROWS = "mainspring.storage.transfer.server_rows"
 MakePlace = Callable[[str], Location]
 
 
@@ -221,6 +226,18 @@ async def test_the_settings_that_are_named_say_what_is_backed_up(shell: Shell) -
     await tasks.open()
     assert [task.description for task in await tasks.list("ada")] == ["water the plants"]
     await tasks.close()
+
+
+async def test_without_the_driver_of_postgresql_one_is_told_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in [name for name in sys.modules if name.startswith(("asyncpg", "mainspring.storage.postgres.", SERVER_ROWS))]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    placed = place_runs(None, parse_location("postgresql://app@h/x"))
+    for work in (back_up(placed, tmp_path / "b", print), bring_up_to_date(placed), move(placed, placed, print)):
+        with pytest.raises(InvalidRequest, match=r"mainspring\[postgres\]"):
+            await work
 
 
 async def test_what_is_there_is_never_replaced(shell: Shell, place: MakePlace) -> None:

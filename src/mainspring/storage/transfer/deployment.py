@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest, StoreError
 from mainspring.storage.audit_chain import verify
-from mainspring.storage.choose_store import open_store
+from mainspring.storage.choose_store import choose_store, open_store
 from mainspring.storage.location import Location, parse_location
 from mainspring.storage.transfer.archive import ArchiveRows, Manifest, TableManifest, create_archive, open_archive
 from mainspring.storage.transfer.content import Content, Placed, RowReader, RowWriter
@@ -140,8 +140,10 @@ def _find_unfinished(place: Placed) -> Placed:
 
 
 def _by_location(placed: Sequence[Placed]) -> list[tuple[Location, list[Content]]]:
+    """The kinds of content by place. Raises `InvalidRequest` if one is on a server, and its driver is not installed."""
     found: dict[Location, list[Content]] = {}
     for each in placed:
+        choose_store(each.location)  # which says what to install
         found.setdefault(each.location, []).append(each.content)
     return list(found.items())
 
