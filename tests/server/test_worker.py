@@ -131,6 +131,17 @@ async def test_a_worker_drives_what_a_gateway_is_asked_for(folder: Path, gateway
         assert copies[0] == copies[1]
 
 
+async def test_a_worker_sums_up_for_a_gateway_and_nothing_of_it_stays(
+    folder: Path, gateway: Served, http: aiohttp.ClientSession
+) -> None:
+    script: Script = [{"when": "", "say": "They greeted each other."}]
+    with working(folder, script):
+        status, made = await post(http, gateway, "/responses/compact", model="m", input="Hello!")
+        assert (status, made["object"]) == (200, "response.compaction"), made
+        async with http.get(f"{gateway.url}/responses") as answer:
+            assert (await answer.json())["data"] == []
+
+
 async def test_a_stream_of_a_gateway_is_live(folder: Path, gateway: Served, http: aiohttp.ClientSession) -> None:
     with working(folder, SCRIPT):
         async with http.post(f"{gateway.url}/responses", json={"input": "count", "stream": True}) as answer:

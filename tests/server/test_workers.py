@@ -222,6 +222,19 @@ async def test_a_killed_process_is_replaced_and_its_runs_go_on(workers: Served, 
     assert await counted_runs(workers) >= before, "what the killed process had counted is lost"
 
 
+async def test_a_process_that_dies_again_and_again_is_replaced_ever_later(workers: Served) -> None:
+    assert workers.process.stdout is not None
+    pauses = []
+    for _ in range(3):
+        await until(lambda: len(children(workers)) == 2)
+        os.kill(children(workers)[-1], signal.SIGKILL)
+        while (found := re.search(r"ended by signal 9; another starts in (\S+) s", workers.process.stdout.readline())) is None:
+            pass
+        pauses.append(float(found[1]))
+    # The first may have lived for long, on a slow machine; the others die as soon as they are there.
+    assert pauses in ([0.5, 1.0, 2.0], [0.0, 0.5, 1.0])
+
+
 async def test_requests_that_are_sent_again_are_answered_once_whoever_is_killed(workers: Served, tmp_path: Path) -> None:
     """Processes are killed again and again while clients ask, each with a key of its own, until they have their answer."""
     answered: dict[str, str] = {}

@@ -4,13 +4,16 @@ The model is asked once for a summary. What comes back is every message of the u
 it; see `core.compaction` for its form. Sent back as input, with new items behind it, it continues the conversation.
 """
 
+from contextlib import suppress
+
+from anyio import CancelScope
 from msgspec import Struct
 from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
 from mainspring.core.compaction import SUMMARIZE, Summary, compaction_item
-from mainspring.core.errors import InvalidRequest
+from mainspring.core.errors import InvalidRequest, NotFound, StoreError
 from mainspring.core.ids import NewId
 from mainspring.core.items import Item, Json, Message, user
 from mainspring.core.run import Run
@@ -43,7 +46,12 @@ async def compact(engine: Engine, request: Request) -> HttpResponse:
         check_needs(needs, find_features(engine.provider, body.model or engine.model))
     await resolve_input(body, engine.store, get_tenant(request))
     handle = await engine.start(sign_order(request, _make_summary_order(body, engine)))
-    await wait_for_end(handle, request)
+    try:
+        await wait_for_end(handle, request)
+    finally:
+        if handle.run.spec.store:
+            with CancelScope(shield=True), suppress(NotFound, StoreError):
+                await engine.forget(handle.id)
     run = handle.run
     content = await engine.seal.close(Summary(_read_summary(run)))
     item = compaction_item(engine.new_id("cmp"), content)
@@ -63,7 +71,7 @@ def _make_summary_order(body: CreateResponse, engine: Engine) -> RunSpec:
         input=body.input,
         instructions=body.instructions,
         previous_response_id=body.previous_response_id,
-        store=False,
+        store=not engine.drives,  # whoever drives it finds it in the database, for as long as it takes
         # Of a conversation that is too long even to be summed up, the oldest part is lost either way.
         truncation="auto",
     )
