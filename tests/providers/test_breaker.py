@@ -325,3 +325,24 @@ async def test_there_is_never_more_than_one_probe_and_a_refused_call_reaches_nob
                 calls.remove((reader, held))
     for reader, _ in calls:
         await reader.cancel()
+
+
+async def test_a_tenant_whose_requests_fail_does_not_take_the_backend_from_others() -> None:
+    stage = Stage(failures=2)
+    for _ in range(2):
+        Reader(stage.breaker, tenant="acme")
+        await settle()
+        stage.puppet.calls[-1].fail(Unavailable("it crashed on this prompt"))
+        await settle()
+    refused = Reader(stage.breaker, tenant="acme")
+    await settle()
+    assert isinstance(refused.error, Unavailable)
+    assert len(stage.puppet.calls) == 2
+    other = Reader(stage.breaker, tenant="globex")
+    await settle()
+    stage.puppet.calls[-1].say(*ANSWER)
+    stage.puppet.calls[-1].end()
+    await settle()
+    assert other.is_done
+    assert other.error is None
+    assert list(other.heard) == list(ANSWER)
