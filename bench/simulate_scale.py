@@ -35,9 +35,10 @@ class Figures:
     """For a delta among 100 streams, several in one statement."""
     stream_kb: float = 43.5
     """Memory of a server for an open stream (S5)."""
-    run_bytes: float = 2_621.0
-    """Room in the database, without deltas."""
-    delta_bytes: float = 42.2
+    run_bytes: float = 3_482.0
+    """Room in PostgreSQL, measured by `pg_total_relation_size`, of a small run."""
+    delta_bytes: float = 172.0
+    """And of a delta that is the only one of its run in a batch."""
     wal_run_bytes: float = 3_350.0
     """What PostgreSQL logs of a small run, measured by `pg_current_wal_lsn`."""
     wal_delta_bytes: float = 346.0
