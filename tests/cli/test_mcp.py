@@ -1,5 +1,6 @@
 """`mainspring mcp`: servers are added to the settings, listed, tried, and their tools shown."""
 
+import json
 import sys
 import tomllib
 from pathlib import Path
@@ -123,3 +124,28 @@ def test_a_grant_inside_of_a_writable_one_is_refused_where_bubblewrap_follows_li
         assert tried.code == 1
         assert "CVE-2026-87766" in tried.err
         assert version in tried.err
+
+
+def test_a_server_is_removed_and_everything_else_stays(shell: Shell) -> None:
+    settings = shell.folder / "mainspring.toml"
+    settings.write_text(
+        'port = 1  # mine\n\n[mcp.one]\ncommand = "a"\n[mcp.one.env]\nX = "1"\n\n[mcp.one-more]\nurl = "http://b"\n'
+    )
+    removed = shell.run("mcp", "remove", "one")
+    assert removed.code == 0, removed.err
+    assert settings.read_text() == 'port = 1  # mine\n\n[mcp.one-more]\nurl = "http://b"\n'
+    again = shell.run("mcp", "remove", "one")
+    assert (again.code, "it has: `one-more`" in again.err) == (2, True)
+
+
+def test_a_server_that_is_written_in_another_way_is_not_removed_by_guessing(shell: Shell) -> None:
+    settings = shell.folder / "mainspring.toml"
+    settings.write_text(text := '[mcp]\none = {command = "a"}\n')
+    refused = shell.run("mcp", "remove", "one")
+    assert (refused.code, "edited by hand" in refused.err, settings.read_text()) == (2, True, text)
+
+
+def test_servers_are_listed_as_json(shell: Shell) -> None:
+    assert shell.run("mcp", "add", "clock", "--", *CLOCK).code == 0
+    (line,) = shell.run("mcp", "list", "--json").out.splitlines()
+    assert json.loads(line) == {"label": "clock", "transport": "stdio", "tools": 2, "error": None}

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +13,8 @@ import typer
 from msgspec import Struct
 
 from mainspring.cli.context import load_settings
-from mainspring.cli.output import say
+from mainspring.cli.options import AsJson
+from mainspring.cli.output import say, write_lines
 from mainspring.core.errors import InvalidRequest
 from mainspring.definitions.toml import write_toml
 from mainspring.features.mcp.settings import McpServerSettings, make_server_specs
@@ -38,6 +40,15 @@ class McpSettings(Struct, frozen=True):
     """The settings that these commands read."""
 
     mcp: dict[str, McpServerSettings]
+
+
+class ListedServer(Struct, frozen=True):
+    """A server as `list --json` shows it. One with an `error` is down."""
+
+    label: str
+    transport: str
+    tools: int
+    error: str | None
 
 
 @app.command()
@@ -88,7 +99,9 @@ def add(
     make_server_specs({label: msgspec.convert(table, McpServerSettings)})
     known = load_settings(McpSettings, config).mcp if config.exists() else {}
     if label in known:
-        raise InvalidRequest(f"{config} has a server `{label}` already; remove its table, or choose another label")
+        raise InvalidRequest(
+            f"{config} has a server `{label}` already; remove it with `mainspring mcp remove {label}`, or choose another label"
+        )
     # Headers and variables hold keys, so a file that is new is for its owner alone.
     with os.fdopen(os.open(config, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w") as file:
         file.write("\n" + write_toml({"mcp": {label: table}}))
@@ -97,11 +110,39 @@ def add(
     say(f"added `{label}` to {config}; try it: mainspring mcp test {label}")
 
 
+@app.command()
+def remove(label: Label, config: ConfigFile = FILE) -> None:
+    """Removes a server from the settings."""
+    try:
+        text = config.read_text("utf-8")
+        before = tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"{config} cannot be read: {error}") from error
+    if label not in before.get("mcp", {}):
+        known = ", ".join([f"`{name}`" for name in before.get("mcp", {})]) or "none"
+        raise InvalidRequest(f"{config} has no server `{label}`; it has: {known}")
+    kept, is_kept = [], True
+    for line in text.splitlines(keepends=True):
+        if (header := re.match(r"\s*\[\[?\s*([^\]]+?)\s*\]", line)) is not None:
+            is_kept = re.match(rf"mcp\s*\.\s*[\"']?{re.escape(label)}[\"']?\s*(\.|$)", header[1]) is None
+        kept.append(line if is_kept else "")
+    del before["mcp"][label]
+    after = "".join(kept)
+    if {"mcp": {}, **tomllib.loads(after)} != {"mcp": {}, **before}:
+        raise InvalidRequest(f"the table of `{label}` in {config} is written in a way that has to be edited by hand")
+    config.write_text(after, "utf-8")
+    say(f"removed `{label}` from {config}")
+
+
 @app.command("list")
-async def list_servers(config: ConfigFile = FILE) -> None:
+async def list_servers(config: ConfigFile = FILE, json: AsJson = False) -> None:
     """Lists the servers of the settings, and whether they answer."""
     specs = _read_servers(config)
-    for offer in (await _collect_tools(specs, LIST_SECONDS)).offers:
+    offers = (await _collect_tools(specs, LIST_SECONDS)).offers
+    if json:
+        write_lines([ListedServer(each.spec.label, each.spec.transport, len(each.tools), each.error) for each in offers])
+        return
+    for offer in offers:
         spec = offer.spec
         how = [spec.transport, *(["sandboxed"] if spec.is_held else []), *(["network"] if spec.network else [])]
         print(f"{spec.label}  {', '.join(how)}  {' '.join([spec.command, *spec.args]) or spec.url}")

@@ -6,7 +6,7 @@ PART = Part(
         Command(
             "mcp",
             "mainspring.features.mcp.commands:app",
-            "Adds, lists and tests the MCP servers whose tools every request may use.",
+            "Adds, removes, lists and tests the MCP servers whose tools every request may use.",
             "Serve",
         ),
     ),
