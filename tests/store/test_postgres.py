@@ -530,15 +530,26 @@ def make_certificate(folder: Path) -> ssl.SSLContext:
     return context
 
 
-async def test_the_url_says_whom_to_trust(postgres: Postgres, emptied: Location, folder: Path) -> None:
+async def test_the_url_says_whom_to_trust(
+    postgres: Postgres, emptied: Location, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = urlsplit(emptied.given).path.strip("/")
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.delenv("PGSSLROOTCERT", raising=False)
     async with tls_door(postgres.socket, make_certificate(folder)) as port:
         url = f"postgresql://postgres:hunter2@localhost:{port}/{name}?sslmode="
         for trust in (f"verify-full&sslrootcert={folder}/root.crt", "require", "prefer"):
             async with open_store(parse_location(url + trust)) as store:
                 await store.append(trust, begin(trust))
         async with refused(f"{url}verify-full&sslrootcert={folder}/nothing.crt") as [told]:
-            assert "nothing.crt" in told or "is not right" in told
+            assert f"{folder}/nothing.crt, which sslrootcert names" in told
+        async with refused(f"{url}verify-full") as [told]:
+            assert "sslrootcert=system" in told
+        async with refused(f"{url}verify-full&sslrootcert=system") as [told]:
+            assert "TLS" in told
+        monkeypatch.setenv("SSL_CERT_FILE", f"{folder}/root.crt")
+        async with open_store(parse_location(f"{url}verify-full&sslrootcert=system")) as store:
+            assert (await store.load("require")).id == "require"
         async with refused(f"{url.replace('localhost', '127.0.0.1')}verify-full&sslrootcert={folder}/root.crt") as [told]:
             assert "TLS" in told
     async with tls_door(postgres.socket, None) as port:

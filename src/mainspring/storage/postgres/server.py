@@ -8,11 +8,13 @@ again, for a bounded time. What is written has a connection and rules of its own
 Each kind of content counts its migrations in one table, and brings itself up to date under a lock that all who do so take.
 """
 
+import os
 import ssl
 from asyncio import Semaphore, sleep
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from logging import getLogger
+from pathlib import Path
 from time import monotonic
 from typing import Any, Final, TypeVar
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
@@ -51,6 +53,7 @@ _LOST: Final = (
 )
 _AGAIN: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
+_FILES: Final = ("sslrootcert", "sslcert", "sslkey")
 _SCHEMAS: Final = "CREATE TABLE IF NOT EXISTS mainspring_schemas (name TEXT PRIMARY KEY, version INT NOT NULL)"
 
 UNFINISHED: Final = "copying"
@@ -79,6 +82,11 @@ class Server:
         parts = urlsplit(location.given)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         self.has_pooler = options.pop("pgbouncer", "false").lower() in ("true", "1", "yes")
+        if options.get("sslrootcert") == "system":
+            paths = ssl.get_default_verify_paths()
+            options["sslrootcert"] = paths.cafile or paths.openssl_cafile
+        self._files = {name: options.get(name, "") for name in _FILES}
+        self._verifies = options.get("sslmode", "").startswith("verify")
         direct = options.pop("listen", "")
         self.can_listen = bool(direct) or not self.has_pooler
         self.options: Mapping[str, Any] = {
@@ -101,6 +109,7 @@ class Server:
         """Checks that the server can be used, and migrates. Raises `StoreError` that says what to do."""
         self.is_open, self._turns = True, Semaphore(MOST_READERS)
         try:
+            self._check_files()
             connection = await self.connect()
             self._idle.append(connection)
             await self._check(connection)
@@ -168,6 +177,18 @@ class Server:
             self._idle.append(connection)
         else:
             connection.terminate()
+
+    def _check_files(self) -> None:
+        """Raises `StoreError` for what TLS needs and is not there; what asyncpg says of that does not name it."""
+        for option, file in self._files.items():
+            if file and not Path(file).is_file():
+                raise StoreError(f"{self.name}: there is no file {file}, which {option} names")
+        usual = Path("~/.postgresql/root.crt").expanduser()
+        if self._verifies and not (self._files["sslrootcert"] or os.environ.get("PGSSLROOTCERT") or usual.is_file()):
+            raise StoreError(
+                f"{self.name}: sslmode says to verify, but not by which certificates; add sslrootcert=FILE, or "
+                "sslrootcert=system for those of this machine"
+            )
 
     async def _check(self, connection: Connection) -> None:
         version = connection.get_server_version()
