@@ -21,6 +21,10 @@ log = getLogger(__name__)
 
 RENEW_SECONDS: Final = 20.0
 RETRY_SECONDS: Final = 2.0
+# How long to wait for what is told, until it is looked for; and how soon to rely on that, since a transaction that was under way
+# did not know yet that somebody follows.
+TOLD_SECONDS: Final = 1.0
+SETTLE_SECONDS: Final = 0.25
 FOLLOW: Final = f"""
     WITH old AS (DELETE FROM mainspring_followed WHERE until < now() - interval '1 minute')
     INSERT INTO mainspring_followed (key, until) VALUES ($1, now() + interval '{3 * RENEW_SECONDS:g} seconds')
@@ -41,7 +45,7 @@ class Listener:
 
     @asynccontextmanager
     async def hear(self, key: bytes) -> AsyncIterator[Callable[[float], Awaitable[None]]]:
-        """What waits for the log of this run to grow, so many seconds at most."""
+        """What waits for the log of this run to grow, so many seconds at most; longer while that is told."""
         channel, event, renewed_at = CHANNEL + key.hex(), Event(), 0.0
         self._events.setdefault(channel, set()).add(event)
 
@@ -54,7 +58,8 @@ class Listener:
             if self._is_to_retry():
                 await self._subscribe(channel, key)
             with suppress(TimeoutError):
-                async with timeout(seconds):
+                is_told = self._is_connected() and monotonic() - renewed_at > SETTLE_SECONDS
+                async with timeout(max(seconds, TOLD_SECONDS) if is_told else seconds):
                     await event.wait()
             event.clear()
 
