@@ -971,8 +971,9 @@ class SandboxLease(Protocol):
         and if there is no room for it."""
         ...
 
-    async def put_all(self, files: Mapping[str, bytes]) -> None:
-        """Writes files by path, as `put` does, and looks for room once. What was written before one that raises stays."""
+    async def put_all(self, files: Mapping[str, bytes], listing: WorkspaceListing) -> None:
+        """Writes files by path, as `put` does, and looks for room once. The listing says which of them are executable, and which
+        folders and links to make where nothing is. What was made before something that raises stays."""
         ...
 
     async def get(self, path: str) -> bytes:
@@ -984,7 +985,7 @@ class SandboxLease(Protocol):
         ...
 
     async def list(self) -> WorkspaceListing:
-        """The regular files, links left out, by path."""
+        """The regular files, by path, and which empty folders and links there are."""
         ...
 
     async def release(self) -> None:

@@ -138,6 +138,25 @@ async def test_files_go_in_are_worked_on_and_come_out(runner: AnySandbox) -> Non
         assert [entry.path for entry in (await lease.list()).entries] == ["in/data.txt", "out.txt", "untouched"]
 
 
+async def test_a_workspace_can_be_made_again_from_its_listing(runner: AnySandbox) -> None:
+    making = "mkdir -p bin e/mpty taken; printf '#!/bin/sh\\necho works' > bin/it; chmod +x bin/it; : > plain; ln -s bin/it link"
+    async with runner.acquire() as lease:
+        await lease.execute(f"{making}; ln -s /no gone", language="shell")
+        listing = await lease.list()
+        contents = {entry.path: await lease.get(entry.path) for entry in listing.entries}
+    assert [(entry.path, entry.size, entry.is_executable) for entry in listing.entries] == [
+        ("bin/it", 20, True),
+        ("plain", 0, False),
+    ]
+    assert (listing.folders, sorted(listing.links)) == (("e/mpty", "taken"), [("gone", "/no"), ("link", "bin/it")])
+    async with runner.acquire() as lease:
+        for path in ("taken", "gone"):
+            await lease.put(path, b"there already ")
+        await lease.put_all(contents, listing)
+        result = await lease.execute("./link; ls -d e/mpty; cat taken gone", language="shell")
+    assert result.stdout == "works\ne/mpty\nthere already there already "
+
+
 async def test_runs_of_one_lease_share_its_files_but_no_other_lease_does(runner: AnySandbox) -> None:
     async with runner.acquire() as one, runner.acquire() as other:
         await one.execute("open('note', 'w').write('mine')")

@@ -308,6 +308,27 @@ async def test_a_container_that_is_full_to_the_last_file_is_restored(world: Worl
     assert (await ran(second, "cat a/b/600; ls a/b | wc -l")) == "600\n600\n[exit code 0]"
 
 
+async def test_programs_links_and_empty_folders_are_restored_as_they_were(world: World) -> None:
+    first, second = await world.join(), await world.join()
+    await ran(
+        first, "mkdir -p bin out/deep full; printf '#!/bin/sh\\necho works' > bin/program; chmod +x bin/program; echo x > full/x"
+    )
+    await ran(first, "ln -s ../bin/program full/link; ln -s /nowhere dangling; mkfifo pipe")
+    look = "full/link; readlink dangling; find . -mindepth 1 | sort | tr '\\n' ' '"
+    expected = "works\n/nowhere\n./bin ./bin/program ./dangling ./full ./full/link ./full/x ./out ./out/deep"
+    assert (await ran(second, look)).startswith(expected)
+    assert await files(second) == {"bin/program": 20, "full/x": 2}
+    await second.put("", "cntr_1", "out/deep/file", b"fills it")
+    await ran(second, "rm dangling; rmdir full 2>/dev/null; chmod -x bin/program; mkdir bin2; ln -sf ../full/x full/link")
+    seen = await ran(first, "cat full/link; [ -x bin/program ] || echo plain; ls -d bin2 dangling out/deep/* 2>/dev/null")
+    assert seen == "x\nplain\nbin2\nout/deep/file\n[exit code 2]"
+    await second.put("", "cntr_1", "bin2/sub/file", b"x")
+    for path in ("full/link", "full/link/below", "out/deep"):
+        with pytest.raises(InvalidRequest):
+            await second.put("", "cntr_1", path, b"x")
+    assert (await ran(first, "cat bin2/sub/file")).endswith("\nx\n[exit code 0]")
+
+
 async def test_a_stop_in_the_middle_of_a_call_saves_its_files(world: World, sandbox: LocalSandbox) -> None:
     up = asyncio.Event()
     first, second = await world.join(), await world.join()

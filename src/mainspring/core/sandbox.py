@@ -72,11 +72,17 @@ class WorkspaceFile(Struct, frozen=True):
     size: int
     modified: int
     """Nanoseconds since 1970, as the file system tells them."""
+    is_executable: bool = False
 
 
 class WorkspaceListing(Struct, frozen=True):
+    """The files of a workspace, its empty folders, and its links with what they point to. `is_complete` says that nothing but
+    special files was left out."""
+
     entries: tuple[WorkspaceFile, ...]
     is_complete: bool
+    folders: tuple[str, ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
 
 
 class ProgramResult(Struct, frozen=True):

@@ -6,6 +6,7 @@ whoever has the name of a list has all of its files as they were then. What no l
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from secrets import token_hex
 from time import time_ns
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 
 from mainspring.core.errors import CallerError, FilesUnavailable, InvalidRequest, MainspringError, NotFound
 from mainspring.core.items import decode, encode
-from mainspring.core.sandbox import SandboxLimits, WorkspaceFile
+from mainspring.core.sandbox import SandboxLimits, WorkspaceFile, WorkspaceListing
 from mainspring.ports import FileStorage, SandboxLease
 from mainspring.tools.safe_read import clean_path
 from mainspring.tools.sandbox.workspace_files import DEEPEST, PLACE
@@ -33,20 +34,27 @@ BATCH_FILES: Final = 500
 
 
 class SavedFile(Struct, frozen=True, omit_defaults=True):
-    """A file as a list has it. `path` is bytes, because a file name need not be text."""
+    """A file as a list has it, or a link with what it points to, or an empty folder: these two have no `name` in the storage.
+    `path` is bytes, because a file name need not be text."""
 
     path: bytes
-    size: int
-    modified: int
-    name: str
-    digest: str
+    size: int = 0
+    modified: int = 0
+    name: str = ""
+    digest: str = ""
+    is_executable: bool = False
+    link: bytes = b""
     is_given: bool = False
     """It was put in from outside."""
     is_unseen: bool = False
     """No call was told of it."""
 
     def describe(self) -> WorkspaceFile:
-        return WorkspaceFile(os.fsdecode(self.path), self.size, self.modified)
+        return WorkspaceFile(os.fsdecode(self.path), self.size, self.modified, self.is_executable)
+
+    def is_same(self, other: "SavedFile") -> bool:
+        """Whether both look alike in a workspace."""
+        return (self.name, self.is_executable, self.link) == (other.name, other.is_executable, other.link)
 
 
 FileList = Mapping[str, SavedFile]
@@ -95,10 +103,10 @@ class SavedFiles(Struct, frozen=True):
         """Keeps a file. One that is known, and has not changed, is kept already."""
         digest = sha256(data).hexdigest()
         if known is not None and known.digest == digest:
-            return replace(known, modified=entry.modified)
+            return replace(known, modified=entry.modified, is_executable=entry.is_executable)
         name = token_hex(16)
         await self.storage.put(self._key(name), data)
-        return SavedFile(os.fsencode(entry.path), len(data), entry.modified, name, digest)
+        return SavedFile(os.fsencode(entry.path), len(data), entry.modified, name, digest, entry.is_executable)
 
     async def remove(self, names: Iterable[str]) -> None:
         await self.storage.remove([self._key(name) for name in names if name])
@@ -107,10 +115,11 @@ class SavedFiles(Struct, frozen=True):
         await self.storage.remove(await self.storage.list_keys(self.folder))
 
     async def save(
-        self, lease: SandboxLease, entries: Iterable[WorkspaceFile], known: FileList, seen: Collection[WorkspaceFile]
+        self, lease: SandboxLease, listing: WorkspaceListing, known: FileList, seen: Collection[WorkspaceFile]
     ) -> FileList:
-        """The files of a workspace, kept. `known` are those kept before, and `seen` is how the workspace had them."""
-        kept: dict[str, SavedFile] = {}
+        """What a workspace holds, kept. `known` are those kept before, and `seen` is how the workspace had them."""
+        kept = {path: SavedFile(os.fsencode(path)) for path in listing.folders}
+        kept |= {path: SavedFile(os.fsencode(path), link=os.fsencode(target)) for path, target in listing.links}
         faults: list[MainspringError] = []
 
         async def keep(entry: WorkspaceFile) -> None:
@@ -124,7 +133,7 @@ class SavedFiles(Struct, frozen=True):
                     faults.append(error)
 
         async with anyio.create_task_group() as group:
-            for entry in entries:
+            for entry in listing.entries:
                 if entry in seen and entry.path in known:
                     kept[entry.path] = known[entry.path]
                 else:
@@ -135,34 +144,42 @@ class SavedFiles(Struct, frozen=True):
 
     async def restore(self, lease: SandboxLease, files: FileList, present: FileList) -> None:
         """Makes a workspace that has the files `present` have these."""
-        for path in present.keys() - files.keys():
-            try:
+        changed = [file for path, file in files.items() if path not in present or not present[path].is_same(file)]
+        for path in (present.keys() - files.keys()) | {os.fsdecode(file.path) for file in changed} & present.keys():
+            # A folder that was empty may hold something now.
+            with suppress(NotFound, InvalidRequest):
                 await lease.remove(path)
-            except NotFound:
-                continue
-        missing = [file for path, file in files.items() if path not in present or present[path].name != file.name]
-        for batch in _cut_batches(missing):
-            contents: dict[str, bytes] = {}
-            faults: list[MainspringError] = []
+        for batch in _cut_batches(changed):
+            await lease.put_all(await self._read_all([file for file in batch if file.name]), list_entries(batch))
 
-            async def fetch(
-                file: SavedFile, contents: dict[str, bytes] = contents, faults: list[MainspringError] = faults
-            ) -> None:
-                async with self.transfers.small:
-                    try:
-                        contents[file.describe().path] = await self.read(file)
-                    except MainspringError as error:
-                        faults.append(error)
+    async def _read_all(self, files: Iterable[SavedFile]) -> dict[str, bytes]:
+        contents: dict[str, bytes] = {}
+        faults: list[MainspringError] = []
 
-            async with anyio.create_task_group() as group:
-                for file in batch:
-                    group.start_soon(fetch, file)
-            if faults:
-                raise faults[0]
-            await lease.put_all(contents)
+        async def fetch(file: SavedFile) -> None:
+            async with self.transfers.small:
+                try:
+                    contents[os.fsdecode(file.path)] = await self.read(file)
+                except MainspringError as error:
+                    faults.append(error)
+
+        async with anyio.create_task_group() as group:
+            for file in files:
+                group.start_soon(fetch, file)
+        if faults:
+            raise faults[0]
+        return contents
 
     def _key(self, name: str) -> str:
         return f"{self.folder}/{name}"
+
+
+def list_entries(files: Iterable[SavedFile]) -> WorkspaceListing:
+    """What a workspace with these would list."""
+    entries = [file.describe() for file in files if file.name]
+    folders = [os.fsdecode(file.path) for file in files if not file.name and not file.link]
+    links = [(os.fsdecode(file.path), os.fsdecode(file.link)) for file in files if file.link]
+    return WorkspaceListing(tuple(entries), True, tuple(folders), tuple(links))
 
 
 def _cut_batches(files: Sequence[SavedFile]) -> Iterator[Sequence[SavedFile]]:
@@ -188,11 +205,13 @@ def add_file(files: FileList, path: str, size: int, limits: SandboxLimits) -> Wo
     if path.endswith("/") or len(parts) > DEEPEST + 1 or any(len(os.fsencode(part)) > LONGEST_NAME for part in parts):
         raise InvalidRequest(f"`{path:.200}` cannot be written: name a file, in at most {DEEPEST} folders")
     above = {"/".join(parts[:depth]) for depth in range(1, len(parts))}
-    if any(other in above or other.startswith(f"{name}/") for other in files):
+    others = {other: file for other, file in files.items() if other not in (name, *above) or file.name or file.link}
+    if any(other in above or other.startswith(f"{name}/") for other in others):
         raise InvalidRequest(f"`{path:.200}` cannot be written: a file is in the place of a folder; choose another name")
-    others = [file for other, file in files.items() if other != name]
-    used = sum([file.size for file in others])
-    if used + size > limits.disk or len(others) + len(parts) > limits.entries:
+    if name in files and not files[name].name:
+        raise InvalidRequest(f"`{path:.200}` is not a regular file; choose another name")
+    used = sum([file.size for other, file in others.items() if other != name])
+    if used + size > limits.disk or len(others.keys() - {name}) + len(parts) > limits.entries:
         raise InvalidRequest(f"`{path:.200}` does not fit: {len(others)} files with {used} bytes are there; remove some first")
     return WorkspaceFile(name, size, time_ns())
 

@@ -3,7 +3,7 @@
 Theory of operation. A container is a leased document, and files in the storage of files. A call claims the document, works in a
 sandbox of its own process, saves what it has changed, and gives the document back. The sandbox stays: if the next call comes to
 the same process, it finds interpreter and files as they were, with what others have put in meanwhile. If it comes to another
-process, the files are restored there. What runs, the variables of Python, links and modes of files stay behind.
+process, the files are restored there. What runs and the variables of Python stay behind.
 
 Files are put in, read and removed without a sandbox, unless a call is under way here: then its own is what they go to.
 
@@ -37,7 +37,7 @@ from mainspring.core.sandbox import DEFAULT_SPEC, SandboxSpec, WorkspaceFile, Wo
 from mainspring.ports import Document, DocumentStore, Drivers, FileStorage, Sandbox
 from mainspring.tools.builtin.containers import IDLE_SECONDS, MOST, MOST_EACH, Container, ContainerInfo, Containers, Key, Place
 from mainspring.tools.builtin.leased_documents import LeasedDocuments
-from mainspring.tools.builtin.saved_files import FileList, SavedFile, SavedFiles, Transfers, add_file, list_dropped
+from mainspring.tools.builtin.saved_files import FileList, SavedFile, SavedFiles, Transfers, add_file, list_dropped, list_entries
 from mainspring.tools.builtin.shared_place import ContainerFacts, ContainerState, Containment, SharedPlace, tell_lost
 from mainspring.tools.safe_read import clean_path
 from mainspring.tools.sandbox.workspace_files import PLACE
@@ -168,7 +168,7 @@ class SharedContainers(Containers):
         key = (tenant, id)
         if (place := self._find_place(key)) is not None and place.container is not None:
             return await place.container.lease.list()
-        return WorkspaceListing(tuple([file.describe() for file in (await self._read_files(key)).values()]), is_complete=True)
+        return list_entries((await self._read_files(key)).values())
 
     async def list_given(self, tenant: str, id: str) -> frozenset[str]:
         key = (tenant, id)
@@ -348,7 +348,7 @@ def _name_folder(key: Key) -> str:
 
 
 def _find_file(files: FileList, path: str) -> SavedFile:
-    if (found := files.get(clean_path(path, PLACE))) is None:
+    if (found := files.get(clean_path(path, PLACE))) is None or not found.name:
         raise NotFound(f"there is no file `{path:.200}` in {PLACE}; name one that is listed")
     return found
 

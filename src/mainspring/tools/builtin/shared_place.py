@@ -114,7 +114,7 @@ class SharedPlace(Place):
             listing = await container.lease.list()
             if not listing.is_complete:
                 log.warning("container %s has more files than can be saved; some are lost when it moves", self._id)
-            kept = await self._saved.save(container.lease, listing.entries, self._files, self._seen)
+            kept = await self._saved.save(container.lease, listing, self._files, self._seen)
             files = {path: _mark(file, container) for path, file in kept.items()}
             if files != self._files:
                 dropped = [self._list_name, *list_dropped(self._files, files)]

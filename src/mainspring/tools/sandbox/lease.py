@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path, PurePosixPath
 
@@ -49,10 +49,6 @@ class WaitingLease(SandboxLease):
         gathered = await gather_output(self.run(program, language=language, timeout=timeout, stdin=stdin))
         return replace(gathered, files=list_changes(before, await self.list()))
 
-    async def put_all(self, files: Mapping[str, bytes]) -> None:
-        for path, data in files.items():
-            await self.put(path, data)
-
 
 class LocalLease(WaitingLease):
     """See `ports.SandboxLease`. `remove` returns when whoever lent the slot out has removed it."""
@@ -93,8 +89,12 @@ class LocalLease(WaitingLease):
         [entry] = await asyncio.to_thread(_put, self._slot, {path: data})
         return entry
 
-    async def put_all(self, files: Mapping[str, bytes]) -> None:
-        await asyncio.to_thread(_put, self._slot, files)
+    async def put_all(self, files: Mapping[str, bytes], listing: WorkspaceListing) -> None:
+        executable = {entry.path for entry in listing.entries if entry.is_executable}
+        if files:
+            await asyncio.to_thread(_put, self._slot, files, executable)
+        workspace, owner = self._slot.place.workspace, self._slot.place.owner
+        await asyncio.to_thread(workspace_files.make_entries, workspace, listing.folders, listing.links, owner)
 
     async def remove(self, path: str) -> None:
         await asyncio.to_thread(workspace_files.remove, self._slot.place.workspace, path)
@@ -212,7 +212,7 @@ async def gather_output(
     return ProgramResult(exit=ended.exit, stdout=stdout, stderr=stderr, seconds=loop.time() - began, value=ended.value)
 
 
-def _put(slot: Slot, files: Mapping[str, bytes]) -> list[WorkspaceFile]:
+def _put(slot: Slot, files: Mapping[str, bytes], executable: Collection[str] = ()) -> list[WorkspaceFile]:
     workspace, limits = slot.place.workspace, slot.limits
     with slot.writing:
         used = workspace_files.measure_usage(workspace, limits.entries)
@@ -224,7 +224,10 @@ def _put(slot: Slot, files: Mapping[str, bytes]) -> list[WorkspaceFile]:
             raise InvalidRequest(
                 f"`{next(iter(files)):.200}` does not fit: {used.entries} files with {used.size} bytes are there; remove some"
             )
-        return [workspace_files.write(workspace, path, data, slot.place.owner, limits.file) for path, data in files.items()]
+        return [
+            workspace_files.write(workspace, path, data, slot.place.owner, limits.file, is_executable=path in executable)
+            for path, data in files.items()
+        ]
 
 
 def _measure_all(slot: Slot, most: int) -> workspace_files.DiskUsage:

@@ -9,7 +9,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
@@ -55,7 +55,7 @@ def read(workspace: Path, path: str, most: int) -> bytes:
     return read_beneath(workspace, path, most, PLACE)
 
 
-def write(workspace: Path, path: str, data: bytes, owner: Owner, most: int) -> WorkspaceFile:
+def write(workspace: Path, path: str, data: bytes, owner: Owner, most: int, *, is_executable: bool = False) -> WorkspaceFile:
     """Writes a file and makes the folders on the way to it. Raises `InvalidRequest`."""
     if len(data) > most:
         raise InvalidRequest(f"`{path}` has {len(data)} bytes, more than the {most} a file may have")
@@ -70,9 +70,12 @@ def write(workspace: Path, path: str, data: bytes, owner: Owner, most: int) -> W
                 raise InvalidRequest(f"`{path}` is not a regular file; choose another name")
             owner.take(descriptor)
             os.ftruncate(descriptor, 0)
+            if is_executable:
+                os.fchmod(descriptor, 0o755)
             with open(descriptor, "wb", closefd=False) as file:
                 file.write(data)
-            return WorkspaceFile(name, len(data), os.fstat(descriptor).st_mtime_ns)
+            found = os.fstat(descriptor)
+            return WorkspaceFile(name, len(data), found.st_mtime_ns, bool(found.st_mode & stat.S_IXUSR))
 
 
 def remove(workspace: Path, path: str) -> None:
@@ -87,18 +90,51 @@ def remove(workspace: Path, path: str) -> None:
 
 
 def list_files(workspace: Path, most: int) -> WorkspaceListing:
-    """The regular files, at most so many, by path. Links, special files and what lies too deep are left out."""
+    """What is there, at most so many, by path. Special files and what lies too deep are left out."""
     entries: list[WorkspaceFile] = []
     hidden: list[str] = []
+    folders: set[str] = set()
+    links: list[tuple[str, str]] = []
     with open_folder(workspace) as root:
         for count, (path, found) in enumerate(_walk(root, hidden)):
+            folders.discard(path.rpartition("/")[0])
             if count >= most or path.count("/") > DEEPEST:
                 hidden.append(path)
             elif stat.S_ISREG(found.st_mode):
-                entries.append(WorkspaceFile(path, found.st_size, found.st_mtime_ns))
+                entries.append(WorkspaceFile(path, found.st_size, found.st_mtime_ns, bool(found.st_mode & stat.S_IXUSR)))
+            elif stat.S_ISDIR(found.st_mode):
+                folders.add(path)
+            elif stat.S_ISLNK(found.st_mode):
+                links += _read_link(root, path)
             if count >= most:
                 break
-    return WorkspaceListing(tuple(sorted(entries, key=attrgetter("path"))), is_complete=not hidden)
+    return WorkspaceListing(
+        tuple(sorted(entries, key=attrgetter("path"))), not hidden, tuple(sorted(folders)), tuple(sorted(links))
+    )
+
+
+def make_entries(workspace: Path, folders: Iterable[str], links: Iterable[tuple[str, str]], owner: Owner) -> None:
+    """Makes folders and links, as far as nothing is in their place. Where a link leads is for the sandbox to follow alone.
+    Raises `InvalidRequest`."""
+    with explain_errors("", PLACE), open_folder(workspace) as root:
+        for path in folders:
+            _make_folders(root, PurePosixPath(clean_path(path, PLACE)), owner)
+        for path, target in links:
+            name = PurePosixPath(clean_path(path, PLACE))
+            _make_folders(root, name.parent, owner)
+            with open_descriptor(root, os.fspath(name.parent), FOLDER) as folder, suppress(FileExistsError):
+                os.symlink(target, name.name, dir_fd=folder)
+                if owner.uid is not None and owner.gid is not None:
+                    os.chown(name.name, owner.uid, owner.gid, dir_fd=folder, follow_symlinks=False)
+
+
+def _read_link(root: int, path: str) -> list[tuple[str, str]]:
+    name = PurePosixPath(path)
+    try:
+        with open_descriptor(root, os.fspath(name.parent), FOLDER) as folder:
+            return [(path, os.readlink(name.name, dir_fd=folder))]
+    except OSError:
+        return []  # It has vanished.
 
 
 def measure_usage(folder: Path, most: int) -> DiskUsage:

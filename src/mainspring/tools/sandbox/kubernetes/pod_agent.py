@@ -104,6 +104,7 @@ def main() -> None:
         "get": get,
         "remove": remove,
         "list": list_files,
+        "make": make,
         "run": service.run,
     }
     try:
@@ -147,7 +148,7 @@ def attempt(work: "Any") -> bool:
     return True
 
 
-def put(path: str, data: bytes, disk: int, entries: int) -> "dict[str, object]":
+def put(path: str, data: bytes, disk: int, entries: int, executable: bool = False) -> "dict[str, object]":
     size, count = measure_usage(entries)
     # A path may bring folders with it.
     if size + len(data) > disk or count + path.count("/") >= entries:
@@ -156,11 +157,13 @@ def put(path: str, data: bytes, disk: int, entries: int) -> "dict[str, object]":
     try:
         about = check_regular(file)
         os.ftruncate(file, 0)
+        if executable:
+            os.fchmod(file, 0o755)
         view = memoryview(data)
         while view:
             view = view[os.write(file, view) :]
         about = os.fstat(file)
-        return {"entry": [path, about.st_size, about.st_mtime_ns]}
+        return {"entry": [path, about.st_size, about.st_mtime_ns, bool(about.st_mode & stat.S_IXUSR)]}
     finally:
         os.close(file)
 
@@ -186,22 +189,42 @@ def remove(path: str) -> "dict[str, object]":
     return {}
 
 
+def make(folders: "list[str]", links: "list[tuple[str, str]]") -> "dict[str, object]":
+    """Makes folders and links, as far as nothing is in their place."""
+    for path in folders:
+        resolve(path + "/.", make=True)
+    for path, target in links:
+        at = resolve(path, make=True)
+        if not os.path.lexists(at):
+            os.symlink(target, at)
+    return {}
+
+
 def list_files(most: int) -> "dict[str, object]":
     found: list[list[object]] = []
-    count = 0
+    empty: list[str] = []
+    links: list[list[str]] = []
+    left = most
     for folder, folders, names in os.walk(WORKSPACE):
+        if not folders + names and folder != WORKSPACE:
+            empty.append(os.path.relpath(folder, WORKSPACE))
         for name in folders + names:
-            count += 1
-            if count > most:
-                return {"entries": sorted(found), "whole": False}
+            left -= 1
+            if left < 0:
+                break
             path = os.path.join(folder, name)
             try:
                 about = os.lstat(path)
+                if stat.S_ISLNK(about.st_mode):
+                    links.append([os.path.relpath(path, WORKSPACE), os.readlink(path)])
             except OSError:
                 continue  # It has vanished.
             if stat.S_ISREG(about.st_mode):
-                found.append([os.path.relpath(path, WORKSPACE), about.st_size, about.st_mtime_ns])
-    return {"entries": sorted(found), "whole": True}
+                is_executable = bool(about.st_mode & stat.S_IXUSR)
+                found.append([os.path.relpath(path, WORKSPACE), about.st_size, about.st_mtime_ns, is_executable])
+        if left < 0:
+            break
+    return {"entries": sorted(found), "folders": sorted(empty), "links": sorted(links), "whole": left >= 0}
 
 
 def resolve(path: str, make: bool = False) -> str:

@@ -8,7 +8,7 @@ import asyncio
 import json
 import marshal
 import struct
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, Literal, cast, get_args
@@ -172,12 +172,26 @@ class PodLease(WaitingLease):
             await session.end()
 
     async def put(self, path: str, data: bytes) -> WorkspaceFile:
+        return await self._put(path, data, is_executable=False)
+
+    async def put_all(self, files: Mapping[str, bytes], listing: WorkspaceListing) -> None:
+        executable = {entry.path for entry in listing.entries if entry.is_executable}
+        for path, data in files.items():
+            await self._put(path, data, is_executable=path in executable)
+        folders = [clean_path(path, PLACE) for path in listing.folders]
+        links = [(clean_path(path, PLACE), target) for path, target in listing.links]
+        if folders or links:
+            await self._ask(".", do="make", folders=folders, links=links)
+
+    async def _put(self, path: str, data: bytes, *, is_executable: bool) -> WorkspaceFile:
         limits, name = self._limits, clean_path(path, PLACE)
         if len(data) > limits.file:
             raise InvalidRequest(f"`{path}` has {len(data)} bytes, more than the {limits.file} a file may have")
         if path.endswith("/") or name.count("/") > DEEPEST:
             raise InvalidRequest(f"`{path:.200}` cannot be written: name a file, in at most {DEEPEST} folders")
-        done, _ = await self._ask(path, do="put", path=name, data=data, disk=limits.disk, entries=limits.entries)
+        done, _ = await self._ask(
+            path, do="put", path=name, data=data, disk=limits.disk, entries=limits.entries, executable=is_executable
+        )
         if "full" in done:
             count, size = done["full"]
             raise InvalidRequest(f"`{path:.200}` does not fit: {count} files with {size} bytes are there; remove some first")
@@ -196,7 +210,11 @@ class PodLease(WaitingLease):
     async def list(self) -> WorkspaceListing:
         done, _ = await self._ask(".", do="list", most=self._limits.entries)
         entries = tuple([_read_entry(entry) for entry in done["entries"]])
-        return WorkspaceListing(entries, is_complete=bool(done["whole"]))
+        with _check_answer():
+            folders, links = msgspec.convert(
+                (done["folders"], done["links"]), tuple[tuple[str, ...], tuple[tuple[str, str], ...]]
+            )
+        return WorkspaceListing(entries, bool(done["whole"]), folders, links)
 
     async def release(self) -> None:
         await self.close()
@@ -321,8 +339,7 @@ class _check_answer:
 
 def _read_entry(entry: object) -> WorkspaceFile:
     with _check_answer():
-        path, size, modified = msgspec.convert(entry, tuple[str, int, int])
-    return WorkspaceFile(path, size, modified)
+        return WorkspaceFile(*msgspec.convert(entry, tuple[str, int, int, bool]))
 
 
 def _read_end(data: bytes) -> _End:
