@@ -1,5 +1,6 @@
 """The command as a process: its arguments, its one-line errors, its exit code."""
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 from msgspec import Struct
+from typer._completion_classes import completion_init
 
 import mainspring
 from mainspring.app.parts import PARTS, find_installed_parts
@@ -74,6 +76,8 @@ def run_process() -> NoReturn:
 def run_command(arguments: list[str]) -> int:
     """Runs one command and returns its exit code; what went wrong has been said when this returns."""
     PRODUCT.set(Product(PARTS, find_installed_parts, _find_settings_type, _load_settings, _build_engine))
+    if "_MAINSPRING_COMPLETE" in os.environ:  # a shell asks how to go on, see `mainspring completion`
+        completion_init()
     group = typer.main.get_group(app)
     try:
         return run_reporting_errors(lambda: group.main(arguments, prog_name="mainspring", standalone_mode=False))
