@@ -15,14 +15,17 @@ import pytest
 from tests.kit.engine import Perform, RecordingExecutor, make_engine, make_order
 from tests.kit.waiting import PATIENCE, until
 
-from mainspring.core.errors import Interrupted, StoreError
+from mainspring.core.errors import Interrupted, StoreError, Superseded
 from mainspring.core.events import Event, ItemStarted, ModelEvent, Recorded, RunResumed, RunStarted, TextDelta, TurnStarted
+from mainspring.core.history import History
 from mainspring.core.items import ToolDefinition, assistant
 from mainspring.core.model_request import ModelRequest
 from mainspring.engine import presence
 from mainspring.engine.engine import Engine
 from mainspring.engine.handle import Handle
+from mainspring.engine.journal import Journal
 from mainspring.engine.presence import Presence
+from mainspring.engine.segment_writer import SegmentWriter
 from mainspring.ports import CallContext, Driver, Store, ToolCall, ToolResult
 from mainspring.providers.scripted import Scripted, call, calls, say, turn
 from mainspring.storage.choose_store import open_store
@@ -33,6 +36,7 @@ from mainspring.storage.sqlite_runs import SqliteStore
 DRIVER = """
 import asyncio, sys
 from mainspring.engine.presence import Presence
+from mainspring.engine.segment_writer import SegmentWriter
 from mainspring.storage.sqlite_runs import SqliteStore
 
 async def main():
@@ -389,3 +393,16 @@ async def test_readers_of_a_run_that_was_taken_over_see_it_go_on_elsewhere(locat
 
 async def _read(handle: Handle) -> list[Recorded]:
     return [record async for record in handle.events()]
+
+
+async def test_whoever_waits_for_the_store_is_told_that_the_run_is_another_s(location: Location) -> None:
+    async with open_store(location) as store, make_engine(Scripted(), store) as engine:
+        writer = SegmentWriter(store)
+        journal = Journal.begin(RunStarted(make_order()), History(), writer, time.time, engine.quota.hold("", 0))
+        waiting = asyncio.create_task(journal.flush())
+        await asyncio.sleep(0)
+        journal.fail(Superseded("it is another's"))  # before the store is asked
+        async with asyncio.timeout(PATIENCE):
+            with pytest.raises(Superseded):
+                await waiting
+            await writer.drain()

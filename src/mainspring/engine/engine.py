@@ -288,9 +288,10 @@ class Engine:
         await self._resume_some(list(self._left))
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.interrupt()
         try:
-            if working := [*(self._drivers or ()), *self._feeders]:
+            # A driver that ends may leave readers who would follow its run.
+            while working := [*(self._drivers or ()), *self._feeders]:
+                self.interrupt()
                 with CancelScope(shield=True):
                     await asyncio.wait(working)
             if self._tellers is not None:
@@ -917,18 +918,24 @@ class Engine:
             self._remember(journal.run.spec.tenant, handle.id, handle.continued)
         self._live.pop(handle.id, None)
         self._release(handle.id)
-        if isinstance(failure, Superseded) and self._hand_over(handle):
+        if isinstance(failure, Superseded) and await self._hand_over(handle):
             return
         if journal.run.has_ended and not isinstance(failure, Interrupted):
             self._notify_observers(EndedRun(journal.run, journal.log, journal.earlier_calls))
         journal.close(failure)
         handle.end()
 
-    def _hand_over(self, handle: Handle) -> bool:
-        """Has the readers of a run that goes on elsewhere follow it there. Returns False if they were shown what is not in the
-        store, or the engine stops."""
-        if handle.is_interrupted or not self.store.is_durable or not handle.journal.rewind():
+    async def _hand_over(self, handle: Handle) -> bool:
+        """Has the readers of a run that goes on elsewhere follow it there. Returns False if it is another run, or cannot be read,
+        or the engine stops."""
+        if handle.is_interrupted or not self.store.is_durable:
             return False
+        try:
+            if (await self.store.events(handle.id))[0] != handle.log[0]:
+                return False
+        except (NotFound, StoreError):
+            return False
+        handle.journal.rewind()
         if handle.is_cancelled:
             self._request_cancel(handle.id)
         handle.is_elsewhere = True

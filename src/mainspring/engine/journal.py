@@ -323,17 +323,21 @@ class Journal:
             self._durable = self._handed
             self._show(self._durable)
         if self._flushes:
-            flushes, self._flushes = self._flushes, []
-            for flushed in flushes:
-                if not flushed.done():
-                    flushed.set_result(None)
+            self._end_flushes()
+
+    def _end_flushes(self) -> None:
+        flushes, self._flushes = self._flushes, []
+        for flushed in flushes:
+            if not flushed.done():
+                flushed.set_result(None)
 
     def fail(self, error: MainspringError) -> None:
-        """Nothing more can be written. Whoever drives the run is told so."""
+        """Nothing more can be written. Whoever drives the run is told so, and nobody waits for the store any longer."""
         if self.is_closed and not self._is_kept:
             log.error("the audit lacks what run %s did: %s", self.run.spec.id, error)
         elif self._failure is None:
             self._failure = error
+            self._end_flushes()
             if self.on_failure is not None:
                 self.on_failure()
 
@@ -407,17 +411,14 @@ class Journal:
         failure, self._failure = self._failure, None
         return not self._is_kept or self.is_stored or isinstance(failure, Superseded)
 
-    def rewind(self) -> bool:
-        """Forgets what readers were not shown: another has written something else. Returns False if nothing was shown at all."""
-        if not self.shown:
-            return False
+    def rewind(self) -> None:
+        """Forgets what readers were not shown, but for the first event: another has written something else."""
         self._failure, self.on_failure = None, None
         self._shorten(self.shown)
         self._at = self._run.clock
         self._handed = self._durable = len(self.log)
         for watcher, _ in self._watchers:
             self.retell(watcher)
-        return True
 
     def close(self, failure: OurError | None = None) -> None:
         """No more events will come; readers end, with `failure` if the run did not."""

@@ -11,7 +11,7 @@ log = getLogger(__name__)
 
 # How often drivers look for what nobody has told them of.
 LOOK_SECONDS = 0.5
-FAILED_SECONDS = 10.0
+FAILED_SECONDS = 2.0
 
 
 class LeaseDispatcher:
