@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import sqlite3
 import sys
@@ -61,9 +62,9 @@ def place(postgres: Postgres, shell: Shell) -> MakePlace:
 
 
 async def run(shell: Shell, *arguments: str) -> tuple[int, str]:
-    """Runs a command while this loop goes on."""
+    """Runs a command while this loop goes on. A busy machine is told how far it is, too, which is left out here."""
     result = await asyncio.to_thread(shell.run, *arguments)
-    return result.code, result.err
+    return result.code, re.sub(r"mainspring: (?:copying|checking) \w+: .* rows\n", "", result.err)
 
 
 @pytest.mark.parametrize("source", ["sqlite", "postgres"])
@@ -170,7 +171,7 @@ async def test_how_far_it_is_is_said_once_a_second_has_gone(shell: Shell, place:
             await asyncio.sleep(1.1)
         result = await asyncio.to_thread(live.ended)
     assert result.code == 0
-    assert "mainspring: checking runs: 1 of 9 rows\n" in result.err
+    assert re.search(r"mainspring: checking runs: \d of 9 rows\n", result.err)
 
 
 @pytest.mark.parametrize("source", ["sqlite", "postgres"])
