@@ -283,7 +283,7 @@ class CallContext(Struct, frozen=True):
     """What a tool may know of the run that calls it. `progress` shows a line of text while the tool works.
 
     `tenant` is whose run it is. `scope` names what the runs of one conversation share, and is the run's own id outside of one.
-    `runs` is the engine that performs the call.
+    `runs` is the engine that performs the call. `call_id` names the call: by it, others can tell that they are asked twice.
     """
 
     run_id: str
@@ -292,6 +292,7 @@ class CallContext(Struct, frozen=True):
     tenant: str = ""
     scope: str = ""
     runs: Runs | None = None
+    call_id: str = ""
 
 
 class ToolExecutor(Protocol):

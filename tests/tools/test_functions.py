@@ -488,10 +488,10 @@ async def test_a_function_may_ask_for_its_context() -> None:
     def work(context: CallContext, times: int) -> str:
         for number in range(times):
             context.progress(f"step {number}")
-        return f"{context.run_id} {context.tool.name}"
+        return f"{context.run_id} {context.call_id} {context.tool.name}"
 
     assert list(properties(work)) == ["times"]
-    assert (await result(work, heard.append, times=2)).output == "resp_1 work"
+    assert (await result(work, heard.append, times=2)).output == "resp_1 call_1 work"
     assert heard == ["step 0", "step 1"]
 
 

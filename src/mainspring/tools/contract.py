@@ -38,7 +38,8 @@ class ToolContext(Struct, frozen=True):
     A list that is None restricts nothing; an empty one permits nothing. The registry holds every tool to the scopes and the
     commands: a command is a program, or a program and its first words, and everything that a line runs must be listed. Paths and
     domains permit what lies below them; tools that open files and connections hold to those. Without a `working_dir` no file is
-    touched. `progress` shows a line of text while the tool works. `tenant` and `scope` are as in `ports.CallContext`.
+    touched. `progress` shows a line of text while the tool works. `tenant`, `scope` and `call_id` are as in
+    `ports.CallContext`.
     """
 
     user_scopes: tuple[str, ...] | None = None
@@ -50,6 +51,7 @@ class ToolContext(Struct, frozen=True):
     run_id: str = ""
     tenant: str = ""
     scope: str = ""
+    call_id: str = ""
 
 
 class ToolResult(Struct, frozen=True):

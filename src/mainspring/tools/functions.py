@@ -127,7 +127,9 @@ class FunctionTool:
     async def execute(self, params: Json, context: ToolContext) -> ToolResult:
         """Raises `ValueError` naming the invalid argument, and whatever the function raises."""
         function = self._function
-        told = CallContext(context.run_id, self._definition, context.progress, context.tenant, context.scope)
+        told = CallContext(
+            context.run_id, self._definition, context.progress, context.tenant, context.scope, call_id=context.call_id
+        )
         arguments = self._declared.arguments(params, told)
         if inspect.iscoroutinefunction(_unwrap_callable(function)):
             value = function(**arguments)

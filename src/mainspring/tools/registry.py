@@ -100,7 +100,12 @@ class Registry:
     async def execute(self, call: ToolCall, context: CallContext) -> ports.ToolResult:
         """Like `validated_execute`, but exceptions of the tool propagate, and the caller enforces its timeout."""
         told = replace(
-            self._context, progress=context.progress, run_id=context.run_id, tenant=context.tenant, scope=context.scope
+            self._context,
+            progress=context.progress,
+            run_id=context.run_id,
+            tenant=context.tenant,
+            scope=context.scope,
+            call_id=call.id,
         )
         result = await self._perform(call.name, call.parsed, told)
         output = result.output if result.success else result.output or result.error
