@@ -1,0 +1,169 @@
+"""What must hold after any faults: a pure function of what was seen and of what is there.
+
+Each rule is a function that yields what breaks it. It knows nothing of how faults are made, nor of the product.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+
+from tests.cluster.history import (
+    DONE,
+    ENDED,
+    Accepted,
+    Answered,
+    Breach,
+    Cancelled,
+    Contents,
+    Seen,
+    Streamed,
+    Unanswered,
+)
+
+REPEATABLE = ("look",)
+Rule = Callable[[Sequence[Seen], Contents], Iterator[str]]
+
+
+def check(history: Sequence[Seen], contents: Contents) -> list[Breach]:
+    """Everything that is wrong, rule by rule."""
+    return [Breach(name, about) for name, rule in RULES.items() for about in rule(history, contents)]
+
+
+def find_unended(history: Sequence[Seen], contents: Contents) -> Iterator[str]:
+    """Every accepted run has ended, and so has whatever else was begun."""
+    for run in dict.fromkeys([seen.run for seen in history if isinstance(seen, Accepted)]):
+        if run not in contents.runs:
+            yield f"{run} was accepted and is not there"
+    for run, stored in contents.runs.items():
+        if stored.status not in ENDED:
+            yield f"{run} is {stored.status}"
+
+
+def find_unanswered(history: Sequence[Seen], contents: Contents) -> Iterator[str]:
+    """Whoever asks again gets an answer once all is well."""
+    yield from [seen.what for seen in history if isinstance(seen, Unanswered)]
+
+
+def find_doubled(history: Sequence[Seen], contents: Contents) -> Iterator[str]:
+    """A request that is sent again is one run, unless the first has failed before it did anything."""
+    runs: dict[str, set[str]] = defaultdict(set)
+    for seen in history:
+        if isinstance(seen, Accepted):
+            runs[seen.key].add(seen.run)
+    done = {effect.run for effect in contents.effects}
+    for key, named in runs.items():
+        counted = [run for run in named if run in done or (run in contents.runs and contents.runs[run].status != "failed")]
+        if len(counted) > 1:
+            yield f"the key {key} has the runs {', '.join(sorted(counted))}"
+
+
+def find_repeated(history: Sequence[Seen], contents: Contents) -> Iterator[str]:
+    """No call begins twice, nor is done twice, unless its tool is repeatable."""
+    for (call, phase), times in Counter(
+        [(effect.call, effect.phase) for effect in contents.effects if effect.tool not in REPEATABLE]
+    ).items():
+        if times > 1:
+            yield f"{call} has {phase} {times} times"
+
+
+def find_unrecorded(history: Sequence[Seen], contents: Contents) -> Iterator[str]:
+    """No tool has an effect whose start is not in the log."""
+    for effect in contents.effects:
+        if effect.run not in contents.runs or effect.call not in contents.runs[effect.run].started:
+            yield f"{effect.call} of {effect.run} has {effect.phase}, and no log says that it started"
+
+
+def find_late(history: Sequence[Seen], contents: Contents) -> Iterator[str]:
+    """Nothing has an effect after `cancelled` was answered."""
+    cancelled: dict[str, float] = {}
+    for seen in history:
+        if isinstance(seen, Cancelled):
+            cancelled.setdefault(seen.run, seen.at)
+    for run in cancelled:
+        if run in contents.runs and contents.runs[run].status != "cancelled":
+            yield f"{run} was answered to be cancelled, and is {contents.runs[run].status}"
+    for effect in contents.effects:
+        if effect.at > cancelled.get(effect.run, effect.at):
+            late = effect.at - cancelled[effect.run]
+            yield f"{effect.call} of {effect.run} has {effect.phase} {late:.3f} s after the cancel was answered"
+
+
+def find_torn(history: Sequence[Seen], contents: Contents) -> Iterator[str]:
+    """What was streamed is what is stored, byte by byte, from wherever it was read on, and all servers tell the same."""
+    for run, stored in contents.runs.items():
+        if len(set(stored.streams.values())) > 1:
+            yield f"{run} is another stream at each of {', '.join(stored.streams)}"
+    for seen in history:
+        if not isinstance(seen, Streamed) or seen.run not in contents.runs:
+            continue
+        for whole in list(contents.runs[seen.run].streams.values())[:1]:
+            rest = _cut(whole, seen.after)
+            if not rest.startswith(seen.frames):
+                same = next((place for place, (a, b) in enumerate(zip(rest, seen.frames, strict=False)) if a != b), len(rest))
+                told = f"{seen.frames[same - 60 : same + 60]!r} instead of {rest[same - 60 : same + 60]!r}"
+                yield f"{run_of(seen)} behind {seen.after} at {seen.server} was {told}"
+            elif seen.frames.endswith(DONE) and rest != seen.frames:
+                yield f"{run_of(seen)} at {seen.server} ended early"
+
+
+def run_of(seen: Streamed) -> str:
+    return f"the stream of {seen.run}"
+
+
+def _cut(stream: bytes, after: int) -> bytes:
+    """The stream behind the event of this number."""
+    if after < 0:
+        return stream
+    _, mark, rest = stream.partition(f'"sequence_number":{after},'.encode())
+    if not mark:
+        _, mark, rest = stream.partition(f'"sequence_number":{after}}}'.encode())
+    return rest.partition(b"\n\n")[2] if mark else b""
+
+
+def find_misused_approvals(history: Sequence[Seen], contents: Contents) -> Iterator[str]:
+    """A yes is used once, and a yes that was taken is not lost."""
+    answers: dict[str, list[Answered]] = defaultdict(list)
+    for seen in history:
+        if isinstance(seen, Answered):
+            answers[seen.question].append(seen)
+    children = Counter([stored.parent for stored in contents.runs.values() if stored.parent])
+    for question, given in answers.items():
+        taken = {each.run for each in given if each.run}
+        asker = given[0].asker
+        if len(taken) > 1:
+            yield f"{question} was used by {', '.join(sorted(taken))}"
+        if children[asker] > 1:
+            yield f"{question} of {asker} has {children[asker]} runs that continue it"
+        if not children[asker] or any(run not in contents.runs for run in taken):
+            yield f"{question} was answered, and nothing goes on with it"
+
+
+def find_overspent(history: Sequence[Seen], contents: Contents) -> Iterator[str]:
+    """All runs of a tenant together make no more calls than its budget has, and no more than its account says."""
+    calls: dict[str, set[str]] = defaultdict(set)
+    for effect in contents.effects:
+        calls[effect.tenant].add(effect.call)
+    for tenant, most in contents.allowances.items():
+        if len(calls[tenant]) > most:
+            yield f"{tenant} has made {len(calls[tenant])} calls of {most}"
+        if not len(calls[tenant]) <= contents.spent.get(tenant, 0) <= most:
+            yield f"the account of {tenant} has {contents.spent.get(tenant, 0)} of {most}, for {len(calls[tenant])} calls"
+
+
+def find_broken_audit(history: Sequence[Seen], contents: Contents) -> Iterator[str]:
+    """The audit verifies."""
+    if contents.audit:
+        yield contents.audit
+
+
+RULES: dict[str, Rule] = {
+    "unended": find_unended,
+    "unanswered": find_unanswered,
+    "doubled": find_doubled,
+    "repeated": find_repeated,
+    "unrecorded": find_unrecorded,
+    "late": find_late,
+    "torn": find_torn,
+    "approvals": find_misused_approvals,
+    "overspent": find_overspent,
+    "audit": find_broken_audit,
+}

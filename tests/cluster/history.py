@@ -1,0 +1,103 @@
+"""What is seen from outside while a cluster suffers, and what its database holds afterwards: all that the checker is told.
+
+Moments are seconds of this machine's monotonic clock, which no fault touches: clients, tools and faults are on one machine.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from msgspec import Struct
+
+DONE = b"data: [DONE]\n\n"
+ENDED = ("completed", "failed", "cancelled", "incomplete")
+
+
+class Accepted(Struct, frozen=True, tag=True):
+    """A server has named this run to a client, for the request of this key."""
+
+    at: float
+    run: str
+    key: str
+
+
+class Cancelled(Struct, frozen=True, tag=True):
+    """A client has been answered that this run is cancelled."""
+
+    at: float
+    run: str
+
+
+class Streamed(Struct, frozen=True, tag=True):
+    """What one connection has read of the stream of a run, behind event number `after`: whole frames, without pings."""
+
+    at: float
+    run: str
+    server: str
+    after: int
+    frames: bytes
+
+
+class Answered(Struct, frozen=True, tag=True):
+    """A client has sent a yes to a question. `run` is the run that goes on; it is empty where the answer was refused as used."""
+
+    at: float
+    question: str
+    asker: str
+    run: str = ""
+
+
+class Unanswered(Struct, frozen=True, tag=True):
+    """A client has given up on a request that every server was asked for, over and over, when all was well again."""
+
+    at: float
+    what: str
+
+
+class Faulted(Struct, frozen=True, tag=True):
+    """A fault began."""
+
+    at: float
+    kind: str
+    member: str
+    seconds: float = 0.0
+
+
+Seen = Accepted | Cancelled | Streamed | Answered | Unanswered | Faulted
+
+
+class Effect(Struct, frozen=True):
+    """What a tool has left outside of everything that we write: one line when it begins, and one when it is done."""
+
+    at: float
+    run: str
+    call: str
+    tool: str
+    tenant: str
+    phase: Literal["begun", "done"]
+
+
+class StoredRun(Struct, frozen=True):
+    """A run as the database has it. `streams` are its whole stream at each server, `parent` is what it continues."""
+
+    status: str
+    streams: Mapping[str, bytes]
+    started: frozenset[str] = frozenset()
+    parent: str = ""
+
+
+class Contents(Struct, frozen=True):
+    """What there is afterwards. `allowances` are the calls that all runs of a tenant may make in total; `spent` is what the
+    accounts say of them. `audit` is what is wrong with the audit."""
+
+    runs: Mapping[str, StoredRun]
+    effects: tuple[Effect, ...]
+    allowances: Mapping[str, int]
+    spent: Mapping[str, int]
+    audit: str = ""
+
+
+class Breach(Struct, frozen=True):
+    """A rule that does not hold, and where."""
+
+    rule: str
+    about: str

@@ -1,0 +1,134 @@
+"""The checker finds what it is there to find: a sound history has no breach, and each rule that is broken is named, alone."""
+
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+from tests.cluster.checker import RULES, check
+from tests.cluster.history import (
+    DONE,
+    Accepted,
+    Answered,
+    Cancelled,
+    Contents,
+    Effect,
+    Seen,
+    StoredRun,
+    Streamed,
+    Unanswered,
+)
+
+
+def frame(number: int, text: str = "x") -> bytes:
+    return f'event: t\ndata: {{"type":"t","sequence_number":{number},"delta":"{text}"}}\n\n'.encode()
+
+
+LAST = b'event: t\ndata: {"type":"t","sequence_number":2}\n\n'
+WHOLE = frame(0) + frame(1) + LAST + DONE
+AT_ALL = {"server1": WHOLE, "server2": WHOLE}
+HISTORY: list[Seen] = [
+    Accepted(1.0, "r1", "k1"),
+    Accepted(1.0, "r2", "k2"),
+    Accepted(1.0, "r3", "k3"),
+    Streamed(2.0, "r1", "server1", -1, frame(0) + frame(1)),
+    Streamed(3.0, "r1", "server2", 1, LAST + DONE),
+    Cancelled(4.0, "r2"),
+    Accepted(4.0, "r0", "k4"),
+    Accepted(4.5, "r4", "k4"),
+    Answered(5.0, "q1", "r3", "r5"),
+    Answered(5.0, "q1", "r3"),
+]
+CONTENTS = Contents(
+    runs={
+        "r0": StoredRun("failed", AT_ALL),
+        "r1": StoredRun("completed", AT_ALL, frozenset({"c1", "c4"})),
+        "r2": StoredRun("cancelled", AT_ALL, frozenset({"c2"})),
+        "r3": StoredRun("completed", AT_ALL),
+        "r4": StoredRun("completed", AT_ALL),
+        "r5": StoredRun("completed", AT_ALL, frozenset({"c3"}), parent="r3"),
+    },
+    effects=(
+        Effect(1.5, "r1", "c1", "count", "frugal", "begun"),
+        Effect(1.6, "r1", "c1", "count", "frugal", "done"),
+        Effect(1.6, "r1", "c4", "look", "", "begun"),
+        Effect(2.6, "r1", "c4", "look", "", "begun"),
+        Effect(1.5, "r2", "c2", "count", "", "begun"),
+        Effect(5.5, "r5", "c3", "wipe", "", "begun"),
+    ),
+    allowances={"frugal": 1},
+    spent={"frugal": 1},
+)
+
+
+def with_run(contents: Contents, name: str, stored: StoredRun) -> Contents:
+    return replace(contents, runs={**contents.runs, name: stored})
+
+
+def with_effect(contents: Contents, effect: Effect) -> Contents:
+    return replace(contents, effects=(*contents.effects, effect))
+
+
+def test_a_sound_history_breaks_nothing() -> None:
+    assert check(HISTORY, CONTENTS) == []
+
+
+Damage = Callable[[list[Seen], Contents], Contents]
+
+
+def see(*more: Seen) -> Damage:
+    def damage(history: list[Seen], contents: Contents) -> Contents:
+        history.extend(more)
+        return contents
+
+    return damage
+
+
+def without(name: str) -> Damage:
+    return lambda _, contents: replace(contents, runs={run: kept for run, kept in contents.runs.items() if run != name})
+
+
+def store(name: str, stored: StoredRun) -> Damage:
+    return lambda _, contents: with_run(contents, name, stored)
+
+
+def effect(at: float, run: str, call: str, tool: str = "count", tenant: str = "") -> Damage:
+    return lambda _, contents: with_effect(contents, Effect(at, run, call, tool, tenant, "begun"))
+
+
+SOUND = CONTENTS.runs
+BROKEN: list[tuple[str, Damage]] = [
+    ("unended", without("r4")),
+    ("unended", store("r1", replace(SOUND["r1"], status="in_progress"))),
+    ("unended", store("r9", StoredRun("in_progress", AT_ALL))),
+    ("unanswered", see(Unanswered(9.0, "POST /responses"))),
+    ("doubled", see(Accepted(6.0, "r3", "k1"))),
+    ("repeated", effect(1.8, "r1", "c1")),
+    ("unrecorded", effect(1.8, "r1", "c9")),
+    ("unrecorded", effect(1.8, "r9", "c1", "look")),
+    ("late", effect(4.1, "r2", "c2", "look")),
+    ("late", store("r2", replace(SOUND["r2"], status="completed"))),
+    ("torn", see(Streamed(2.0, "r1", "server1", -1, frame(0) + frame(1, "y")))),
+    ("torn", see(Streamed(2.0, "r1", "server2", 0, LAST + DONE))),
+    ("torn", see(Streamed(2.0, "r1", "server2", -1, frame(0) + DONE))),
+    ("torn", see(Streamed(2.0, "r1", "server2", 7, frame(8)))),
+    ("torn", store("r1", replace(SOUND["r1"], streams={"server1": WHOLE, "server2": frame(0) + DONE}))),
+    ("approvals", see(Answered(6.0, "q1", "r3", "r4"))),
+    ("approvals", store("r9", replace(SOUND["r5"], started=frozenset()))),
+    ("approvals", store("r5", replace(SOUND["r5"], parent=""))),
+    ("approvals", see(Answered(6.0, "q2", "r4"))),
+    ("overspent", lambda _, contents: replace(contents, spent={"frugal": 0})),
+    ("overspent", lambda _, contents: replace(contents, spent={"frugal": 2})),
+    ("overspent", lambda _, contents: replace(contents, allowances={"frugal": 0}, spent={})),
+    ("audit", lambda _, contents: replace(contents, audit="record 7 was changed")),
+]
+
+
+@pytest.mark.parametrize(("rule", "damage"), BROKEN)
+def test_each_broken_rule_is_found_and_no_other(rule: str, damage: Damage) -> None:
+    history = list(HISTORY)
+    contents = damage(history, CONTENTS)
+    assert {breach.rule for breach in check(history, contents)} == {rule}
+
+
+def test_every_rule_is_broken_by_some_history() -> None:
+    assert {rule for rule, _ in BROKEN} == set(RULES)
