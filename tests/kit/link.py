@@ -1,7 +1,9 @@
 """A link to a server that a test can cut, hold and let go: bytes go through a socket of its own.
 
 `cut` ends every connection at once. With `swallow`, what the server answers from then on is lost, and the connections are cut
-when it answers: whoever asked does not learn what became of it. `refuse` has new connections ended as soon as they are made.
+when it answers: whoever asked does not learn what became of it. `is_refusing` has new connections ended as soon as they are made.
+`hold` keeps back what is sent in some directions, and tells nobody: with both it is a network that has gone, with `answers` alone
+a connection that is half open. `delay` is how long each piece takes.
 """
 
 import asyncio
@@ -9,9 +11,11 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 SSL_REQUEST = (80877103).to_bytes(4)
 Change = Callable[[bytes], bytes]
+Direction = Literal["questions", "answers"]
 
 
 def _keep(data: bytes) -> bytes:
@@ -26,6 +30,23 @@ class Link:
         self.swallowed: asyncio.Event | None = None
         self._matches: Callable[[bytes], bool] | None = None
         self.connections = 0
+        self.delay = 0.0
+        self._open: dict[Direction, asyncio.Event] = {"questions": asyncio.Event(), "answers": asyncio.Event()}
+        self.release()
+
+    def hold(self, *directions: Direction) -> None:
+        for direction in directions:
+            self._open[direction].clear()
+
+    def release(self) -> None:
+        """What was kept back goes on."""
+        for gate in self._open.values():
+            gate.set()
+
+    async def _travel(self, direction: Direction) -> None:
+        if self.delay:
+            await asyncio.sleep(self.delay)
+        await self._open[direction].wait()
 
     def cut(self) -> None:
         for writer in list(self._writers):
@@ -41,7 +62,11 @@ class Link:
             writer.transport.abort()
             return
         self.connections += 1
-        inner, outer = await asyncio.open_unix_connection(self._server)
+        try:
+            inner, outer = await asyncio.open_unix_connection(self._server)
+        except OSError:  # the server is away
+            writer.transport.abort()
+            return
         self._writers |= {writer, outer}
         is_doomed = asyncio.Event()
 
@@ -50,6 +75,7 @@ class Link:
                 if self._matches is not None and self._matches(data):
                     self._matches = None
                     is_doomed.set()
+                await self._travel("questions")
                 outer.write(data)
                 await outer.drain()
 
@@ -61,6 +87,7 @@ class Link:
                     writer.transport.abort()
                     outer.transport.abort()
                     return
+                await self._travel("answers")
                 writer.write(self._change(data))
                 await writer.drain()
 
@@ -85,6 +112,21 @@ async def linked(server: Path, folder: Path, change: Change = _keep) -> AsyncIte
         yield link
     finally:
         door.close()
+        link.cut()
+        with suppress(Exception):
+            await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def linked_port(server: Path) -> AsyncIterator[tuple[Link, int]]:
+    """A link to the server of this socket, and the port of this machine where it is."""
+    link = Link(server)
+    door = await asyncio.start_server(link.serve, "127.0.0.1", 0)
+    try:
+        yield link, door.sockets[0].getsockname()[1]
+    finally:
+        door.close()
+        link.release()
         link.cut()
         with suppress(Exception):
             await asyncio.sleep(0)

@@ -1,0 +1,42 @@
+"""The long form: `./check cluster`, or `python -m tests.cluster --seed SEED --faults N --seconds N`."""
+
+import argparse
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.cluster.deployment import find_faketime
+from tests.cluster.suite import run_suite
+from tests.kit.postgres import running
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="./check cluster", description="Hurts a cluster, and checks what it promises.")
+    parser.add_argument("--seed", default="long", help="another seed is another order of faults (default long)")
+    parser.add_argument("--faults", type=int, default=500, metavar="N", help="how many faults (default 500)")
+    parser.add_argument("--seconds", type=float, default=1200.0, metavar="N", help="for how long at most (default 1200)")
+    parser.add_argument("--folder", type=Path, help="keeps the logs, the effects and the history in this new folder")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="faketime") as folder:
+        if not find_faketime.__wrapped__():
+            os.environ["MAINSPRING_FAKETIME"] = fetch_faketime(Path(folder))
+        with running() as postgres:
+            report = asyncio.run(run_suite(postgres, options.seed, options.faults, options.seconds, options.folder))
+    print(report)
+    return 1 if report.breaches else 0
+
+
+def fetch_faketime(folder: Path) -> str:
+    """The library out of Debian's package, which is unpacked there and not installed. Nothing where it cannot be had."""
+    commands = ["apt-get download -q libfaketime", "dpkg -x libfaketime*.deb ."]
+    for command in commands:
+        if subprocess.run(command, shell=True, cwd=folder, capture_output=True, check=False).returncode != 0:
+            return ""
+    return str(next(folder.rglob("libfaketimeMT.so.1"), ""))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

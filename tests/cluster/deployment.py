@@ -1,0 +1,291 @@
+"""Three servers, two workers and a PostgreSQL, each process with a link of its own to the database, and all can be hurt.
+
+Two servers are gateways, one drives runs itself. `server2` and `worker2` are on another machine as far as the product can tell:
+they have another host name where namespaces are permitted, so nobody sees by their pid that they are gone. They have a clock that
+can be set where libfaketime is there.
+
+The links are proxies of our own, and no network namespaces: those need root, and what they can do to a connection (end it, hold
+it, let one direction through, slow it down) a proxy does everywhere.
+"""
+
+import glob
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from asyncio import to_thread
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import cache
+from pathlib import Path
+from time import monotonic
+from urllib.parse import urlsplit
+
+import anyio
+from tests.kit.link import Link, linked_port
+from tests.kit.postgres import Postgres
+from tests.kit.processes import DEVNULL, Process, run, start
+from tests.kit.waiting import PATIENCE
+
+SERVERS = ("server1", "server2", "server3")
+WORKERS = ("worker1", "worker2")
+DISTANT = ("server2", "worker2")
+DRIVING = ("server3", "worker1", "worker2")
+FRUGAL_CALLS = 30
+TOOLS = '''
+import asyncio
+import json
+import os
+import time
+
+from mainspring import tool
+from mainspring.ports import CallContext
+
+
+def leave(context: CallContext, phase: str) -> None:
+    line = dict(
+        at=time.monotonic(), run=context.run_id, call=context.call_id, tool=context.tool.name, tenant=context.tenant, phase=phase
+    )
+    file = os.open("effects", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(file, json.dumps(line).encode() + b"\\n")
+    os.close(file)
+
+
+async def work(context: CallContext, seconds: float) -> str:
+    leave(context, "begun")
+    await asyncio.sleep(seconds)
+    leave(context, "done")
+    return "done"
+
+
+@tool
+async def count(context: CallContext, seconds: float = 0.3) -> str:
+    """Has an effect, and a while later another."""
+    return await work(context, seconds)
+
+
+@tool(repeatable=True)
+async def look(context: CallContext, seconds: float = 0.1) -> str:
+    """May be called again."""
+    return await work(context, seconds)
+
+
+@tool
+async def wipe(context: CallContext) -> str:
+    """Has an effect once a person agrees."""
+    return await work(context, 0.2)
+'''
+LONG = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
+SCRIPT = [
+    {"when": "work", "calls": [{"name": "count", "arguments": {"seconds": 0.3}}, {"name": "look", "arguments": {}}]},
+    {"when": "work", "think": "And again.", "calls": [{"name": "count", "arguments": {"seconds": 0.1}}]},
+    {"when": "work", "say": LONG, "pause": 0.02},
+    {"when": "wait", "calls": [{"name": "count", "arguments": {"seconds": 1.5}}]},
+    {"when": "wait", "say": "Waited."},
+    {"when": "tell", "say": LONG, "pause": 0.05},
+    {"when": "wipe", "calls": [{"name": "wipe", "arguments": {}}]},
+    {"when": "wipe", "say": "Wiped."},
+    {
+        "when": "spend",
+        "calls": [{"name": "count", "arguments": {"seconds": 0.05}}, {"name": "count", "arguments": {"seconds": 0.1}}],
+    },
+    {"when": "spend", "calls": [{"name": "count", "arguments": {"seconds": 0.05}}]},
+    {"when": "spend", "say": "Spent."},
+    {"when": "", "say": "Hello!", "pause": 0.01},
+]
+SETTINGS = f"""
+tools = ["counting"]
+drain_seconds = 2.0
+
+[governance]
+rules = {{ wipe = "ask" }}
+
+[budget]
+per = "tenant"
+share = 0.2
+
+[budget.limits]
+max_iterations = "unlimited"
+max_duration_minutes = "unlimited"
+max_tool_calls = "unlimited"
+max_tokens = "unlimited"
+max_cost = "unlimited"
+
+[budget.tenants.frugal.limits]
+max_tool_calls = {FRUGAL_CALLS}
+"""
+
+
+@cache
+def find_faketime() -> str:
+    """The library that gives a process another clock: Debian's, or one that was unpacked to where the variable says."""
+    found = glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")
+    return os.environ.get("MAINSPRING_FAKETIME") or next(iter(found), "")
+
+
+@cache
+def can_be_distant() -> bool:
+    """Whether a process may have a host name of its own."""
+    if shutil.which("unshare") is None or shutil.which("setpriv") is None:
+        return False
+    command = ["unshare", "--uts", "sh", "-c", "hostname elsewhere"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+class Member:
+    """A process of the deployment, and its link to the database. It can be killed, frozen, cut off, and started again."""
+
+    def __init__(self, name: str, folder: Path, link: Link, database: str) -> None:
+        self.name, self.link = name, link
+        self._folder, self._database = folder, database
+        self._process: Process | subprocess.Popen[bytes] | None = None
+        self.url = ""
+        self.starts = 0
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def log(self) -> Path:
+        return self._folder / f"{self.name}.{self.starts}.log"
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def is_distant(self) -> bool:
+        return self.name in DISTANT
+
+    async def start(self) -> None:
+        """Starts it, and waits until it is ready. While the database is away it may end with a message: then again."""
+        with anyio.fail_after(4 * PATIENCE):
+            while not await self._try():  # noqa: ASYNC110
+                await anyio.sleep(0.2)
+
+    async def _try(self) -> bool:
+        self.starts += 1
+        serves = self.name in SERVERS
+        arguments = ["serve", "--port", "0"] if serves else ["worker"]
+        if serves and self.name not in DRIVING:
+            arguments += ["--role", "gateway"]
+        command = [sys.executable, "-m", "mainspring", *arguments, "--model", "scripted:script.json"]
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", "MAINSPRING_DATABASE": self._database}
+        with self.log.open("wb") as log:
+            if self.is_distant and (can_be_distant() or find_faketime()):
+                self._process = self._start_apart(command, environment, log.fileno())
+            else:
+                self._process = start(
+                    command, cwd=self._folder, env=environment, stdout=log.fileno(), stderr=log.fileno(), stdin=DEVNULL
+                )
+        ready, until = (" listens at " if serves else " waits for runs "), monotonic() + PATIENCE
+        while ready not in (said := self.log.read_text(errors="replace")):
+            if not self.is_running or monotonic() > until:
+                await self.kill()
+                return False
+            await anyio.sleep(0.02)
+        self.url = next(line for line in said.splitlines() if ready in line).rpartition(" ")[2]
+        return True
+
+    def _start_apart(self, command: Sequence[str], environment: dict[str, str], log: int) -> "subprocess.Popen[bytes]":
+        if find_faketime():
+            self.clock.touch()
+            environment |= {
+                "LD_PRELOAD": find_faketime(),
+                "FAKETIME_TIMESTAMP_FILE": str(self.clock),
+                "FAKETIME_CACHE_DURATION": "1",
+                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+                "DONT_FAKE_MONOTONIC": "1",
+            }
+            if not self.clock.read_text():
+                self.skew(0)
+        if can_be_distant():
+            apart = f'hostname {self.name}; exec "$@"'
+            command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--uts", "sh", "-c", apart, "sh", *command]
+        return subprocess.Popen(command, cwd=self._folder, env=environment, stdin=DEVNULL, stdout=log, stderr=log)
+
+    @property
+    def clock(self) -> Path:
+        return self._folder / f"{self.name}.clock"
+
+    def skew(self, seconds: int) -> None:
+        """Its clock is so much ahead, within a second or so. Clocks that only measure how long something takes are as ever."""
+        self.clock.write_text(f"{seconds:+d}\n")
+
+    def send_signal(self, number: int) -> None:
+        if self._process is not None and self.is_running:
+            self._process.send_signal(number)
+
+    async def kill(self) -> None:
+        """No goodbye."""
+        self.send_signal(signal.SIGKILL)
+        await self.wait()
+
+    async def stop(self) -> int:
+        """A polite stop; returns the exit code."""
+        self.send_signal(signal.SIGTERM)
+        return await self.wait()
+
+    async def wait(self) -> int:
+        """Waits for its end; returns the exit code."""
+        assert self._process is not None
+        return await to_thread(self._process.wait, 2 * PATIENCE)
+
+
+class Deployment:
+    def __init__(self, folder: Path, postgres: Postgres, database: str, members: dict[str, Member]) -> None:
+        self.folder, self.postgres, self.database, self.members = folder, postgres, database, members
+        self.key = self.frugal_key = ""
+
+    @property
+    def servers(self) -> list[Member]:
+        return [self.members[name] for name in SERVERS]
+
+    def command(self, *arguments: str) -> str:
+        """What a command of ours says, past all links. Raises `AssertionError` with it if it fails."""
+        done = run([sys.executable, "-m", "mainspring", *arguments, "--database", self.database], cwd=self.folder)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.strip()
+
+    def heal(self) -> None:
+        """Whatever was done to links, clocks and processes is over; what is dead stays so."""
+        for member in self.members.values():
+            member.link.is_refusing, member.link.delay = False, 0.0
+            member.link.release()
+            member.send_signal(signal.SIGCONT)
+
+
+@asynccontextmanager
+async def deployed(
+    postgres: Postgres, folder: Path | None = None, names: Sequence[str] = (*SERVERS, *WORKERS)
+) -> AsyncIterator[Deployment]:
+    """All of them, ready, on an empty database. Their logs are in the folder, which is a new one that goes if none is given."""
+    database = await to_thread(postgres.database)
+    async with AsyncExitStack() as stack:
+        folder = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cluster")))
+        (folder / "counting.py").write_text(TOOLS)
+        (folder / "script.json").write_text(json.dumps({"turns": SCRIPT, "chunk": 4}))
+        (folder / "mainspring.toml").write_text(SETTINGS)
+        members: dict[str, Member] = {}
+        for name in names:
+            link, port = await stack.enter_async_context(linked_port(postgres.socket))
+            url = f"postgresql://postgres@127.0.0.1:{port}/{urlsplit(database).path.strip('/')}"
+            members[name] = Member(name, folder, link, url)
+        made = Deployment(folder, postgres, database, members)
+        made.key = await to_thread(made.command, "keys", "create")
+        made.frugal_key = await to_thread(made.command, "keys", "create", "--tenant", "frugal")
+        try:
+            async with anyio.create_task_group() as tasks:
+                for member in members.values():
+                    tasks.start_soon(member.start)
+            yield made
+        finally:
+            made.heal()
+            for member in members.values():
+                if member.is_running:
+                    await member.kill()

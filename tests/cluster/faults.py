@@ -1,0 +1,149 @@
+"""Faults, in an order that follows from a seed: for each process, and for the database, one after the other."""
+
+import signal
+from asyncio import to_thread
+from collections.abc import Iterator
+from random import Random
+from time import monotonic
+
+import anyio
+from msgspec import Struct
+from tests.cluster.deployment import DISTANT, SERVERS, WORKERS, Deployment, Member, find_faketime
+from tests.cluster.history import Faulted, Seen
+
+from mainspring.engine.presence import LEASE_SECONDS
+
+DATABASE = "database"
+ALL = "all"
+# How often each is chosen, and how many seconds it takes at least and at most.
+MEMBER_FAULTS: dict[str, tuple[int, float, float]] = {
+    "kill": (5, 0.0, 2.0),
+    "half-open": (3, 1.0, LEASE_SECONDS + 4),
+    "skew": (3, 0.0, 0.0),
+    "partition": (4, 1.0, LEASE_SECONDS + 4),
+    "restart": (2, 0.0, 0.0),
+    "delay": (2, 1.0, 4.0),
+    "freeze": (4, LEASE_SECONDS + 0.5, LEASE_SECONDS + 3),
+    "reset": (3, 0.0, 0.0),
+    "cut": (4, 0.0, 6.0),
+    "pause": (2, 0.2, LEASE_SECONDS - 1),
+}
+MEMBERS = (*WORKERS, *SERVERS)
+
+
+class Fault(Struct, frozen=True):
+    kind: str
+    seconds: float = 0.0
+    amount: float = 0.0
+
+
+def plan(seed: str, member: str) -> Iterator[Fault]:
+    """The faults of a process, without end. The first ones are each kind once; each process begins with another."""
+    random = Random(f"{seed} {member}")
+    place = 2 * MEMBERS.index(member)
+    kinds = [*list(MEMBER_FAULTS)[place:], *list(MEMBER_FAULTS)[:place]]
+    while True:
+        kind = kinds.pop(0) if kinds else random.choices(list(MEMBER_FAULTS), [each[0] for each in MEMBER_FAULTS.values()])[0]
+        if kind == "skew" and not (member in DISTANT and find_faketime()):
+            continue
+        _, least, most = MEMBER_FAULTS[kind]
+        amount = {"skew": random.choice([-1, 1]) * random.randrange(60, 900), "delay": random.uniform(0.02, 0.3)}.get(kind, 0.0)
+        yield Fault(kind, random.uniform(least, most), amount)
+
+
+def plan_database(seed: str) -> Iterator[Fault]:
+    """`stop` is how an operator restarts it, `crash` is a power cut. A rolling restart is of all processes, one by one."""
+    random = Random(f"{seed} {DATABASE}")
+    while True:
+        yield Fault(random.choice(["stop", "crash", "stop", "crash", "rolling restart"]), random.uniform(0.0, 3.0))
+
+
+class Saboteur:
+    """Does what the plans say, until there have been so many faults, or the time is up."""
+
+    def __init__(self, deployment: Deployment, history: list[Seen], seed: str, most: int, until: float) -> None:
+        self._deployment, self._history, self._seed = deployment, history, seed
+        self._most, self._until = most, until
+        # A process is one fault's at a time: a rolling restart waits for the others.
+        self._turns = {name: anyio.Lock() for name in deployment.members}
+        self.count = 0
+
+    @property
+    def is_done(self) -> bool:
+        return self.count >= self._most or monotonic() > self._until
+
+    async def work(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            for member in self._deployment.members.values():
+                tasks.start_soon(self._hurt, member)
+            tasks.start_soon(self._hurt_all)
+
+    def _begin(self, fault: Fault, name: str) -> None:
+        self.count += 1
+        self._history.append(Faulted(monotonic(), fault.kind, name, fault.seconds))
+
+    async def _hurt(self, member: Member) -> None:
+        random = Random(f"{self._seed} {member.name} pauses")
+        for fault in plan(self._seed, member.name):
+            await anyio.sleep(random.uniform(0.5, 4.0))
+            async with self._turns[member.name]:
+                if self.is_done:
+                    return
+                self._begin(fault, member.name)
+                await hurt(member, fault)
+
+    async def _hurt_all(self) -> None:
+        random = Random(f"{self._seed} {DATABASE} pauses")
+        for fault in plan_database(self._seed):
+            await anyio.sleep(random.uniform(4.0, 20.0))
+            if self.is_done:
+                return
+            self._begin(fault, DATABASE if fault.kind != "rolling restart" else ALL)
+            if fault.kind == "rolling restart":
+                for member in self._deployment.members.values():
+                    async with self._turns[member.name]:
+                        await restart(member)
+            else:
+                await to_thread(self._deployment.postgres.stop, "INT" if fault.kind == "stop" else "QUIT")
+                await anyio.sleep(fault.seconds)
+                await to_thread(self._deployment.postgres.start)
+
+
+async def hurt(member: Member, fault: Fault) -> None:
+    """Does it, and undoes it when its time is up."""
+    link = member.link
+    match fault.kind:
+        case "kill":
+            await member.kill()
+            await anyio.sleep(fault.seconds)
+            await member.start()
+        case "restart":
+            await restart(member)
+        case "freeze" | "pause":
+            member.send_signal(signal.SIGSTOP)
+            await anyio.sleep(fault.seconds)
+            member.send_signal(signal.SIGCONT)
+        case "cut":
+            link.is_refusing = True
+            link.cut()
+            await anyio.sleep(fault.seconds)
+            link.is_refusing = False
+        case "reset":
+            link.cut()
+        case "partition" | "half-open":
+            link.hold("answers", *(("questions",) if fault.kind == "partition" else ()))
+            await anyio.sleep(fault.seconds)
+            link.release()
+        case "delay":
+            link.delay = fault.amount
+            await anyio.sleep(fault.seconds)
+            link.delay = 0.0
+        case "skew":
+            member.skew(int(fault.amount))
+        case _:
+            raise AssertionError(fault)
+
+
+async def restart(member: Member) -> None:
+    await member.stop()
+    await member.start()
