@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1200.0, metavar="N", help="for how long at most (default 1200)")
     parser.add_argument("--folder", type=Path, help="keeps the logs, the effects and the history in this new folder")
     options = parser.parse_args()
+    # However it is ended, its processes end with it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="faketime") as folder:
         if not find_faketime.__wrapped__():
             os.environ["MAINSPRING_FAKETIME"] = fetch_faketime(Path(folder))

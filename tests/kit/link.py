@@ -26,6 +26,7 @@ class Link:
     def __init__(self, server: Path, change: Change = _keep) -> None:
         self._server, self._change = server, change
         self._writers: set[asyncio.StreamWriter] = set()
+        self._clients: set[asyncio.StreamWriter] = set()
         self.is_refusing = False
         self.swallowed: asyncio.Event | None = None
         self._matches: Callable[[bytes], bool] | None = None
@@ -48,6 +49,11 @@ class Link:
             await asyncio.sleep(self.delay)
         await self._open[direction].wait()
 
+    def say(self, data: bytes) -> None:
+        """Tells all who are connected something that the server has not said."""
+        for writer in self._clients:
+            writer.write(data)
+
     def cut(self) -> None:
         for writer in list(self._writers):
             writer.transport.abort()
@@ -68,6 +74,7 @@ class Link:
             writer.transport.abort()
             return
         self._writers |= {writer, outer}
+        self._clients.add(writer)
         is_doomed = asyncio.Event()
 
         async def ask() -> None:
@@ -101,6 +108,7 @@ class Link:
             for each in (writer, outer):
                 each.transport.abort()
             self._writers -= {writer, outer}
+            self._clients.discard(writer)
 
 
 @asynccontextmanager

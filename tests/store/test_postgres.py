@@ -325,6 +325,19 @@ async def test_what_is_asked_and_written_during_a_cut_waits_for_its_end(
         assert len(await store.events("a")) == 20
 
 
+async def test_a_server_that_says_that_it_stops_and_has_not_hung_up_is_connected_to_again(
+    postgres: Postgres, emptied: Location, folder: Path
+) -> None:
+    async with behind_link(postgres, emptied, folder) as (store, link):
+        await store.append("a", begin("a"))
+        await store.load("a")
+        told = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to administrator command\0\0"
+        link.say(b"E" + (len(told) + 4).to_bytes(4) + told)
+        await asyncio.sleep(0.1)  # it has been read by then, or the test shows nothing
+        await asyncio.wait_for(asyncio.gather(store.append("a", say(1, "x")), store.load("a")), PATIENCE)
+        assert len(await store.events("a")) == 2
+
+
 async def test_a_cut_that_lasts_too_long_fails_what_waits(
     postgres: Postgres, emptied: Location, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,7 @@ _PLANNING: Final = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "
 _LOST: Final = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # the server has said that it stops, and not hung up yet
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
