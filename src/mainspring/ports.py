@@ -455,7 +455,8 @@ class Link(Struct, frozen=True):
 
 
 class Filter(Struct, frozen=True):
-    """Which runs to list: those that fit every field that says something. `since` is inclusive, `before` is not."""
+    """Which runs to list: those that fit every field that says something. `since` is inclusive, `before` is not. `text` is in the
+    prompt or the error, whatever its case, or the id of the run. `waits_at` leaves those that wait for a person at that time."""
 
     tenant: str | None = None
     status: tuple[Status, ...] = ()
@@ -465,6 +466,10 @@ class Filter(Struct, frozen=True):
     conversation: str | None = None
     since: float | None = None
     before: float | None = None
+    agent: str | None = None
+    text: str | None = None
+    waits_at: float | None = None
+    ids: tuple[str, ...] | None = None
 
 
 EVERY_RUN = Filter()
@@ -477,6 +482,53 @@ PAGE_BYTES = 8 * 1024 * 1024
 class Page(Struct, frozen=True):
     runs: tuple[StoredRun, ...]
     has_more: bool = False
+
+
+class RunSummary(Struct, frozen=True):
+    """A run in a line, which is read without its log and its answer. `number` is the store's, and grows from run to run.
+
+    `prompt` is the beginning of what was asked last, `caller` the key that asked. `waits_until` is there if the run has stopped
+    for a person and no other run has gone on with it. Of runs that an older version has stored, all but their columns are empty.
+    """
+
+    number: int
+    id: str
+    status: Status
+    created_at: float
+    model: str
+    tenant: str = ""
+    parent: str | None = None
+    ended_at: float | None = None
+    agent: str = ""
+    caller: str = ""
+    prompt: str = ""
+    reason: str = ""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    error: str = ""
+    waits_until: float | None = None
+
+
+class SummaryPage(Struct, frozen=True):
+    runs: tuple[RunSummary, ...]
+    has_more: bool = False
+
+
+UsageGroup = Literal["day", "model", "agent", "caller", "tenant"]
+
+
+class UsageSum(Struct, frozen=True):
+    """What the runs of a group and a model have used together. `failed` are those that failed, `ended` those that have ended, and
+    `seconds` the time that these took in all."""
+
+    group: str
+    model: str
+    runs: int
+    failed: int
+    ended: int
+    seconds: float
+    input_tokens: int
+    output_tokens: int
 
 
 OWNED = "\x1f"
@@ -622,6 +674,32 @@ class RunStore(Protocol):
     ) -> Page:
         """Runs by the time they were created; `after` is the id of the last one seen, whether or not that one fits too. Raises
         `NotFound` if it is no run of the tenant's."""
+        ...
+
+    async def summarize(
+        self, *, limit: int = 20, after: str | None = None, newest_first: bool = True, only: Filter = EVERY_RUN
+    ) -> SummaryPage:
+        """As `list`, in lines."""
+        ...
+
+    async def find_summaries(self, numbers: Sequence[int]) -> Sequence[RunSummary]:
+        """Those of these runs that are there, by number."""
+        ...
+
+    async def list_states(self, after: int) -> Mapping[int, Status]:
+        """The status of each run that has a higher number, and of each that has not ended."""
+        ...
+
+    async def find_last_number(self) -> int:
+        """The highest number of a run, 0 if there is none."""
+        ...
+
+    async def wait_for_change(self, seconds: float) -> None:
+        """Returns when a run may have begun or ended in any process, and after so many seconds at the latest."""
+        ...
+
+    async def sum_usage(self, by: UsageGroup, only: Filter = EVERY_RUN) -> Sequence[UsageSum]:
+        """The sums of runs by group and model; a day is one of UTC, as in `2026-01-31`. Of the filter, tenant and times count."""
         ...
 
     async def list_unfinished(self) -> Sequence[str]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.decisions.world import World, answer, on, world
 
-from mainspring.engine.approvals import ASKED
+from mainspring.core.history import ASKED
 from mainspring.engine.engine import Engine
 from mainspring.features.approvals.pending import Approvals
 from mainspring.providers.scripted import Scripted, call, fail

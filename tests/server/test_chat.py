@@ -26,11 +26,12 @@ from mainspring.app.server import server
 from mainspring.core.conversation_items import ITEM
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.events import Recorded
+from mainspring.core.history import ASKED
 from mainspring.core.items import Json, decode, encode
 from mainspring.core.items import Message as MessageItem
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.run import Run
-from mainspring.engine.approvals import ASKED, ApprovalQuestion
+from mainspring.engine.approvals import ApprovalQuestion
 from mainspring.features.traces.otel import Exporter
 from mainspring.features.traces.trace_record import TraceRecord
 from mainspring.http.auth import ApiCaller, Keys

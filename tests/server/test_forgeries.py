@@ -15,10 +15,11 @@ from tests.server.hosting import hosted
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
 from mainspring.core.events import ModelEvent
+from mainspring.core.history import ASKED
 from mainspring.core.ids import random_id
 from mainspring.core.items import FunctionCallOutput, Json, Message, decode, encode
 from mainspring.core.model_request import ModelRequest
-from mainspring.engine.approvals import ASKED, ApprovalQuestion
+from mainspring.engine.approvals import ApprovalQuestion
 from mainspring.features.governance.rule_policy import RulePolicy, Rules
 from mainspring.http.auth import Keys
 from mainspring.ports import ModelInfo

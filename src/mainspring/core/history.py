@@ -23,6 +23,8 @@ from mainspring.core.items import (
     parse_arguments,
 )
 
+ASKED: Final = "approval_request"
+"""The kind of the documents that say that a run waits for a person."""
 UNKNOWN_APPROVAL: Final = "approval_not_found"
 Origin = Literal["input", "model", "tool", "engine"]
 

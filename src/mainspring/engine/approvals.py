@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.events import Reason
-from mainspring.core.history import approval_id, call_behind, list_answers, list_label, refuse_unknown
+from mainspring.core.history import ASKED, approval_id, call_behind, list_answers, list_label, refuse_unknown
 from mainspring.core.items import (
     ApprovalRequest,
     ApprovalResponse,
@@ -40,7 +40,6 @@ from mainspring.core.spec import Charter, RunSpec
 from mainspring.engine.audit import digest_of
 from mainspring.ports import Document, Store
 
-ASKED: Final = "approval_request"
 GIVEN: Final = "approval"
 
 EXPIRED: Final = "approval_expired"

@@ -2,18 +2,33 @@
 
 import time
 from asyncio import Future, gather, get_running_loop
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import NamedTuple, Self, TypeVar
 
+from anyio import sleep
 from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.core.conversation_items import ITEM
 from mainspring.core.errors import MainspringError, StoreError
-from mainspring.core.events import Recorded
+from mainspring.core.events import Recorded, Status
 from mainspring.core.history import Entry
 from mainspring.core.items import Item
-from mainspring.ports import EVERY_RUN, Document, Filter, Link, Note, Page, Segment, Snapshot, StoredRun
+from mainspring.ports import (
+    EVERY_RUN,
+    Document,
+    Filter,
+    Link,
+    Note,
+    Page,
+    RunSummary,
+    Segment,
+    Snapshot,
+    StoredRun,
+    SummaryPage,
+    UsageGroup,
+    UsageSum,
+)
 from mainspring.storage.audit_chain import chain_notes
 from mainspring.storage.follow import follow_log
 from mainspring.storage.memory_leases import MemoryLeases, OpenRun
@@ -27,14 +42,19 @@ from mainspring.storage.segment import (
     not_found,
     pick_items,
     read_conversation,
+    summarize_ending,
 )
+from mainspring.storage.usage_sums import add_usage, summarize_run
 
+SEEN_WITHIN = 0.05
+"""How long it may take to see that a run has begun or ended, in seconds."""
 N = TypeVar("N", Document, Link)
 
 
 class _KeptRun(Struct):
     run: StoredRun
     log: list[Recorded]
+    summary: RunSummary
     entries: tuple[Entry, ...] | None = None
 
 
@@ -56,7 +76,7 @@ class MemoryStore:
         self._holders: dict[tuple[str, str], list[str]] = {}  # which runs hold an item, by tenant and its id
         self._documents: dict[_Folder, dict[str, Document]] = {}
         self._kinds: set[str] = set()
-        self._number = 0
+        self._number = self._count = 0
         self._audit: list[Link] = []
         self._is_closed = False
         self.leases = MemoryLeases(self._find_kept)
@@ -120,6 +140,14 @@ class MemoryStore:
             wanted = kept.run.parent
         return [entry for entries in reversed(links.values()) for entry in entries]
 
+    def _fits_line(self, run: StoredRun, only: Filter) -> bool:
+        line, text = self._runs[run.id].summary, None if only.text is None else only.text.lower()
+        if only.agent not in (None, line.agent):
+            return False
+        if text is not None and text not in line.prompt.lower() and text not in line.error.lower() and only.text != line.id:
+            return False
+        return only.waits_at is None or (self._tell(self._runs[run.id]).waits_until or 0.0) > only.waits_at
+
     async def _read_conversation(self, run: StoredRun) -> Sequence[Entry]:
         """What a run found in its conversation, if it has one."""
         if (conversation := run.conversation) is None:
@@ -150,8 +178,45 @@ class MemoryStore:
             if seen not in runs:
                 raise not_found(after, "after")
             del runs[: runs.index(seen) + 1]
-        found = [run for run in runs if _fits(run, only)]
+        found = [run for run in runs if _fits(run, only) and self._fits_line(run, only)]
         return Page(tuple(found[:limit]), has_more=len(found) > limit)
+
+    async def summarize(
+        self, *, limit: int = 20, after: str | None = None, newest_first: bool = True, only: Filter = EVERY_RUN
+    ) -> SummaryPage:
+        page = await self.list(limit=limit, after=after, newest_first=newest_first, only=only)
+        return SummaryPage(tuple([self._tell(self._runs[run.id]) for run in page.runs]), page.has_more)
+
+    async def find_summaries(self, numbers: Sequence[int]) -> Sequence[RunSummary]:
+        return [self._tell(kept) for kept in self._open().values() if kept.summary.number in numbers]
+
+    async def list_states(self, after: int) -> Mapping[int, Status]:
+        kept = [each for each in self._open().values() if each.summary.number > after or each.entries is None]
+        return {each.summary.number: each.run.status for each in kept}
+
+    async def find_last_number(self) -> int:
+        self._open()
+        return self._count
+
+    async def wait_for_change(self, seconds: float) -> None:
+        await sleep(min(seconds, SEEN_WITHIN))
+
+    async def sum_usage(self, by: UsageGroup, only: Filter = EVERY_RUN) -> Sequence[UsageSum]:
+        page = await self.summarize(limit=len(self._runs) or 1, newest_first=False, only=only)
+        return add_usage(by, page.runs)
+
+    def _tell(self, kept: _KeptRun) -> RunSummary:
+        """The line of a run; one that was gone on with waits no more."""
+        if kept.summary.waits_until is None:
+            return kept.summary
+        later = [each.run for each in self._runs.values() if each.summary.number > kept.summary.number]
+        shared = kept.run.conversation
+        is_continued = any(
+            run.tenant == kept.run.tenant
+            and (run.parent == kept.run.id or (shared and run.conversation and run.conversation.id == shared.id))
+            for run in later
+        )
+        return replace(kept.summary, waits_until=None) if is_continued else kept.summary
 
     async def list_unfinished(self) -> Sequence[str]:
         runs = [self._open()[run_id].run for run_id in self.leases.runs]
@@ -278,13 +343,16 @@ class MemoryStore:
         if kept is None:
             opening = find_opening(segment)
             assert opening is not None  # a segment that begins with event 0 has one
-            kept = self._runs[segment.run_id] = _KeptRun(opening, [])
+            self._count += 1
+            kept = self._runs[segment.run_id] = _KeptRun(opening, [], summarize_run(self._count, opening, segment))
             self.leases.open(segment.run_id, OpenRun(opening.tenant, opening.created_at, find_driver(segment)))
         kept.log.extend(segment.records)
         self._audit.extend(chain_notes(self._audit[-1] if self._audit else None, segment.notes))
         if ending := find_ending(segment):
             kept.run = replace(kept.run, status=ending.status, response=ending.snapshot.response)
             kept.entries = ending.snapshot.entries
+            told = summarize_ending(segment)._asdict()
+            kept.summary = replace(kept.summary, status=ending.status, ended_at=ending.at, **told)
             del self.leases.runs[segment.run_id]
             for id in collect_item_ids(kept.entries):
                 self._holders.setdefault((kept.run.tenant, id), []).append(segment.run_id)
@@ -307,6 +375,7 @@ def _fits(run: StoredRun, only: Filter) -> bool:
         and only.background in (None, run.background)
         and only.parent in (None, run.parent)
         and (only.conversation is None or (run.conversation is not None and run.conversation.id == only.conversation))
+        and (only.ids is None or run.id in only.ids)
         and (only.since is None or run.created_at >= only.since)
         and (only.before is None or run.created_at < only.before)
     )

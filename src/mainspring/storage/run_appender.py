@@ -27,12 +27,15 @@ from mainspring.ports import Document, Link, Note, Segment, Snapshot
 from mainspring.storage.audit_chain import chain_notes
 from mainspring.storage.recent_deltas import FEWEST, OF_RUN, ROW_BYTES, SEQ_BITS, Log, RecentDeltas, Row
 from mainspring.storage.segment import (
+    UNENDED,
     collect_item_ids,
     encode_response,
     explain_mismatch,
     find_driver,
     find_ending,
     find_opening,
+    summarize_ending,
+    summarize_opening,
 )
 
 MOST_KNOWN: Final = 50_000
@@ -44,6 +47,12 @@ _RUNS = """
     INSERT INTO runs
     (number, id, parent, model, background, status, created_at, ended_at, response, entries, tenant, conversation, driver)
     VALUES """
+_SUMMARIES = """
+    INSERT INTO summaries
+    (run, owner, begun_at, agent, caller, prompt, reason, input_tokens, output_tokens, error, waits_until) VALUES """
+_SUMMARY_END = """
+    UPDATE summaries SET reason = ?, input_tokens = ?, output_tokens = ?, error = ?, waits_until = ? WHERE run = ?
+"""
 _SEGMENTS = "INSERT INTO segments (place, last, body) VALUES "
 _ADDED = " ON CONFLICT (place) DO UPDATE SET last = excluded.last, body = CAST(body || excluded.body AS BLOB)"
 _ROWS = f"SELECT place, last, body FROM segments WHERE {OF_RUN} ORDER BY place"
@@ -77,6 +86,8 @@ class _Rows(Struct):
     segments: list[Row] = []
     ends: list[Row] = []
     shrunk: list[tuple[int, Sequence[Item]]] = []
+    lines: list[Row] = []
+    line_ends: list[Row] = []
     items: list[Row] = []
     notes: list[Note] = []
     documents: list[Document] = []
@@ -116,6 +127,8 @@ class RunAppender:
         _insert(connection, _SEGMENTS, 3, rows.segments, _ADDED)
         if rows.ends:
             connection.executemany(_END, rows.ends)
+            connection.executemany(_SUMMARY_END, rows.line_ends)
+        _insert(connection, _SUMMARIES, 11, rows.lines)
         for number, items in rows.shrunk:
             _shrink(connection, number, items)
         _insert(connection, "INSERT INTO items VALUES ", 2, rows.items)
@@ -155,10 +168,13 @@ class RunAppender:
             begun = (log.number, opening.id, opening.parent, opening.model, opening.background, status, opening.created_at)
             driver = find_driver(segment) if ending is None else None
             rows.runs.append((*begun, *end, opening.tenant, conversation, driver))
+            told = UNENDED if ending is None else summarize_ending(segment)
+            rows.lines.append((log.number, *summarize_opening(segment), *told))
         else:
             log = self._find_log(connection, segment)
             if ending is not None:
                 rows.ends.append((ending.status, *end, log.number))
+                rows.line_ends.append((*summarize_ending(segment), log.number))
         entered = () if ending is None else [entry.item for entry in ending.snapshot.entries]
         rows.segments += self._take(log, records, entered)
         if ending is None:

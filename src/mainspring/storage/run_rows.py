@@ -27,9 +27,8 @@ from mainspring.storage.segment import (
     read_conversation,
 )
 from mainspring.storage.sqlite import Migration, Schema
+from mainspring.storage.summary_rows import CONVERSATION, SUMMARIES, find_runs
 
-# A conversation is JSON in a blob, and not every SQLite reads JSON from blobs.
-_CONVERSATION = "json_extract(CAST(conversation AS TEXT), '$.id')"
 _USUAL = "'completed'"
 _MIGRATIONS: tuple[Migration, ...] = (
     (
@@ -108,7 +107,7 @@ _MIGRATIONS: tuple[Migration, ...] = (
         "CREATE INDEX runs_by_model ON runs (tenant, model, created_at)",
         "CREATE INDEX runs_by_parent ON runs (tenant, parent, created_at) WHERE parent IS NOT NULL",
         "CREATE INDEX runs_in_background ON runs (tenant, created_at) WHERE background = 1",
-        f"CREATE INDEX runs_by_conversation ON runs (tenant, {_CONVERSATION}, created_at) WHERE conversation IS NOT NULL",
+        f"CREATE INDEX runs_by_conversation ON runs (tenant, {CONVERSATION}, created_at) WHERE conversation IS NOT NULL",
     ),
     (
         # Old logs stay where they are. New ones have their rows in one tree, in which those of a run are side by side: the number
@@ -132,11 +131,12 @@ _MIGRATIONS: tuple[Migration, ...] = (
         "ALTER TABLE audit ADD COLUMN place INTEGER",
         "CREATE INDEX audit_by_chain ON audit (chain, place) WHERE chain <> ''",
     ),
+    SUMMARIES,
 )
 RUNS = Schema(
     application_id=0x4D73_7072,  # "Mspr"
     migrations=_MIGRATIONS,
-    tables=("runs", "segments", "old_segments", "recent_deltas", "documents", "items", "audit", "drivers"),
+    tables=("runs", "summaries", "segments", "old_segments", "recent_deltas", "documents", "items", "audit", "drivers"),
     retry="resume the run",
 )
 
@@ -261,50 +261,14 @@ def measure_documents(connection: sqlite3.Connection, kind: str, tenant: str, pa
 
 
 def list_runs(connection: sqlite3.Connection, limit: int, after: str | None, newest_first: bool, only: Filter) -> Page:
-    wanted = [(condition, value) for field, condition in _CONDITIONS if (value := getattr(only, field)) is not None]
-    conditions: list[str] = ["background = 1" if only.background else "TRUE", *[condition for condition, _ in wanted]]
-    values: list[object] = [value for _, value in wanted]
-    # What an index leaves out must be left out in words. An index is named where SQLite would take one with more runs; few runs
-    # have one parent or conversation, so those are left to it. Of a model there are many runs, or none.
-    names_index = only.tenant is not None and only.parent is None and only.conversation is None
-    index = "INDEXED BY runs_in_background" if only.background and names_index else ""
-    if only.status:
-        conditions.append(f"status IN ({', '.join('?' * len(only.status))})")
-        values.extend(only.status)
-        if "completed" not in only.status:
-            conditions.append(f"status <> {_USUAL}")
-            index = index or ("INDEXED BY runs_by_status" if names_index else "")
-    if index and only.model is not None and connection.execute(_OF_MODEL, (only.tenant, only.model)).fetchone() is None:
-        return Page((), has_more=False)
-    if after is not None:
-        seen = "SELECT created_at, number FROM runs WHERE id = ? AND tenant = coalesce(?, tenant)"
-        place = connection.execute(seen, (after, only.tenant)).fetchone()
-        if place is None:
-            raise not_found(after, "after")
-        conditions.append(f"(created_at, number) {'<' if newest_first else '>'} (?, ?)")
-        values.extend(place)
-    order = "DESC" if newest_first else "ASC"
-    query = f"{RUN} {index} WHERE {' AND '.join(conditions)} ORDER BY created_at {order}, number {order} LIMIT ?"
     runs: list[StoredRun] = []
     size = 0
-    for row in connection.execute(query, (*values, limit + 1)):
+    for row in find_runs(connection, RUN, limit + 1, after, newest_first, only):
         if len(runs) == limit or size > PAGE_BYTES:
             return Page(tuple(runs), has_more=True)
         runs.append(_run(row))
         size += sum([len(part) for part in row if isinstance(part, bytes)])
     return Page(tuple(runs), has_more=False)
-
-
-_OF_MODEL = "SELECT 1 FROM runs WHERE tenant = ? AND model = ? LIMIT 1"
-_CONDITIONS = (
-    ("tenant", "tenant = ?"),
-    ("model", "model = ?"),
-    ("background", "background = ?"),
-    ("parent", "parent = ? AND parent IS NOT NULL"),
-    ("conversation", f"{_CONVERSATION} = ? AND conversation IS NOT NULL"),
-    ("since", "created_at >= ?"),
-    ("before", "created_at < ?"),
-)
 
 
 def list_unfinished(connection: sqlite3.Connection) -> list[str]:
@@ -330,6 +294,7 @@ def _delete_runs(connection: sqlite3.Connection, which: str, values: tuple[objec
         held = collect_item_ids(decode(entries, list[Entry])) if entries is not None else ()
         connection.executemany("DELETE FROM items WHERE id = ? AND run = ?", [(id, number) for id in held])
         connection.execute(f"DELETE FROM segments WHERE {OF_RUN}", {"run": number})
+        connection.execute("DELETE FROM summaries WHERE run = ?", (number,))
         connection.execute("DELETE FROM runs WHERE number = ?", (number,))
     return len(found)
 

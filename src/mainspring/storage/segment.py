@@ -11,10 +11,10 @@ from mainspring.core.conversation_items import build_history
 from mainspring.core.drafts import item_id
 from mainspring.core.errors import InvalidRequest, NotFound, Superseded
 from mainspring.core.events import Recorded, RunEnded, RunStarted, Status
-from mainspring.core.history import Entry
-from mainspring.core.items import Item, decode, encode
+from mainspring.core.history import ASKED, Entry
+from mainspring.core.items import Item, Message, decode, encode
 from mainspring.core.response import Response
-from mainspring.core.spec import Conversation
+from mainspring.core.spec import Conversation, RunSpec
 from mainspring.ports import Document, Segment, Snapshot, StoredRun
 
 RECORD_BYTES: Final = 256
@@ -22,6 +22,9 @@ RECORD_BYTES: Final = 256
 MOST_HOLDING_BYTES: Final = 256 * 1024 * 1024
 """What the runs may have together that are read to find items by their ids."""
 PRUNED_AT_ONCE: Final = 200
+PROMPT_CHARS: Final = 300
+FOREVER: Final = 253_402_300_799.0
+"""The end of the year 9999, for what waits without a limit."""
 
 
 class Ending(Struct, frozen=True):
@@ -55,6 +58,60 @@ def find_ending(segment: Segment) -> Ending | None:
         case Snapshot() as snapshot, Recorded(_, at, RunEnded(status)):
             return Ending(status, at, snapshot)
     return None
+
+
+class OpeningLine(NamedTuple):
+    """What a list of runs tells of a run when it begins."""
+
+    owner: str
+    begun_at: float
+    agent: str
+    caller: str
+    prompt: str
+
+
+class EndingLine(NamedTuple):
+    """What it tells besides when the run has ended."""
+
+    reason: str
+    input_tokens: int
+    output_tokens: int
+    error: str
+    waits_until: float | None
+
+
+UNENDED: Final = EndingLine("", 0, 0, "", None)
+
+
+def summarize_opening(segment: Segment) -> OpeningLine:
+    """The line of a run that begins with this segment."""
+    first = segment.records[0]
+    assert isinstance(first.event, RunStarted)
+    spec = first.event.spec
+    return OpeningLine(spec.tenant, first.at, spec.agent, spec.caller.subject, find_prompt(spec))
+
+
+def summarize_ending(segment: Segment) -> EndingLine:
+    """The rest of the line of a run that ends with this segment."""
+    last = segment.records[-1].event
+    assert isinstance(last, RunEnded)
+    assert segment.snapshot is not None
+    usage = segment.snapshot.response.usage or {}
+    asked = [decode(each.body, _Question).until or FOREVER for each in segment.snapshot.documents if each.kind == ASKED]
+    error = "" if last.error is None else last.error.message[:PROMPT_CHARS]
+    tokens = (usage.get("input_tokens", 0), usage.get("output_tokens", 0))
+    return EndingLine(last.reason.value, *tokens, error, min(asked, default=None))
+
+
+def find_prompt(spec: RunSpec) -> str:
+    """The beginning of what the user has said last, in one line."""
+    said = [item.text for item in spec.input if isinstance(item, Message) and item.role == "user"]
+    text = next((text for text in reversed(said) if text), "")
+    return " ".join(text[: 4 * PROMPT_CHARS].split())[:PROMPT_CHARS]
+
+
+class _Question(Struct, frozen=True):
+    until: float | None = None
 
 
 class HistoryLink(NamedTuple):

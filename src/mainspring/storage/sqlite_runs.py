@@ -6,22 +6,42 @@ writer, whichever process it comes from.
 
 import time
 from asyncio import Future, get_running_loop
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Self
 
+from anyio import sleep
+
 from mainspring.core.errors import MainspringError, Malformed, StoreError
-from mainspring.core.events import Recorded
+from mainspring.core.events import Recorded, Status
 from mainspring.core.history import Entry
 from mainspring.core.items import Item
-from mainspring.ports import EVERY_RUN, Document, Filter, Link, Note, Page, Segment, Snapshot, StoredRun
+from mainspring.ports import (
+    EVERY_RUN,
+    Document,
+    Filter,
+    Link,
+    Note,
+    Page,
+    RunSummary,
+    Segment,
+    Snapshot,
+    StoredRun,
+    SummaryPage,
+    UsageGroup,
+    UsageSum,
+)
 from mainspring.storage import run_rows as rows
+from mainspring.storage import summary_rows as lines
 from mainspring.storage.follow import follow_log
 from mainspring.storage.lease_rows import SqliteLeases
 from mainspring.storage.run_appender import RunAppender
 from mainspring.storage.sqlite import Database
+
+SEEN_WITHIN = 0.2
+"""How long it may take to see that a run has begun or ended, in seconds."""
 
 
 class SqliteStore:
@@ -98,6 +118,26 @@ class SqliteStore:
         self, *, limit: int = 20, after: str | None = None, newest_first: bool = True, only: Filter = EVERY_RUN
     ) -> Page:
         return await self._database.ask(rows.list_runs, limit=limit, after=after, newest_first=newest_first, only=only)
+
+    async def summarize(
+        self, *, limit: int = 20, after: str | None = None, newest_first: bool = True, only: Filter = EVERY_RUN
+    ) -> SummaryPage:
+        return await self._database.ask(lines.summarize, limit=limit, after=after, newest_first=newest_first, only=only)
+
+    async def find_summaries(self, numbers: Sequence[int]) -> Sequence[RunSummary]:
+        return await self._database.ask(lines.find_summaries, numbers=numbers)
+
+    async def list_states(self, after: int) -> Mapping[int, Status]:
+        return await self._database.ask(lines.list_states, after=after)
+
+    async def find_last_number(self) -> int:
+        return await self._database.ask(lines.find_last_number)
+
+    async def wait_for_change(self, seconds: float) -> None:
+        await sleep(min(seconds, SEEN_WITHIN))
+
+    async def sum_usage(self, by: UsageGroup, only: Filter = EVERY_RUN) -> Sequence[UsageSum]:
+        return await self._database.ask(lines.sum_usage, by=by, only=only)
 
     async def list_unfinished(self) -> Sequence[str]:
         return await self._database.read(rows.list_unfinished)

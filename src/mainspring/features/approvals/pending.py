@@ -14,11 +14,11 @@ from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest, NotFound, PreviousNotFound
 from mainspring.core.events import CallJudged, RunStarted
+from mainspring.core.history import ASKED
 from mainspring.core.items import ApprovalRequest, ApprovalResponse, ServerTool, Tool, ToolDefinition, decode
 from mainspring.core.redact import redact_arguments, redact_text
 from mainspring.core.spec import Caller, Conversation, RunSpec
 from mainspring.engine.approvals import (
-    ASKED,
     GIVEN,
     ApprovalAnswer,
     ApprovalQuestion,

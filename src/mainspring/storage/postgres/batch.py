@@ -24,8 +24,16 @@ from mainspring.core.items import encode
 from mainspring.core.spec import Conversation
 from mainspring.core.stored_log import encode_log
 from mainspring.ports import Document, Note, Segment
-from mainspring.storage.postgres.run_tables import CLAIMABLE, escape, make_key
-from mainspring.storage.segment import collect_item_ids, find_driver, find_ending, find_opening
+from mainspring.storage.postgres.run_tables import CHANGED, CLAIMABLE, escape, make_key
+from mainspring.storage.segment import (
+    UNENDED,
+    collect_item_ids,
+    find_driver,
+    find_ending,
+    find_opening,
+    summarize_ending,
+    summarize_opening,
+)
 
 MOST_JOBS: Final = 200
 MOST_NOTES: Final = 100  # each is joined with all of them
@@ -141,7 +149,7 @@ def build_statement(batch: Batch, writer: bytes, epoch: int, number: int, anchor
     """The statement that writes the batch, with an anchor before its notes. Its one row has the places of the jobs that were
     refused; no row means that another connection of this writer has taken over. Raises what cannot be encoded."""
     rows = _Rows()
-    openings, segments, endings, items = [], [], [], []
+    openings, segments, endings, items, lines, line_ends = [], [], [], [], [], []
     is_claimable = False
     documents: list[Sequence[object]] = []
     notes: list[Sequence[object]] = [] if anchor is None else [(None, *_note_values(anchor))]
@@ -160,9 +168,11 @@ def build_statement(batch: Batch, writer: bytes, epoch: int, number: int, anchor
         if opening := find_opening(first):
             begun = _opening_values(opening.id, records, opening.conversation)
             openings.append((key, *begun, *ended, None if ending else driver))
+            lines.append((key, *_line_values(first, last if ending else None)))
             is_claimable |= not ending and driver is None
         elif ending:
             endings.append((key, *ended))
+            line_ends.append((key, *_end_values(last)))
         notes += [(key, *_note_values(note)) for each in chain.segments for note in each.notes]
     puts: list[Sequence[object]] = []
     absent: list[Sequence[object]] = []
@@ -174,6 +184,8 @@ def build_statement(batch: Batch, writer: bytes, epoch: int, number: int, anchor
     rows.add("openings", openings)
     rows.add("segments", segments)
     rows.add("endings", endings)
+    rows.add("lines", lines)
+    rows.add("line_ends", line_ends)
     rows.add("items", items)
     rows.add("ended_documents", documents)
     rows.add("puts", puts)
@@ -195,6 +207,17 @@ def _opening_values(id: str, records: Sequence[Recorded], conversation: Conversa
     return (escape(id), parent, parent_key, *told, *shared, records[0].at)
 
 
+def _line_values(first: Segment, last: Segment | None) -> tuple[object, ...]:
+    owner, begun_at, agent, caller, prompt = summarize_opening(first)
+    ended = _end_values(last) if last is not None else UNENDED
+    return (escape(owner), begun_at, escape(agent), escape(caller), escape(prompt), *ended)
+
+
+def _end_values(last: Segment) -> tuple[object, ...]:
+    told = summarize_ending(last)
+    return told._replace(error=escape(told.error))
+
+
 def _note_values(note: Note) -> tuple[object, ...]:
     call = note.call.encode()
     return escape(note.call), make_key(note.call) if call else None, len(call).to_bytes(4) + call, note.body
@@ -208,6 +231,11 @@ _TABLES: Final = {
     ),
     "segments": ("place key first last body", "int bytea int int bytea"),
     "endings": ("key status ended_at response entries", "bytea text float8 bytea bytea"),
+    "lines": (
+        "key owner begun_at agent caller prompt reason input_tokens output_tokens error waits_until",
+        "bytea text float8 text text text text int8 int8 text float8",
+    ),
+    "line_ends": ("key reason input_tokens output_tokens error waits_until", "bytea text int8 int8 text float8"),
     "items": ("key run_key", "bytea bytea"),
     "ended_documents": (f"run_key place {DOCUMENT_COLUMNS.replace(',', '')}", f"bytea int {_DOCUMENT_TYPES}"),
     "puts": (f"place {DOCUMENT_COLUMNS.replace(',', '')}", f"int {_DOCUMENT_TYPES}"),
@@ -236,6 +264,16 @@ _ENDED = """ended AS (
     SET status = ending.status, ended_at = ending.ended_at, response = ending.response, entries = ending.entries,
         driver = NULL, is_cancelled = FALSE
     FROM endings ending JOIN stored USING (key) WHERE run.number = stored.number
+)"""
+_LINED = """lined AS (
+    INSERT INTO mainspring_summaries (run, {columns})
+    SELECT stored.number, {columns} FROM lines line JOIN stored USING (key)
+)"""
+_LINE_ENDED = """line_ended AS (
+    UPDATE mainspring_summaries summary
+    SET reason = line.reason, input_tokens = line.input_tokens, output_tokens = line.output_tokens, error = line.error,
+        waits_until = line.waits_until
+    FROM line_ends line JOIN stored USING (key) WHERE summary.run = stored.number
 )"""
 _HELD = """held AS (
     INSERT INTO mainspring_items (key, run)
@@ -279,6 +317,8 @@ _CALLED = """called AS (
     FROM stored JOIN mainspring_followed followed ON followed.key = stored.key WHERE followed.until > now()
     {or_offered}
 )"""
+_SHOWN = f"""UNION ALL SELECT pg_notify('{CHANGED}', '')
+    FROM mainspring_followed followed WHERE followed.key = '\\x{make_key(CHANGED).hex()}' AND followed.until > now()"""
 _OFFERED = f"UNION ALL SELECT pg_notify('{CLAIMABLE}', '')"
 
 
@@ -301,9 +341,13 @@ def _compose(parts: tuple[str, ...], is_claimable: bool) -> str:
             made.append(_OPENED.format(columns=columns, values=values))
             found.append("SELECT number, key FROM opened")
         made += [_GOING, _ADDED.format(found=" UNION ALL ".join(found))]
-        made.append(_CALLED.format(or_offered=_OFFERED if is_claimable else ""))
+        shown = _SHOWN if "openings" in parts or "endings" in parts else ""
+        made.append(_CALLED.format(or_offered=shown + (_OFFERED if is_claimable else "")))
         refused.append("SELECT place FROM segments WHERE key NOT IN (SELECT key FROM stored)")
     made += [_ENDED] if "endings" in parts else []
+    if "lines" in parts:
+        made.append(_LINED.format(columns=", ".join(_TABLES["lines"][0].split()[1:])))
+    made += [_LINE_ENDED] if "line_ends" in parts else []
     made += [_HELD] if "items" in parts else []
     made += _compose_documents(parts, refused)
     if "notes" in parts:

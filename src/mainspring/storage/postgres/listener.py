@@ -7,14 +7,14 @@ is cut, or a pooler stands between and nothing says where the server itself is, 
 themselves.
 """
 
-from asyncio import Event, Lock, timeout
+from asyncio import Event, Lock, sleep, timeout
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from logging import getLogger
 from time import monotonic
 from typing import Final
 
-from mainspring.storage.postgres.run_tables import CHANNEL
+from mainspring.storage.postgres.run_tables import CHANNEL, make_key
 from mainspring.storage.postgres.server import Connection, Server
 
 log = getLogger(__name__)
@@ -42,6 +42,7 @@ class Listener:
         self._connection: Connection | None = None
         self._turn = Lock()
         self._tried_at = -RETRY_SECONDS
+        self._renewed_at: dict[str, float] = {}
 
     @asynccontextmanager
     async def hear(self, key: bytes) -> AsyncIterator[Callable[[float], Awaitable[None]]]:
@@ -89,6 +90,14 @@ class Listener:
                 await self._kept[channel].wait()
         self._kept[channel].clear()
         return True
+
+    async def wait_for_any(self, channel: str, seconds: float) -> None:
+        """Waits until something is told on this channel, which is told of only while somebody listens, or for so many seconds."""
+        if monotonic() - self._renewed_at.get(channel, -RENEW_SECONDS) >= RENEW_SECONDS:
+            self._renewed_at[channel] = monotonic()
+            await self._subscribe(channel, make_key(channel))
+        if not await self.wait(channel, seconds):
+            await sleep(seconds)
 
     def _is_connected(self) -> bool:
         return self._connection is not None and not self._connection.is_closed()

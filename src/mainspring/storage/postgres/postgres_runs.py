@@ -5,29 +5,52 @@ log has one writer, whichever process that is.
 """
 
 from asyncio import Future, gather, get_running_loop
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Self
+from typing import Self
 
 from anyio import Lock
 
 from mainspring.core.conversation_items import ITEM
 from mainspring.core.errors import MainspringError, Malformed
-from mainspring.core.events import Recorded
+from mainspring.core.events import Recorded, Status
 from mainspring.core.history import Entry
 from mainspring.core.items import Item, decode
 from mainspring.core.response import Response
 from mainspring.core.spec import Conversation
 from mainspring.core.stored_log import decode_log
-from mainspring.ports import EVERY_RUN, PAGE_BYTES, Document, Filter, Link, Note, Page, Segment, Snapshot, StoredRun
+from mainspring.ports import (
+    EVERY_RUN,
+    PAGE_BYTES,
+    Document,
+    Filter,
+    Link,
+    Note,
+    Page,
+    RunSummary,
+    Segment,
+    Snapshot,
+    StoredRun,
+    SummaryPage,
+    UsageGroup,
+    UsageSum,
+)
 from mainspring.storage.follow import follow_log
 from mainspring.storage.location import Location
 from mainspring.storage.postgres.audit_questions import list_audit, list_chains, read_chain
 from mainspring.storage.postgres.batch import DOCUMENT_COLUMNS, document_values, family_of, key_of
 from mainspring.storage.postgres.leases import PostgresLeases
 from mainspring.storage.postgres.listener import Listener
-from mainspring.storage.postgres.run_tables import RUNS, escape, make_key, unescape
+from mainspring.storage.postgres.run_tables import CHANGED, RUNS, escape, make_key, unescape
 from mainspring.storage.postgres.server import Connection, Row, Server
+from mainspring.storage.postgres.summary_questions import (
+    STATES,
+    choose_runs,
+    find_summaries,
+    sum_usage,
+    summarize,
+    take,
+)
 from mainspring.storage.postgres.writer import Undone, Writer
 from mainspring.storage.segment import (
     PRUNED_AT_ONCE,
@@ -44,7 +67,9 @@ from mainspring.storage.segment import (
 _RUN = "SELECT id, status, created_at, parent, model, background, response, tenant, conversation FROM mainspring_runs"
 # How large a response is, is known without reading it.
 _PAGE = """
-    WITH found AS (SELECT number, created_at, octet_length(response) AS size FROM mainspring_runs {where} {sort} LIMIT {limit}),
+    WITH found AS (
+        SELECT number, created_at, octet_length(response) AS size FROM mainspring_runs {join} {where} {sort} LIMIT {limit}
+    ),
     counted AS (
         SELECT number, count(*) OVER () AS found,
             sum(size) OVER ({sort} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
@@ -227,22 +252,39 @@ class PostgresStore:
     async def list(
         self, *, limit: int = 20, after: str | None = None, newest_first: bool = True, only: Filter = EVERY_RUN
     ) -> Page:
-        values: list[object] = []
-        conditions = list(_list_conditions(only, values))
-        if after is not None:
-            seen = "SELECT created_at, number FROM mainspring_runs WHERE key = $1 AND tenant = coalesce($2, tenant)"
-            tenant = None if only.tenant is None else escape(only.tenant)
-            if not (place := await self._fetch(seen, make_key(after), tenant)):
-                raise not_found(after, "after")
-            sign, (moment, number) = "<" if newest_first else ">", place[0]
-            conditions.append(f"(created_at, number) {sign} ({_take(values, moment)}::float8, {_take(values, number)}::bigint)")
-        order = "DESC" if newest_first else "ASC"
-        where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-        sort = f"ORDER BY created_at {order}, number {order}"
-        query = _PAGE.format(where=where, sort=sort, limit=_take(values, limit + 1), most=_take(values, PAGE_BYTES))
+        found = await choose_runs(self._fetch, after, newest_first, only)
+        values = found.values
+        query = _PAGE.format(
+            join=found.join,
+            where=found.where,
+            sort=found.sort,
+            limit=take(values, limit + 1),
+            most=take(values, PAGE_BYTES),
+        )
         rows = await self._fetch(query, *values)
         runs = [_read_run(row[:-1]) for row in rows[:limit]]
         return Page(tuple(runs), has_more=bool(rows) and rows[0][-1] > len(runs))
+
+    async def summarize(
+        self, *, limit: int = 20, after: str | None = None, newest_first: bool = True, only: Filter = EVERY_RUN
+    ) -> SummaryPage:
+        return await summarize(self._fetch, limit, after, newest_first, only)
+
+    async def find_summaries(self, numbers: Sequence[int]) -> Sequence[RunSummary]:
+        return await find_summaries(self._fetch, numbers)
+
+    async def list_states(self, after: int) -> Mapping[int, Status]:
+        return {row[0]: row[1] for row in await self._fetch(STATES, after)}
+
+    async def find_last_number(self) -> int:
+        [[number]] = await self._fetch("SELECT coalesce(max(number), 0) FROM mainspring_runs")
+        return int(number)
+
+    async def wait_for_change(self, seconds: float) -> None:
+        await self._listener.wait_for_any(CHANGED, min(seconds, SEEN_WITHIN))
+
+    async def sum_usage(self, by: UsageGroup, only: Filter = EVERY_RUN) -> Sequence[UsageSum]:
+        return await sum_usage(self._fetch, by, only)
 
     async def list_unfinished(self) -> Sequence[str]:
         query = "SELECT id FROM mainspring_runs WHERE status = 'in_progress' ORDER BY created_at, number"
@@ -322,9 +364,9 @@ class PostgresStore:
         newest_first: bool = False,
     ) -> Sequence[Document]:
         values: list[object] = [make_key(tenant, parent, kind)]
-        behind = "" if after is None else f"AND number {'<' if newest_first else '>'} {_take(values, after)}"
+        behind = "" if after is None else f"AND number {'<' if newest_first else '>'} {take(values, after)}"
         order = "DESC" if newest_first else "ASC"
-        query = f"{_DOCUMENT} WHERE folder = $1 {behind} ORDER BY number {order} LIMIT {_take(values, limit)}"
+        query = f"{_DOCUMENT} WHERE folder = $1 {behind} ORDER BY number {order} LIMIT {take(values, limit)}"
         return [_read_document(row) for row in await self._fetch(query, *values)]
 
     async def note(self, notes: Sequence[Note]) -> None:
@@ -350,41 +392,12 @@ async def _delete_runs(connection: Connection, which: str, value: object) -> int
         raise Undone(0)
     held = [make_key(id) for row in rows if row["entries"] for id in collect_item_ids(decode(row["entries"], list[Entry]))]
     rest = """
-        WITH items AS (DELETE FROM mainspring_items WHERE key = ANY($2::bytea[]) AND run = ANY($1::bigint[]))
+        WITH items AS (DELETE FROM mainspring_items WHERE key = ANY($2::bytea[]) AND run = ANY($1::bigint[])),
+        lines AS (DELETE FROM mainspring_summaries WHERE run = ANY($1::bigint[]))
         DELETE FROM mainspring_segments WHERE run = ANY($1::bigint[])
     """
     await connection.execute(rest, [row["number"] for row in rows], held)
     return len(rows)
-
-
-def _take(values: list[Any], value: object) -> str:
-    """The place of one more value among those of a statement."""
-    values.append(value)
-    return f"${len(values)}"
-
-
-def _list_conditions(only: Filter, values: list[object]) -> Sequence[str]:
-    """What the runs must fit. What an index leaves out is left out in words."""
-    found: list[str] = []
-    for name, text in (("tenant", only.tenant), ("model", only.model)):
-        if text is not None:
-            place = _take(values, escape(text))
-            found.append(f"left({name}, 100) = left({place}, 100) AND {name} = {place}")
-    if only.parent is not None:
-        found.append(f"parent_key = {_take(values, make_key(only.parent))}")
-    if only.conversation is not None:
-        found.append(f"conversation_key = {_take(values, make_key(only.conversation))}")
-    if only.background is not None:
-        found.append("background" if only.background else "NOT background")
-    if only.since is not None:
-        found.append(f"created_at >= {_take(values, only.since)}")
-    if only.before is not None:
-        found.append(f"created_at < {_take(values, only.before)}")
-    if only.status:
-        found.append(f"status = ANY({_take(values, list(only.status))}::text[])")
-        if "completed" not in only.status:
-            found.append("status <> 'completed'")
-    return found
 
 
 def _read_run(row: Row) -> StoredRun:

@@ -118,12 +118,32 @@ _MIGRATIONS: Final = (
     INSERT INTO mainspring_audit_chains SELECT '' FROM mainspring_audit_head WHERE number > 0;
     DROP TABLE mainspring_audit_head;
     """,
+    # A line for each run: what a list tells of it without its log and its answer.
+    """
+    CREATE TABLE mainspring_summaries (
+        run BIGINT PRIMARY KEY,
+        owner TEXT NOT NULL,
+        begun_at DOUBLE PRECISION NOT NULL,
+        agent TEXT NOT NULL,
+        caller TEXT NOT NULL,
+        prompt TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        input_tokens BIGINT NOT NULL,
+        output_tokens BIGINT NOT NULL,
+        error TEXT NOT NULL,
+        waits_until DOUBLE PRECISION
+    ) WITH (fillfactor = 80);
+    CREATE INDEX mainspring_summaries_by_agent ON mainspring_summaries (left(owner, 100), left(agent, 100), begun_at)
+        WHERE agent <> '';
+    CREATE INDEX mainspring_summaries_that_wait ON mainspring_summaries (begun_at) WHERE waits_until IS NOT NULL;
+    """,
 )
 RUNS: Final = ServerTables(
     name="runs",
     migrations=_MIGRATIONS,
     tables=(
         "mainspring_runs",
+        "mainspring_summaries",
         "mainspring_segments",
         "mainspring_items",
         "mainspring_documents",
@@ -137,6 +157,8 @@ RUNS: Final = ServerTables(
 CHANNEL: Final = "mainspring_"
 CLAIMABLE: Final = f"{CHANNEL}claimable"
 """The channel on which it is told that there is a run to claim."""
+CHANGED: Final = f"{CHANNEL}changed"
+"""The channel on which it is told that a run has begun or ended, while somebody wants to know."""
 _NUL, _MARK = "\0", "\x1a"
 
 

@@ -95,6 +95,7 @@ RUN_CONTENT: Final = Content(
             form=FileForm(complete=_complete_runs),
             made=Made(_ITEMS, _list_items),
         ),
+        Table(name="summaries"),
         Table(
             name="segments",
             columns=("run", "first", "last", "body"),
