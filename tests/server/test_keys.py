@@ -21,9 +21,10 @@ from mainspring.app.engine import Engine
 from mainspring.app.server import server
 from mainspring.core.errors import NotFound
 from mainspring.core.items import Json
-from mainspring.http.auth import MEMORY, REMEMBERED, ApiCaller, AuthMiddleware, Key, Keys, is_loopback
+from mainspring.http.auth import MEMORY, ApiCaller, AuthMiddleware, Key, Keys
 from mainspring.http.endpoints import PUBLIC, Endpoint, KeyScope, Public, ScopeTable
 from mainspring.http.faults import Fault
+from mainspring.http.origins import REMEMBERED, is_loopback
 from mainspring.ports import Document
 from mainspring.providers.scripted import Scripted, say
 from mainspring.storage.memory_runs import MemoryStore
@@ -227,7 +228,7 @@ TABLE = ScopeTable(
     ],
 )
 def test_a_request_needs_the_scope_of_its_endpoint_or_of_its_neighbours(method: str, path: str, scope: KeyScope | Public) -> None:
-    assert TABLE.find_scope(method, path) == scope
+    assert TABLE.find(method, path).scope == scope
 
 
 async def test_a_local_server_needs_no_key_until_there_is_one(tmp_path: Path) -> None:

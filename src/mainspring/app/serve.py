@@ -23,10 +23,11 @@ from mainspring.app.shared_listener import ConnectionLoads, SharedListener, bind
 from mainspring.cli.exit import INTERRUPTED, leave, run_reporting_errors
 from mainspring.cli.output import accept_any_text
 from mainspring.features.traces.shared_metrics import SharedMetrics
-from mainspring.http.auth import Keys, is_loopback
+from mainspring.http.auth import Keys
 from mainspring.http.bodies import MOST_BODY_BYTES
 from mainspring.http.connections import BoundedProtocol, ConnectionTable, raise_file_limit
 from mainspring.http.layers import make_layers
+from mainspring.http.origins import is_loopback
 from mainspring.http.wire import Dialect
 from mainspring.ports import Store
 from mainspring.storage.location import parse_location

@@ -24,9 +24,11 @@ from mainspring.features.approvals.routes import ApprovalRoutes
 from mainspring.features.budgets.routes import BudgetRoutes
 from mainspring.features.containers.routes import ContainerRoutes
 from mainspring.features.conversations.routes import ConversationRoutes
+from mainspring.features.keys.routes import KeyRoutes
 from mainspring.features.memory.routes import MemoryRoutes
 from mainspring.features.models.routes import ModelRoutes
 from mainspring.features.responses.routes import ResponseRoutes
+from mainspring.features.runs.routes import RunRoutes
 from mainspring.features.traces.routes import TraceRoutes
 from mainspring.features.traces.shared_metrics import SharedMetrics
 from mainspring.features.workflows.routes import WorkflowRoutes
@@ -66,7 +68,7 @@ def server(
     of all processes that serve the same address. A worker only says how it is. `layers` surround every request. Runs that
     ended more than `keep_days` ago are deleted.
     """
-    dialect = dialect or Dialect()
+    dialect, keys = dialect or Dialect(), keys or Keys(engine.store)
     core, agents = engine.core, engine.agents
     served = [] if is_worker else [(part.name, _serve_part(part, engine.host)) for part in engine.parts]
     routes = (
@@ -76,6 +78,8 @@ def server(
         ApprovalRoutes(Approvals(core, {spec.label for spec in engine.mcp.servers}), dialect),
         BudgetRoutes(engine.admission.ledger),
         TraceRoutes(core, metrics or engine.metrics),
+        RunRoutes(core),
+        KeyRoutes(keys),
         MemoryRoutes(engine.memory),
         ContainerRoutes(engine.builtins.containers, core.new_id),
         WorkflowRoutes(engine.workflows),
@@ -109,7 +113,6 @@ def server(
             _check_endpoint(endpoint, name, owners)
         owners |= dict.fromkeys([(endpoint.method, endpoint.path) for endpoint in part.endpoints], f"the part `{name}`")
         endpoints += part.endpoints
-    keys = keys or Keys(engine.store)
     return build_app(endpoints, keys=keys, is_local=is_local, version=mainspring.__version__, lifespan=lifespan, layers=layers)
 
 

@@ -11,19 +11,19 @@ a page is let in only from this machine, and only by its name, lest a name that 
 
 A key without a list of scopes is for everything. One with a list is for what that names and nothing else: scopes of the API, and
 for tools that run here `tools:execute`, or `tools:execute:NAME` for one of them.
+
+A browser shows its key once, and is known by the cookie of a session from then on (`sessions.py`). A cookie comes along with
+whatever page makes the browser ask, so it counts only for pages of this server.
 """
 
 import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from hashlib import sha256
 from hmac import compare_digest
-from ipaddress import ip_address
 from secrets import token_hex
 from typing import Final, get_args
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,12 +40,13 @@ from mainspring.engine.traceparent import clean_traceparent
 from mainspring.http.client_connection import CONNECTION, ClientConnection
 from mainspring.http.endpoints import PUBLIC, WEBSOCKET, KeyScope, ScopeTable
 from mainspring.http.faults import Fault, fault_response
+from mainspring.http.origins import REMEMBERED, require_local, require_same_origin
+from mainspring.http.sessions import Sessions, read_token
 from mainspring.ports import Document, DocumentStore
 from mainspring.tools.contract import EXECUTE
 
 KIND: Final = "api_key"
 MEMORY: Final = 5.0
-REMEMBERED: Final = 1024
 POLICY_VIOLATION: Final = 1008
 
 INVOKE: Final = "agents:invoke"
@@ -56,7 +57,6 @@ Seconds = Callable[[], float]
 _FORM = re.compile(r"ms_([0-9a-f]{12})_([0-9a-f]{64})")
 _TOOLS = re.compile(rf"{EXECUTE}(:[A-Za-z0-9_-]{{1,64}})?")
 _HOW = "send the header `Authorization: Bearer KEY`; keys are made with `mainspring keys create --database FILE`"
-_LOCAL = "use http://127.0.0.1 or localhost, or make a key with `mainspring keys create --database FILE`"
 _NOBODY = sha256(b"").digest()
 
 
@@ -79,6 +79,11 @@ class ApiCaller(Struct, frozen=True):
     def holder(self) -> str:
         """Whose memory it is that a request takes, as for the runs of this caller."""
         return find_holder(self.subject, self.tenant)
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether it may look at every tenant."""
+        return not self.tenant and self.may("admin")
 
     def as_run_caller(self) -> Caller:
         """On whose behalf a run of this request acts."""
@@ -122,6 +127,7 @@ class Keys:
         self._store = store
         self._configured = _digest(configured) if configured else None
         self._clock, self._ticks = clock, ticks
+        self.sessions = Sessions(store, clock)
         self._most_requests = most_requests
         self._open: Counter[str] = Counter()
         self._quota = quota
@@ -180,9 +186,39 @@ class Keys:
         if scheme.lower() != "bearer" or not token:
             raise Fault(401, "missing_api_key", f"an API key is needed: {_HOW}")
         digest = _digest(token)
-        if self._configured is not None and compare_digest(digest, self._configured):
+        return ApiCaller() if self._is_configured(digest) else self._admit(await self._key(token, digest))
+
+    async def open_session(self, key: str) -> str:
+        """The token of a session that stands for this key. Raises `Fault` 401 as `caller` does."""
+        await self.caller(f"Bearer {key}")
+        parts = _FORM.fullmatch(key.strip())
+        return await self.sessions.open("" if parts is None else parts[1], _digest(key.strip()))
+
+    async def find_session_caller(self, token: str) -> ApiCaller:
+        """Whoever this session stands for. Raises `Fault` 401 if that is nobody any more. Asked again within `MEMORY` seconds, it
+        is remembered as keys are."""
+        if (seen := self._seen.get(digest := _digest(f"session {token}"))) is not None and self._ticks() < seen.until:
+            return self._admit(seen.key)
+        revocations, session = self._revocations, await self.sessions.find(token)
+        if session is None:
+            raise Fault(401, "session_ended", "the session has ended; sign in again, or send an API key")
+        if not session.key and self._is_configured(session.digest):
             return ApiCaller()
-        key = await self._key(token, digest)
+        found = await self._store.get(KIND, session.key)
+        key = None if found is None else decode(found.body, Key)
+        if key is not None and revocations == self._revocations:
+            self._seen[digest] = _Seen(key, self._ticks() + min(MEMORY, session.expires_at - self._clock()))
+        return self._admit(key)
+
+    async def close_session(self, token: str) -> None:
+        """Ends the session; other processes may go on with it for `MEMORY` seconds."""
+        self._seen.pop(_digest(f"session {token}"))
+        await self.sessions.close(token)
+
+    def _is_configured(self, digest: bytes) -> bool:
+        return self._configured is not None and compare_digest(digest, self._configured)
+
+    def _admit(self, key: Key | None) -> ApiCaller:
         if key is None or key.revoked_at is not None:
             raise Fault(401, "invalid_api_key", f"this API key is not known here, or was revoked: {_HOW}")
         if key.expires_at is not None and key.expires_at <= self._clock():
@@ -284,25 +320,46 @@ class AuthMiddleware:
 
     async def authorize(self, connection: HTTPConnection) -> ApiCaller:
         """Whoever sends this request. Raises `Fault` if they may not."""
-        needed = self._scopes.find_scope(connection.scope.get("method", WEBSOCKET), find_path(connection.scope))
-        if needed == PUBLIC:
+        needed = self._scopes.find_scopes(connection.scope.get("method", WEBSOCKET), find_path(connection.scope))
+        if PUBLIC in needed:
             return ApiCaller()
-        if self._is_local and not await self._keys.are_needed():
-            _require_local(connection)
-            return ApiCaller()
-        caller = await self._keys.caller(connection.headers.get("authorization", ""))
-        if not caller.may(needed):
+        caller = await self.identify(connection)
+        if not any(caller.may(scope) for scope in needed if scope != PUBLIC):
             scopes = ", ".join([f"`{scope}`" for scope in caller.scopes])
-            raise Fault(
-                403, "insufficient_scope", f"this API key is for {scopes}; a key with the scope `{needed}` is needed here"
-            )
+            wanted = " or ".join([f"`{scope}`" for scope in needed])
+            raise Fault(403, "insufficient_scope", f"this API key is for {scopes}; a key with the scope {wanted} is needed here")
         return caller
+
+    async def identify(self, connection: HTTPConnection) -> ApiCaller:
+        """Whoever sends this request, whatever it is for. Raises `Fault` if that cannot be said."""
+        if not await self.needs_key():
+            require_local(connection)
+            return ApiCaller()
+        if "authorization" not in connection.headers and (token := read_token(connection)):
+            require_same_origin(connection)
+            return await self._keys.find_session_caller(token)
+        return await self._keys.caller(connection.headers.get("authorization", ""))
+
+    async def needs_key(self) -> bool:
+        return not self._is_local or await self._keys.are_needed()
 
 
 def get_caller(connection: HTTPConnection) -> ApiCaller:
     """Who sends this request, as the middleware has found out."""
     found = connection.scope.get(_CALLER)
     return found if isinstance(found, ApiCaller) else ApiCaller()
+
+
+async def identify_caller(connection: HTTPConnection) -> ApiCaller:
+    """Who sends a request to a public endpoint. Raises `Fault` 401 if that cannot be said."""
+    middleware = connection.scope.get(_MIDDLEWARE)
+    return await middleware.identify(connection) if isinstance(middleware, AuthMiddleware) else ApiCaller()
+
+
+async def needs_key(connection: HTTPConnection) -> bool:
+    """Whether this server asks for keys."""
+    middleware = connection.scope.get(_MIDDLEWARE)
+    return isinstance(middleware, AuthMiddleware) and await middleware.needs_key()
 
 
 def get_tenant(connection: HTTPConnection) -> str:
@@ -328,34 +385,6 @@ def check_scope(scope: str) -> None:
     if scope not in KEY_SCOPES and _TOOLS.fullmatch(scope) is None:
         known = ", ".join([f"`{each}`" for each in (*KEY_SCOPES, EXECUTE, f"{EXECUTE}:NAME")])
         raise InvalidRequest(f"there is no scope `{scope}`; known: {known}", param="scope")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a server that listens at this address can be reached from this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def _require_local(connection: HTTPConnection) -> None:
-    """Raises `Fault` 403 for what a web page of somebody else's may have sent: a browser tells the name it was given for us, and,
-    for a socket, where the page is from."""
-    host, origin = connection.headers.get("host", ""), connection.headers.get("origin")
-    if not _is_ours(f"//{host}"):
-        raise Fault(403, "foreign_host", f"without API keys this server is not called `{host[:80]}`; {_LOCAL}")
-    if connection.scope["type"] == "websocket" and origin is not None and not _is_ours(origin):
-        raise Fault(403, "foreign_origin", f"without API keys no page of `{origin[:80]}` may connect; {_LOCAL}")
-
-
-@lru_cache(REMEMBERED)
-def _is_ours(address: str) -> bool:
-    try:
-        return is_loopback(urlsplit(address).hostname or "")
-    except ValueError:
-        return False
 
 
 def find_path(scope: Scope) -> str:

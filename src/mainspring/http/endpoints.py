@@ -52,7 +52,7 @@ class Parameter(Struct, frozen=True):
 class Endpoint(Struct, frozen=True):
     """A row. `errors` are the statuses that follow from nothing else in it, `accepted` the answer (202) while the real one has to
     wait, `schemas` what the document describes besides body and answer. With `takes_key`, requests may have an idempotency key.
-    An answer may also be an event stream, or a file."""
+    An answer may also be an event stream, or a file. A key that has one of the scopes in `also` will do as well."""
 
     method: Method
     path: str
@@ -69,6 +69,7 @@ class Endpoint(Struct, frozen=True):
     is_file: bool = False
     takes_file: bool = False
     in_schema: bool = True
+    also: tuple[KeyScope, ...] = ()
 
     @property
     def summary(self) -> str:
@@ -128,8 +129,10 @@ class ScopeTable:
     def find(self, method: str, path: str) -> FoundEndpoint:
         return self._plain.get((method, path)) or self._match(method, path)
 
-    def find_scope(self, method: str, path: str) -> KeyScope | Public:
-        return self.find(method, path).scope
+    def find_scopes(self, method: str, path: str) -> tuple[KeyScope | Public, ...]:
+        """Those of which a key needs one."""
+        found = self.find(method, path)
+        return (found.scope,) if found.endpoint is None else (found.scope, *found.endpoint.also)
 
     def _match(self, method: str, path: str) -> FoundEndpoint:
         group = self._groups.get(_group(path), [])

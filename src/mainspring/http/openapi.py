@@ -95,6 +95,7 @@ def _operation(endpoint: Endpoint) -> Json:
     operation: Json = {
         "operationId": f"{endpoint.method.lower()}{path.replace('/', '_').replace('{', '').replace('}', '')}",
         "summary": endpoint.summary,
+        "description": _describe_scopes(endpoint),
         "responses": responses,
         "parameters": [
             *[{"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}} for name in names],
@@ -108,6 +109,12 @@ def _operation(endpoint: Endpoint) -> Json:
             form = {"type": "object", "properties": {"file": _FILE}, "required": ["file"]}
             operation["requestBody"]["content"]["multipart/form-data"] = {"schema": form}
     return operation
+
+
+def _describe_scopes(endpoint: Endpoint) -> str:
+    if endpoint.scope == PUBLIC:
+        return "Needs no key."
+    return f"Needs a key with the scope {' or '.join([f'`{scope}`' for scope in (endpoint.scope, *endpoint.also)])}."
 
 
 def _errors(endpoint: Endpoint) -> set[int]:

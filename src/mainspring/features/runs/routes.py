@@ -1,0 +1,264 @@
+"""`/v1/runs`: every run in a line, what becomes of runs as it happens, and the log of each."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Final, get_args
+
+from msgspec import Raw, Struct
+from msgspec.structs import asdict
+from starlette.requests import Request
+from starlette.responses import Response as HttpResponse
+
+from mainspring.core.delegation import child_id, is_delegation
+from mainspring.core.end_reasons import describe_end
+from mainspring.core.errors import NotFound
+from mainspring.core.events import Status
+from mainspring.core.items import Usage, encode
+from mainspring.engine.engine import Engine
+from mainspring.engine.handle import Handle
+from mainspring.features.runs.change_feed import Change, ChangeFeed
+from mainspring.features.runs.run_events import EventPage, render_event, select_events
+from mainspring.http.auth import authorize_again, get_caller
+from mainspring.http.client_connection import BodyWriter
+from mainspring.http.endpoints import COUNT, FLAG, Endpoint, KeyScope, Parameter
+from mainspring.http.faults import Fault, json_response
+from mainspring.http.queries import FLAGS, Page, make_page, read_choice, read_cursor, read_number
+from mainspring.http.streams import EventStream, write_batches
+from mainspring.http.tenants import TENANT, choose_tenant
+from mainspring.http.wire import hide_addresses
+from mainspring.ports import PAGE_BYTES, Filter, RunSummary
+
+_PATH: Final = "/v1/runs"
+_CHANGES: Final = f"{_PATH}/changes"
+_ONE: Final = f"{_PATH}/{{run_id}}"
+_STATUSES: Final[dict[str, tuple[Status, ...]]] = {status: (status,) for status in get_args(Status) if status != "queued"}
+_LIMIT: Final = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 100, "default": 20})
+_FILTERS: Final = (
+    _LIMIT,
+    Parameter("after"),
+    Parameter("status", {"enum": list(_STATUSES)}),
+    Parameter("model"),
+    Parameter("agent"),
+    TENANT,
+    Parameter("q"),
+    Parameter("created_after", COUNT),
+    Parameter("created_before", COUNT),
+    Parameter("waiting", FLAG),
+)
+MOST_EVENTS: Final = 10_000
+_EVENTS: Final = (
+    Parameter("after", COUNT),
+    Parameter("limit", {"type": "integer", "minimum": 1, "maximum": MOST_EVENTS, "default": 1000}),
+    Parameter("deltas", {"type": "boolean", "default": False}),
+    Parameter("stream", {"type": "boolean", "default": False}),
+)
+_SINCE: Final = (TENANT, Parameter("since"))
+_ALSO: Final[tuple[KeyScope, ...]] = ("traces",)
+CHECK_SECONDS: Final = 5.0
+MOST_CHILDREN: Final = 200
+
+
+class RunLine(Struct, frozen=True):
+    """A run as a list shows it. `waiting` says that it has stopped for a person who has not answered yet."""
+
+    id: str
+    status: str
+    reason: str | None
+    model: str
+    agent: str
+    tenant: str
+    created_at: float
+    ended_at: float | None
+    prompt: str
+    tokens: int
+    error: str | None
+    waiting: bool
+    parent: str | None
+    object: str = "run"
+
+
+class RunDetails(RunLine, frozen=True, kw_only=True):
+    """A run, and those around it: `within` is the run that has delegated it, `children` are those that it has delegated,
+    `continued_by` those that go on with it. `why` says in a sentence why it ended. `events` counts its log."""
+
+    within: str | None
+    children: tuple[RunLine, ...]
+    continued_by: tuple[RunLine, ...]
+    conversation: str | None
+    background: bool
+    usage: Usage
+    turns: int
+    calls: int
+    events: int
+    why: str | None
+
+
+class RunRoutes:
+    """Every endpoint under `/v1/runs`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._feed = engine, ChangeFeed(engine.store)
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (
+            Endpoint("GET", _PATH, self.list, "responses", Page, query=_FILTERS, also=_ALSO, schemas=(RunLine,)),
+            Endpoint("GET", _CHANGES, self.follow_changes, "responses", RunLine, query=_SINCE, streams=True, also=_ALSO),
+            Endpoint("GET", _ONE, self.retrieve, "responses", RunDetails, also=_ALSO),
+            Endpoint("GET", f"{_ONE}/events", self.list_events, "responses", EventPage, query=_EVENTS, streams=True, also=_ALSO),
+            Endpoint("POST", f"{_ONE}/cancel", self.cancel, "responses", RunDetails),
+        )
+
+    async def list(self, request: Request) -> HttpResponse:
+        """Lists runs in lines, newest first."""
+        cursor, tenant = read_cursor(request), choose_tenant(request)
+        since, before = read_number(request, "created_after"), read_number(request, "created_before")
+        only = Filter(
+            tenant=tenant,
+            status=read_choice(request, "status", _STATUSES) or (),
+            model=request.query_params.get("model"),
+            agent=request.query_params.get("agent"),
+            text=request.query_params.get("q") or None,
+            since=since,
+            before=before,
+            waits_at=time.time() if read_choice(request, "waiting", FLAGS) else None,
+        )
+        page = await self._engine.store.summarize(limit=cursor.limit, after=cursor.after, only=only)
+        told = [_tell(run) for run in page.runs]
+        return json_response(make_page(told, [run.id for run in told], has_more=page.has_more))
+
+    async def follow_changes(self, request: Request) -> HttpResponse:
+        """Streams the line of each run that begins, stops for somebody or ends, from now on or from `since` on.
+
+        The first event, `ready`, has a cursor, and says whether nothing was missed since the one that was sent.
+        """
+        tenant, cursor = choose_tenant(request), request.query_params.get("since", "")
+
+        async def write(writer: BodyWriter) -> None:
+            with self._feed.join():
+                place = await self._feed.find_place(cursor)
+                number = self._feed.last if place is None else place
+                ready = {"cursor": self._feed.make_cursor(number), "is_complete": place is not None}
+                writer.write_chunk(b"event: ready\ndata: %b\n\n" % encode(ready))
+                await self._push_changes(request, writer, tenant, number)
+
+        return EventStream(write, {}, lambda: None, end=b"")
+
+    async def _push_changes(self, request: Request, writer: BodyWriter, tenant: str | None, number: int) -> None:
+        checked = time.monotonic()
+        while True:
+            changes = await self._feed.read(number)
+            if time.monotonic() - checked > CHECK_SECONDS:
+                checked = time.monotonic()
+                try:
+                    await authorize_again(request)
+                except Fault:
+                    return
+            for change in changes:
+                number = change.number
+                if tenant in (None, change.run.tenant):
+                    writer.write_chunk(self._frame(change))
+            if writer.is_full:
+                await writer.drain()
+
+    def _frame(self, change: Change) -> bytes:
+        cursor = self._feed.make_cursor(change.number).encode()
+        return b"id: %b\nevent: run\ndata: %b\n\n" % (cursor, encode(_tell(change.run)))
+
+    async def retrieve(self, request: Request) -> HttpResponse:
+        """Retrieves a run with those around it, and why it ended."""
+        return json_response(await self._describe(await self._find(request)))
+
+    async def cancel(self, request: Request) -> HttpResponse:
+        """Cancels a run, also one whose client waits for it. One that has ended stays as it is."""
+        handle = await self._find(request)
+        if not handle.run.has_ended:
+            await self._engine.cancel(handle.id)
+        return json_response(await self._describe(await self._find(request)))
+
+    async def list_events(self, request: Request) -> HttpResponse:
+        """Lists the events of a run by number, or streams them as they come. Deltas of finished items are left out of a list."""
+        after = read_number(request, "after")
+        limit = read_number(request, "limit", most=MOST_EVENTS) or 1000
+        with_deltas = bool(read_choice(request, "deltas", FLAGS))
+        may_read, is_stream = get_caller(request).may("responses"), read_choice(request, "stream", FLAGS)
+        handle, place = await self._find(request), -1 if after is None else after
+        if is_stream:
+            if not handle.is_live and not handle.run.has_ended:
+                handle = await self._engine.follow(handle.id)
+            return EventStream(write_batches(_render_frames(handle, place, may_read)), {}, lambda: None, end=b"")
+        shown = handle.log[: handle.journal.shown]
+        data: list[Raw] = []
+        size, last = 0, place
+        for record in select_events(shown, place, with_deltas=with_deltas):
+            if len(data) == limit or size > PAGE_BYTES:
+                return json_response(EventPage(data, last, has_more=True))
+            data.append(Raw(render_event(record, may_read=may_read)))
+            size, last = size + len(data[-1]), record.seq
+        return json_response(EventPage(data, max(last, len(shown) - 1), has_more=False))
+
+    async def _find(self, request: Request) -> Handle:
+        run_id, caller = str(request.path_params["run_id"]), get_caller(request)
+        missing = NotFound(f"there is no run `{run_id}`; list them with GET /v1/runs", param="run_id")
+        try:
+            handle = await self._engine.attach(run_id)
+        except NotFound:
+            raise missing from None
+        if handle.run.spec.tenant != caller.tenant and not caller.is_operator:
+            raise missing
+        return handle
+
+    async def _describe(self, handle: Handle) -> RunDetails:
+        run, store = handle.run, self._engine.store
+        spec = run.spec
+        delegated = [child_id(spec.id, call.call_id) for call in run.allowed if is_delegation(call.name)][:MOST_CHILDREN]
+        own = await store.summarize(limit=MOST_CHILDREN, newest_first=False, only=Filter(ids=(spec.id, *delegated)))
+        later = await store.summarize(limit=MOST_CHILDREN, newest_first=False, only=Filter(tenant=spec.tenant, parent=spec.id))
+        lines = {line.id: _tell(line) for line in own.runs}
+        line = lines.pop(spec.id) if spec.id in lines else _tell_unstored(handle)
+        return RunDetails(
+            **asdict(line),
+            within=spec.within or None,
+            children=tuple(lines.values()),
+            continued_by=tuple([_tell(line) for line in later.runs]),
+            conversation=None if spec.conversation is None else spec.conversation.id,
+            background=spec.background,
+            usage=run.usage,
+            turns=run.turns,
+            calls=len(run.allowed),
+            events=len(handle.log),
+            why=None if (why := describe_end(run)) is None else hide_addresses(why),
+        )
+
+
+async def _render_frames(handle: Handle, after: int, may_read: bool) -> AsyncIterator[list[bytes]]:
+    async with aclosing(handle.batches(after)) as batches:  # type: ignore[type-var]
+        async for batch in batches:
+            yield [b"id: %d\ndata: %b\n\n" % (record.seq, render_event(record, may_read=may_read)) for record in batch]
+
+
+def _tell(run: RunSummary) -> RunLine:
+    return RunLine(
+        run.id,
+        run.status,
+        run.reason or None,
+        run.model,
+        run.agent,
+        run.tenant,
+        run.created_at,
+        run.ended_at,
+        run.prompt,
+        run.input_tokens + run.output_tokens,
+        hide_addresses(run.error) or None,
+        (run.waits_until or 0.0) > time.time(),
+        run.parent,
+    )
+
+
+def _tell_unstored(handle: Handle) -> RunLine:
+    """The line of a run that is not in the store: it was ordered so, and is under way."""
+    run = handle.run
+    spec, reason = run.spec, None if run.reason is None else run.reason.value
+    ended_at = run.clock if run.has_ended else None
+    known = (spec.model, spec.agent, spec.tenant, run.started_at, ended_at, "", run.usage.total_tokens)
+    return RunLine(spec.id, run.status, reason, *known, None, False, spec.parent)
