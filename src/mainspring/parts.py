@@ -69,7 +69,8 @@ class ServedPart(Struct, frozen=True):
 
 
 class PartContents(Struct, frozen=True, kw_only=True):
-    """What a part adds to the engine. `serve` is called only where there is a server. `name` is filled in from the part."""
+    """What a part adds to the engine. `wrap` puts a provider of its own before the model, `serve` is called only where there is
+    a server. `name` is filled in from the part."""
 
     name: str = ""
     tools: "tuple[Tool | Callable[..., object], ...]" = ()
@@ -78,6 +79,7 @@ class PartContents(Struct, frozen=True, kw_only=True):
     steps: "tuple[OrderStep, ...]" = ()
     observers: "tuple[RunObserver, ...]" = ()
     sinks: "tuple[Sink, ...]" = ()
+    wrap: "Callable[[Provider], Provider] | None" = None
     lifespan: Callable[[Host], AbstractAsyncContextManager[object]] | None = None
     serve: Callable[[Host], ServedPart] | None = None
 

@@ -250,7 +250,9 @@ class Engine:
         status: PolicySlots = {"status": (ToolStatus(registry.status, registry.reason),)}
         self.operator_policies: tuple[PolicySlots, ...] = (status, given, {"budget": (self.admission.policy,)})
         """What the operator wants of every call, also of an application's."""
-        provider = StepProvider(resolve_provider(model, base_url, api_key) if isinstance(model, str) else model)
+        provider: Provider = StepProvider(resolve_provider(model, base_url, api_key) if isinstance(model, str) else model)
+        for part in parts:
+            provider = provider if part.wrap is None else part.wrap(provider)
         self.core = CoreEngine(
             provider,
             kept,

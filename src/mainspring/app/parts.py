@@ -10,6 +10,7 @@ from mainspring.features.audit.part import PART as AUDIT
 from mainspring.features.backup.part import PART as BACKUP
 from mainspring.features.budgets.part import PART as BUDGETS
 from mainspring.features.config.part import PART as CONFIG
+from mainspring.features.console.part import PART as CONSOLE
 from mainspring.features.governance.part import PART as GOVERNANCE
 from mainspring.features.keys.part import PART as KEYS
 from mainspring.features.mcp.part import PART as MCP
@@ -24,7 +25,7 @@ from mainspring.parts import Command, FileKind, Part
 ENGINE = Part(
     name="engine",
     commands=(
-        Command("demo", "mainspring.app.demo.commands:demo", "Shows an agent at work: a scripted model with real tools.", "Run"),
+        Command("demo", "mainspring.app.demo_command:demo", "Shows an agent at work: a scripted model with real tools.", "Run"),
         Command(
             "serve",
             "mainspring.app.serve_command:serve",
@@ -52,6 +53,7 @@ PARTS = (
     MEMORY,
     MODELS,
     TRACES,
+    CONSOLE,
     CONFIG,
 )
 

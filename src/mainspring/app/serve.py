@@ -187,6 +187,7 @@ async def announce(settings: Settings, choice: ServerEngine, url: str, count: in
             f"  API keys  {keys}",
             f"  try       curl {url}/v1/responses{header} -H 'content-type: application/json' {asked}",
             f'  or        OpenAI(base_url="{url}/v1", api_key="{key}").responses.create(model="{example}", input="Hello")',
+            f"  console   {url}/ in a browser",
         ]
     )
 

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from mainspring.tools.functions import tool
 
-NOTES = files("mainspring.app.demo") / "notes"
+NOTES = files("mainspring.features.console.demo") / "notes"
 LONGEST = 200
 
 _OPERATORS: dict[type[ast.operator], Callable[[Decimal, Decimal], Decimal]] = {

@@ -1,0 +1,127 @@
+// Requests to the server that this page is from. Addresses are relative to the page, whatever prefix a proxy has put before it.
+
+export type Json = null | boolean | number | string | Json[] | { [name: string]: Json };
+export type JsonObject = { [name: string]: Json };
+
+const base = location.pathname.endsWith("/") ? location.pathname : `${location.pathname}/`;
+
+export const serverUrl = `${location.origin}${base}v1`;
+
+export class ApiError extends Error {
+  constructor(
+    readonly status: number,
+    readonly code: string,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+export type Query = Record<string, string | number | boolean | undefined | null>;
+
+export function address(path: string, query: Query = {}): string {
+  const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  const text = new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
+  return `${base}v1/${path}${text ? `?${text}` : ""}`;
+}
+
+async function send(method: string, url: string, body?: unknown, signal?: AbortSignal): Promise<Response> {
+  const headers: Record<string, string> = body === undefined ? {} : { "content-type": "application/json" };
+  let answer: Response;
+  try {
+    const sent = body === undefined ? null : JSON.stringify(body);
+    answer = await fetch(url, { method, headers, body: sent, signal: signal ?? null });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new ApiError(0, "unreachable", "The server cannot be reached.");
+  }
+  if (answer.ok) return answer;
+  const told = await answer.json().catch(() => ({}));
+  const fault = told?.error ?? {};
+  if (answer.status === 401) window.dispatchEvent(new Event("signed-out"));
+  throw new ApiError(answer.status, fault.code ?? "error", fault.message ?? `The server answered ${answer.status}.`);
+}
+
+export async function get<T>(path: string, query: Query = {}, signal?: AbortSignal): Promise<T> {
+  return (await send("GET", address(path, query), undefined, signal)).json();
+}
+
+export async function post<T>(path: string, body: unknown = {}): Promise<T> {
+  const answer = await send("POST", address(path), body);
+  return answer.status === 204 ? (undefined as T) : answer.json();
+}
+
+export async function remove<T>(path: string): Promise<T> {
+  const answer = await send("DELETE", address(path));
+  return answer.status === 204 ? (undefined as T) : answer.json();
+}
+
+export interface ServerEvent {
+  event: string;
+  data: string;
+  id: string;
+}
+
+/** The events of a stream, until it ends. `EventSource` cannot tell why a stream was refused, so this reads it by `fetch`. */
+export async function* readEvents(answer: Response): AsyncGenerator<ServerEvent> {
+  const reader = answer.body!.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const blocks = (rest + value).split(/\r?\n\r?\n/);
+    rest = blocks.pop()!;
+    for (const block of blocks) {
+      const found: ServerEvent = { event: "message", data: "", id: "" };
+      const data: string[] = [];
+      for (const line of block.split(/\r?\n/)) {
+        const colon = line.indexOf(":");
+        if (colon < 1) continue;
+        const text = line.slice(colon + 1).replace(/^ /, "");
+        if (line.startsWith("data")) data.push(text);
+        else if (line.startsWith("event")) found.event = text;
+        else if (line.startsWith("id")) found.id = text;
+      }
+      found.data = data.join("\n");
+      if (data.length) yield found;
+    }
+  }
+}
+
+export async function openStream(path: string, query: Query, signal: AbortSignal): Promise<AsyncGenerator<ServerEvent>> {
+  return readEvents(await send("GET", address(path, query), undefined, signal));
+}
+
+export async function postStream(path: string, body: unknown, signal: AbortSignal): Promise<AsyncGenerator<ServerEvent>> {
+  return readEvents(await send("POST", address(path), body, signal));
+}
+
+/**
+ * Reads a stream for as long as `signal` lets it, and connects again after the server has gone away. `query` is asked each time,
+ * so that a stream goes on behind what was read. `heard` returns true when there is nothing more to come.
+ */
+export async function follow(
+  path: string,
+  query: () => Query,
+  heard: (event: ServerEvent) => boolean | void,
+  signal: AbortSignal,
+  told: (connected: boolean) => void = () => undefined,
+): Promise<void> {
+  let wait = 500;
+  while (!signal.aborted) {
+    try {
+      const events = await openStream(path, query(), signal);
+      told(true);
+      for await (const event of events) {
+        wait = 500;
+        if (heard(event)) return;
+      }
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error instanceof ApiError && error.status >= 400 && error.status < 500 && error.status !== 429) throw error;
+      told(false);
+    }
+    await new Promise((resolve) => setTimeout(resolve, wait));
+    wait = Math.min(wait * 2, 10_000);
+  }
+}

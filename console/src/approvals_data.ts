@@ -1,0 +1,60 @@
+// What waits for a person: read at the start, whenever a run begins to wait or goes on, and now and then.
+import { computed, signal } from "@preact/signals";
+import { ApiError, get, post } from "./api";
+import { changes } from "./runs_data";
+
+export interface Approval {
+  id: string;
+  response_id: string;
+  tool: string;
+  server_label: string;
+  arguments: string;
+  digest: string;
+  policy: string;
+  question: string;
+  asked_at: number;
+  expires_at: number | null;
+  state: "pending" | "approved" | "refused" | "expired";
+  continued_by: string | null;
+}
+
+export const approvals = signal<Approval[] | null>(null);
+export const approvalsError = signal<unknown>(null);
+export const waitingCount = computed(() => approvals.value?.length ?? 0);
+
+const SECONDS_BETWEEN_LOOKS = 10;
+let isReading = false;
+let isStarted = false;
+
+export async function readApprovals(): Promise<void> {
+  if (isReading) return;
+  isReading = true;
+  try {
+    const page = await get<{ data: Approval[] }>("approvals", { state: "pending", limit: 100, order: "asc" });
+    approvals.value = page.data;
+    approvalsError.value = null;
+  } catch (error) {
+    approvalsError.value = error;
+    if (error instanceof ApiError && error.status === 403) approvals.value = [];
+  } finally {
+    isReading = false;
+  }
+}
+
+export function watchApprovals(): void {
+  if (isStarted) return;
+  isStarted = true;
+  void readApprovals();
+  changes.subscribe(() => void readApprovals());
+  setInterval(() => {
+    if (!document.hidden) void readApprovals();
+  }, SECONDS_BETWEEN_LOOKS * 1000);
+}
+
+/** Answers with the digest of what was shown, so that nothing else is approved. Returns the run that goes on, if one does. */
+export async function answer(approval: Approval, approve: boolean, reason: string): Promise<string | null> {
+  const body = { approve, digest: approval.digest, ...(reason ? { reason } : {}) };
+  const told = await post<{ id: string; object: string }>(`approvals/${encodeURIComponent(approval.id)}`, body);
+  void readApprovals();
+  return told.object === "response" ? told.id : null;
+}

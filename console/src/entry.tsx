@@ -1,0 +1,103 @@
+// One thing that happened in a run.
+import { Component } from "preact";
+import { useState } from "preact/hooks";
+import { duration, reasonSentence, visible } from "./format";
+import { Markdown } from "./markdown";
+import { link } from "./router";
+import type { Call, Entry } from "./run_model";
+import { Time, Value } from "./parts";
+
+interface Props {
+  entry: Entry;
+  runId: string;
+  revision: number;
+  isChosen: boolean;
+}
+
+export class EntryView extends Component<Props> {
+  override shouldComponentUpdate(next: Props): boolean {
+    const known = this.props;
+    return next.revision !== known.revision || next.isChosen !== known.isChosen || next.entry !== known.entry;
+  }
+
+  // What is inside gets the revision, too: components whose properties stay the same are not drawn again.
+  override render({ entry, runId, isChosen, revision }: Props) {
+    return (
+      <li id={`event-${entry.seq}-${entry.key}`} class={`entry ${entry.kind} ${entry.tone}${isChosen ? " chosen" : ""}`} aria-current={isChosen ? "true" : undefined}>
+        <div class="head">
+          <span class="who">{nameOf(entry)}</span>
+          {entry.call ? <CallState call={entry.call} revision={revision} /> : null}
+          <span class="fill" />
+          <Time at={entry.at} />
+          <a class="anchor" href={link(`runs/${runId}`, { event: entry.seq })} aria-label={`Link to event ${entry.seq}`}>#{entry.seq}</a>
+        </div>
+        <Body entry={entry} revision={revision} />
+      </li>
+    );
+  }
+}
+
+function nameOf(entry: Entry): string {
+  switch (entry.kind) {
+    case "message":
+      return "Answer";
+    case "reasoning":
+      return "Reasoning";
+    case "call":
+      return visible(entry.call!.name);
+    case "end":
+      return "The end";
+    default:
+      return entry.title;
+  }
+}
+
+function CallState({ call }: { call: Call; revision: number }) {
+  const took = call.startedAt !== null && call.endedAt !== null ? duration(call.endedAt - call.startedAt) : "";
+  const state = call.outcome || (call.startedAt !== null ? "running" : call.verdict === "ask" ? "waits for a person" : call.verdict === "client" ? "for the client" : "");
+  return <span class={`state ${call.outcome}`}>{[state.replace("_", " "), took].filter(Boolean).join(", ")}</span>;
+}
+
+function Body({ entry, revision }: { entry: Entry; revision: number }) {
+  switch (entry.kind) {
+    case "message":
+      return <Markdown text={entry.text} />;
+    case "input":
+      return entry.text ? <Markdown text={entry.text} /> : <Value value={entry.data} />;
+    case "reasoning":
+      return <Markdown text={entry.text || "(hidden by the provider)"} />;
+    case "call":
+      return <CallBody call={entry.call!} revision={revision} />;
+    case "end":
+      return <p>{reasonSentence(entry.title)} {entry.text ? visible(entry.text) : ""}</p>;
+    case "note":
+      return entry.text ? <p>{visible(entry.text)}</p> : null;
+    default:
+      return <Value value={entry.data} />;
+  }
+}
+
+const VERDICTS: Record<string, string> = { allow: "allowed", deny: "denied", ask: "a person is asked", client: "handed to the client" };
+
+function CallBody({ call }: { call: Call; revision: number }) {
+  const [showsAll, show] = useState(false);
+  const progress = showsAll ? call.progress : call.progress.slice(-5);
+  return (
+    <>
+      <div class="section"><h4>Arguments</h4><Value value={call.arguments || "{}"} /></div>
+      {call.verdict ? (
+        <p class={`verdict ${call.verdict}`}>
+          <strong>{VERDICTS[call.verdict] ?? call.verdict}</strong> by <code>{call.policy}</code>{call.reason ? `: ${visible(call.reason)}` : ""}
+        </p>
+      ) : null}
+      {progress.length ? (
+        <div class="section">
+          <h4>Progress</h4>
+          {call.progress.length > progress.length ? <button class="quiet" onClick={() => show(true)}>Show all {call.progress.length}</button> : null}
+          <pre class="text" tabIndex={0}>{visible(progress.join("\n"))}</pre>
+        </div>
+      ) : null}
+      {call.output !== null ? <div class="section"><h4>Result</h4><Value value={call.output} /></div> : null}
+    </>
+  );
+}

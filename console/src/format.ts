@@ -1,0 +1,69 @@
+// Values as people read them.
+
+const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+const count = new Intl.NumberFormat();
+const short = new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 });
+
+export const number = (value: number): string => count.format(value);
+export const compact = (value: number): string => (value < 10_000 ? count.format(value) : short.format(value));
+export const exactTime = (seconds: number): string => day.format(seconds * 1000);
+
+export function time(seconds: number, now: number = Date.now() / 1000): string {
+  return now - seconds < 72_000 ? clock.format(seconds * 1000) : day.format(seconds * 1000);
+}
+
+export function duration(seconds: number): string {
+  if (seconds < 0) return "0 s";
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
+  const minutes = Math.floor(seconds / 60);
+  if (minutes < 60) return `${minutes} min ${Math.round(seconds % 60)} s`;
+  const hours = Math.floor(minutes / 60);
+  return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} days`;
+}
+
+// What a reader would not see, or would be misled by, is shown as a sign: control characters, and those that turn text around.
+// eslint-disable-next-line no-control-regex
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g;
+
+export function visible(text: string): string {
+  return text.replace(/\r\n/g, "\n").replace(HIDDEN, (sign) => {
+    const code = sign.charCodeAt(0);
+    return code < 0x20 ? String.fromCharCode(0x2400 + code) : `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
+  });
+}
+
+const STATUS: Record<string, string> = {
+  queued: "queued",
+  in_progress: "running",
+  completed: "completed",
+  incomplete: "incomplete",
+  failed: "failed",
+  cancelled: "cancelled",
+  requires_action: "waiting",
+};
+
+export const statusName = (status: string): string => STATUS[status] ?? status;
+export const hasEnded = (status: string): boolean => status !== "queued" && status !== "in_progress";
+
+const REASONS: Record<string, string> = {
+  final_answer: "The model gave its answer.",
+  refusal: "The model refused to answer.",
+  client_action: "The client has to perform a call, and then continue.",
+  approval_needed: "A person has to approve a call; the run goes on once it is answered.",
+  max_turns: "It had used all the turns it was allowed.",
+  max_tool_calls: "It had made all the calls it was allowed.",
+  max_output_tokens: "The output was longer than allowed, and was cut.",
+  content_filter: "The model's provider filtered the content.",
+  provider_error: "The model's provider failed.",
+  rate_limited: "The model's provider refused more requests for now.",
+  consecutive_errors: "Too many calls failed in a row.",
+  deadline: "It took longer than allowed.",
+  budget: "Its budget was used up.",
+  loop_detected: "The model kept repeating the same call.",
+  cancelled: "It was cancelled.",
+  internal_error: "The server failed; its log says why.",
+};
+
+export const reasonSentence = (reason: string | null | undefined): string => (reason ? (REASONS[reason] ?? reason) : "");

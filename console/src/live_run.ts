@@ -1,0 +1,75 @@
+// A run that is followed: its log is read, then its events as they happen. Drawing happens once a frame, however many come.
+import { signal } from "@preact/signals";
+import { follow, get } from "./api";
+import { type LogEvent, RunModel } from "./run_model";
+
+const PAGE = 10_000;
+
+export class LiveRun {
+  readonly model = new RunModel();
+  readonly drawn = signal(0);
+  readonly connected = signal(true);
+  readonly error = signal<unknown>(null);
+  private stopping = new AbortController();
+  private scheduled = false;
+  private last = -1;
+
+  constructor(readonly id: string) {
+    void this.read();
+  }
+
+  private async read(): Promise<void> {
+    const path = `runs/${encodeURIComponent(this.id)}/events`;
+    try {
+      await this.readLog(path);
+      if (!this.model.isOver) {
+        await follow(
+          path,
+          () => ({ stream: true, after: this.last < 0 ? undefined : this.last }),
+          (event) => {
+            if (event.data === "[DONE]") return true;
+            this.take(JSON.parse(event.data) as LogEvent);
+            return this.model.isOver;
+          },
+          this.stopping.signal,
+          (connected) => (this.connected.value = connected),
+        );
+      }
+    } catch (error) {
+      if (!this.stopping.signal.aborted) this.error.value = error;
+    }
+    this.draw();
+  }
+
+  /** What has happened so far, without the pieces of texts that are whole by now. */
+  private async readLog(path: string): Promise<void> {
+    for (;;) {
+      const query = { after: this.last < 0 ? undefined : this.last, limit: PAGE };
+      const page = await get<{ data: LogEvent[]; last_seq: number; has_more: boolean }>(path, query, this.stopping.signal);
+      page.data.forEach((event) => this.take(event));
+      this.last = Math.max(this.last, page.last_seq ?? -1);
+      if (!page.has_more) return;
+    }
+  }
+
+  private take(event: LogEvent): void {
+    this.last = Math.max(this.last, event.seq);
+    this.model.read(event);
+    this.draw();
+  }
+
+  private draw(): void {
+    if (this.scheduled) return;
+    this.scheduled = true;
+    const act = () => {
+      this.scheduled = false;
+      this.drawn.value += 1;
+    };
+    if (document.hidden) setTimeout(act, 250);
+    else requestAnimationFrame(act);
+  }
+
+  stop(): void {
+    this.stopping.abort();
+  }
+}

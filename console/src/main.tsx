@@ -1,0 +1,112 @@
+import { render } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { effect } from "@preact/signals";
+import "./style.css";
+import { Approvals } from "./approvals";
+import { waitingCount, watchApprovals } from "./approvals_data";
+import { Chat } from "./chat";
+import { Empty, screenTitle, useKeys } from "./parts";
+import { link, place } from "./router";
+import { RunScreen } from "./run";
+import { Runs } from "./runs";
+import { watchRuns } from "./runs_data";
+import { isSignedOut, Session, SignIn, startSession } from "./session";
+import { Welcome } from "./welcome";
+
+const SCREENS: [path: string, name: string][] = [["", "Welcome"], ["runs", "Runs"], ["approvals", "Approvals"], ["chat", "Chat"]];
+
+function Screen() {
+  const [name = "", id] = place.value.path;
+  if (isSignedOut.value) return <SignIn />;
+  switch (name) {
+    case "":
+      return <Welcome />;
+    case "runs":
+      return id ? <RunScreen key={id} id={id} /> : <Runs />;
+    case "approvals":
+      return <Approvals />;
+    case "chat":
+      return <Chat />;
+    default:
+      return <div class="page"><Empty><p>There is nothing here.</p><p><a href={link("")}>Welcome</a></p></Empty></div>;
+  }
+}
+
+function App() {
+  const here = place.value.path[0] ?? "";
+  const [showsKeys, showKeys] = useState(false);
+  const content = useRef<HTMLElement>(null);
+  const path = place.value.path.join("/");
+  const isFirst = useRef(true);
+  useEffect(() => {
+    if (!isFirst.current) {
+      window.scrollTo({ top: 0 });
+      content.current?.focus({ preventScroll: true });
+    }
+    isFirst.current = false;
+  }, [path]);
+  useKeys({ "?": () => showKeys(true) });
+  return (
+    <>
+      <a class="skip" href="#content" onClick={(event) => { event.preventDefault(); content.current?.focus(); }}>Skip to the content</a>
+      <header class="top">
+        <a class="brand" href={link("")}>Mainspring</a>
+        <nav aria-label="Screens">
+          {SCREENS.map(([screen, name]) => (
+            <a href={link(screen)} aria-current={here === screen ? "page" : undefined}>
+              {name}
+              {screen === "approvals" && waitingCount.value ? <span class="count" aria-label={`${waitingCount.value} waiting`}>{waitingCount.value}</span> : null}
+            </a>
+          ))}
+        </nav>
+        <span class="fill" />
+        <Session />
+        <Theme />
+      </header>
+      <main id="content" ref={content} tabIndex={-1}><Screen /></main>
+      {showsKeys ? <Keys close={() => showKeys(false)} /> : null}
+    </>
+  );
+}
+
+const THEMES: [string, string][] = [["", "Theme: system"], ["light", "Light"], ["dark", "Dark"], ["contrast", "High contrast"]];
+
+function Theme() {
+  const [theme, setTheme] = useState(localStorage.getItem("theme") ?? "");
+  useEffect(() => {
+    document.documentElement.dataset.theme = theme;
+    localStorage.setItem("theme", theme);
+  }, [theme]);
+  return (
+    <select class="theme" aria-label="Theme" value={theme} onChange={(event) => setTheme(event.currentTarget.value)}>
+      {THEMES.map(([value, name]) => <option value={value}>{name}</option>)}
+    </select>
+  );
+}
+
+const KEYS: [string, string][] = [
+  ["?", "these keys"], ["/", "search"], ["j  k", "next, previous"], ["Enter", "open the run"], ["←  →", "step through the events of a run"],
+  ["a  d", "approve, deny the focused call"], ["r", "give a reason"], ["Esc", "close, or let go of the chosen event"],
+];
+
+function Keys({ close }: { close: () => void }) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  useEffect(() => dialog.current?.showModal(), []);
+  return (
+    <dialog ref={dialog} onClose={close} aria-labelledby="keys-title">
+      <h2 id="keys-title">Keys</h2>
+      <dl class="keys">{KEYS.map(([key, what]) => <><dt><kbd>{key}</kbd></dt><dd>{what}</dd></>)}</dl>
+      <button onClick={() => dialog.current?.close()}>Close</button>
+    </dialog>
+  );
+}
+
+effect(() => {
+  document.title = `${waitingCount.value ? `(${waitingCount.value}) ` : ""}${screenTitle.value ? `${screenTitle.value} · ` : ""}Mainspring`;
+});
+
+void startSession().then(() => {
+  watchRuns();
+  watchApprovals();
+});
+render(<App />, document.getElementById("app")!);

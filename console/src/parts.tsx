@@ -1,0 +1,213 @@
+// What every screen is made of.
+import type { ComponentChildren } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import { signal } from "@preact/signals";
+import type { Json, JsonObject } from "./api";
+import { exactTime, number, statusName, time, visible } from "./format";
+import { textOf } from "./run_model";
+
+/** The time in seconds, for whatever counts; it only ticks while somebody looks. */
+export const now = signal(Date.now() / 1000);
+setInterval(() => {
+  if (!document.hidden) now.value = Date.now() / 1000;
+}, 1000);
+
+export function Status({ status, waiting = false }: { status: string; waiting?: boolean }) {
+  const name = waiting ? "waiting" : statusName(status);
+  return (
+    <span class={`status ${name}`}>
+      <span class="dot" aria-hidden="true" />
+      {name}
+    </span>
+  );
+}
+
+export function Time({ at }: { at: number }) {
+  return (
+    <time dateTime={new Date(at * 1000).toISOString()} title={exactTime(at)}>
+      {time(at)}
+    </time>
+  );
+}
+
+export function Failure({ error, retry }: { error: unknown; retry?: () => void }) {
+  return (
+    <div class="failure" role="alert">
+      <p>{error instanceof Error ? error.message : String(error)}</p>
+      {retry ? <button onClick={retry}>Try again</button> : null}
+    </div>
+  );
+}
+
+export function Empty({ children }: { children: ComponentChildren }) {
+  return <div class="empty">{children}</div>;
+}
+
+export function Copy({ text, label = "Copy" }: { text: string | (() => string); label?: string }) {
+  const [said, setSaid] = useState("");
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(typeof text === "string" ? text : text());
+      setSaid("Copied");
+    } catch {
+      setSaid("Cannot copy here");
+    }
+    setTimeout(() => setSaid(""), 2000);
+  };
+  return (
+    <button class="quiet" onClick={copy}>
+      <span aria-live="polite">{said || label}</span>
+    </button>
+  );
+}
+
+export function Code({ text, label }: { text: string; label: string }) {
+  return (
+    <div class="code">
+      <pre tabIndex={0} aria-label={label}>
+        <code>{text}</code>
+      </pre>
+      <Copy text={text} />
+    </div>
+  );
+}
+
+const LONGEST = 8000;
+
+export function Text({ text, limit = LONGEST }: { text: string; limit?: number }) {
+  const [isWhole, setWhole] = useState(false);
+  const shown = visible(isWhole || text.length <= limit ? text : text.slice(0, limit));
+  return (
+    <>
+      <pre class="text" tabIndex={0}>{isDiff(shown) ? diff(shown) : shown}</pre>
+      {text.length > limit && !isWhole ? (
+        <button class="quiet" onClick={() => setWhole(true)}>
+          Show all {number(text.length)} characters
+        </button>
+      ) : null}
+    </>
+  );
+}
+
+const isDiff = (text: string): boolean => /^(diff --git |--- .*\n\+\+\+ |@@ -\d)/m.test(text);
+
+function diff(text: string) {
+  return text.split("\n").map((line) => {
+    const kind = line.startsWith("+") ? "added" : line.startsWith("-") ? "removed" : line.startsWith("@@") ? "hunk" : "";
+    return <span class={kind}>{line + "\n"}</span>;
+  });
+}
+
+/** Any value: JSON is folded, texts are shown as they are, images from the data itself only. */
+export function Value({ value }: { value: Json | undefined }) {
+  if (typeof value === "string") {
+    const parsed = parse(value);
+    return parsed === undefined ? <Text text={value} /> : <Tree value={parsed} />;
+  }
+  if (Array.isArray(value) && value.length && value.every((part) => isPart(part))) {
+    return <>{value.map((part) => <Part part={part as JsonObject} />)}</>;
+  }
+  return <Tree value={value ?? null} />;
+}
+
+export function parse(text: string): Json | undefined {
+  if (!/^\s*[[{]/.test(text)) return undefined;
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}
+
+const isPart = (part: Json): boolean =>
+  part !== null && typeof part === "object" && !Array.isArray(part) && /^(input|output)_(text|image|file)$/.test(String(part.type));
+
+function Part({ part }: { part: JsonObject }) {
+  const image = part.image_url;
+  if (typeof image === "string") {
+    if (/^data:image\/(png|jpeg|gif|webp);base64,/.test(image)) return <img class="picture" src={image} alt="Picture in the result" />;
+    return <p class="faint">Picture from elsewhere, not loaded: {visible(image.slice(0, 300))}</p>;
+  }
+  return part.text !== undefined ? <Value value={textOf([part])} /> : <Tree value={part} />;
+}
+
+export function Tree({ value, depth = 0, name }: { value: Json; depth?: number; name?: string }) {
+  const key = name === undefined ? null : <span class="key">{visible(name)}: </span>;
+  if (value === null || typeof value !== "object") return <div class="leaf">{key}<Leaf value={value} /></div>;
+  const entries: [string, Json][] = Array.isArray(value) ? value.map((each, index) => [String(index), each]) : Object.entries(value);
+  const told = Array.isArray(value) ? `[${entries.length}]` : `{${entries.length}}`;
+  if (!entries.length) return <div class="leaf">{key}{Array.isArray(value) ? "[]" : "{}"}</div>;
+  if (depth === 0 && isTable(value)) return <Table rows={value as JsonObject[]} />;
+  return <Branch summary={<>{key}<span class="faint">{told}</span></>} entries={entries} depth={depth} />;
+}
+
+function Branch({ summary, entries, depth }: { summary: ComponentChildren; entries: [string, Json][]; depth: number }) {
+  const [isOpen, setOpen] = useState(depth === 0 || (depth < 3 && entries.length <= 8));
+  const [most, setMost] = useState(100);
+  return (
+    <details class="branch" open={isOpen} onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>{summary}</summary>
+      {isOpen ? entries.slice(0, most).map(([key, each]) => <Tree key={key} value={each} depth={depth + 1} name={key} />) : null}
+      {isOpen && entries.length > most ? (
+        <button class="quiet" onClick={() => setMost(most * 10)}>{number(entries.length - most)} more</button>
+      ) : null}
+    </details>
+  );
+}
+
+function Leaf({ value }: { value: Json }) {
+  if (typeof value !== "string") return <span class="literal">{String(value)}</span>;
+  if (value.length > 120 || value.includes("\n")) return <Text text={value} limit={2000} />;
+  return <span class="string">{visible(value)}</span>;
+}
+
+function isTable(value: Json): boolean {
+  if (!Array.isArray(value) || value.length < 2) return false;
+  const plain = (row: Json) =>
+    row !== null && typeof row === "object" && !Array.isArray(row) && Object.keys(row).length <= 12 &&
+    Object.values(row).every((cell) => cell === null || typeof cell !== "object");
+  const names = (row: Json) => Object.keys(row as JsonObject).join();
+  return value.every(plain) && value.every((row) => names(row) === names(value[0]!));
+}
+
+function Table({ rows }: { rows: JsonObject[] }) {
+  const names = Object.keys(rows[0]!);
+  const [most, setMost] = useState(100);
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label="Table">
+      <table>
+        <thead><tr>{names.map((name) => <th scope="col">{visible(name)}</th>)}</tr></thead>
+        <tbody>
+          {rows.slice(0, most).map((row) => <tr>{names.map((name) => <td>{visible(String(row[name] ?? ""))}</td>)}</tr>)}
+        </tbody>
+      </table>
+      {rows.length > most ? <button class="quiet" onClick={() => setMost(most * 10)}>{number(rows.length - most)} more</button> : null}
+    </div>
+  );
+}
+
+/** Handles keys while a screen is shown, unless somebody types. */
+export function useKeys(keys: Record<string, (event: KeyboardEvent) => void>): void {
+  useEffect(() => {
+    const pressed = (event: KeyboardEvent) => {
+      const target = event.target as HTMLElement;
+      if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName)) return;
+      if (target.closest("[role=dialog]")) return;
+      const act = keys[event.key];
+      if (act) {
+        event.preventDefault();
+        act(event);
+      }
+    };
+    window.addEventListener("keydown", pressed);
+    return () => window.removeEventListener("keydown", pressed);
+  });
+}
+
+export function useTitle(title: string): void {
+  useEffect(() => {
+    screenTitle.value = title;
+  }, [title]);
+}
+
+export const screenTitle = signal("");

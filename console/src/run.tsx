@@ -1,0 +1,233 @@
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { address, get, post, serverUrl } from "./api";
+import { type Approval, approvals } from "./approvals_data";
+import { ApprovalCard } from "./approvals";
+import { EntryView } from "./entry";
+import { compact, duration, number, reasonSentence, visible } from "./format";
+import { LiveRun } from "./live_run";
+import { adjust, go, link, place } from "./router";
+import { Copy, Failure, now, Status, Time, useKeys, useTitle } from "./parts";
+import { type Entry, RunModel, textOf } from "./run_model";
+import { Waterfall } from "./waterfall";
+
+const GROUP = 40;
+
+export function RunScreen({ id }: { id: string }) {
+  const live = useMemo(() => new LiveRun(id), [id]);
+  useEffect(() => () => live.stop(), [live]);
+  const drawn = live.drawn.value;
+  const model = live.model;
+  const [search, setSearch] = useState("");
+  const box = useRef<HTMLInputElement>(null);
+  const given = place.value.query.get("event");
+  const chosen = given === null ? null : Number(given);
+  const prompt = askedOf(model);
+  useTitle(prompt ? visible(prompt).slice(0, 60) : "Run");
+  const shown = useMemo(() => filter(model.entries, search), [drawn, search]);
+  const at = chosen === null ? -1 : findEntry(shown, chosen);
+  const choose = (seq: number) => adjust({ event: seq });
+  const step = (by: number) => {
+    const next = shown[Math.min(shown.length - 1, Math.max(0, at < 0 ? (by > 0 ? 0 : shown.length - 1) : at + by))];
+    if (next) choose(next.seq);
+  };
+  useKeys({
+    ArrowRight: () => step(1), j: () => step(1), ArrowLeft: () => step(-1), k: () => step(-1), "/": () => box.current?.focus(),
+    Escape: () => adjust({ event: null }),
+  });
+  useFollowing(model, drawn, chosen !== null);
+  if (live.error.value && !model.spec) return <div class="page"><Failure error={live.error.value} /></div>;
+  return (
+    <div class="page run">
+      <Head id={id} model={model} drawn={drawn} connected={live.connected.value} prompt={prompt} />
+      {model.startedAt ? <Waterfall model={model} drawn={drawn} now={model.isOver ? 0 : now.value} chosen={chosen} choose={choose} /> : null}
+      <div class="bar tools">
+        <label class="grow">
+          <span class="hidden">Search in this run</span>
+          <input ref={box} type="search" placeholder="Search in this run ( / )" value={search} onInput={(event) => setSearch(event.currentTarget.value)} />
+        </label>
+        <label class="scrub">
+          <span class="hidden">Step through events</span>
+          <input
+            type="range" min={0} max={Math.max(0, shown.length - 1)} value={at < 0 ? Math.max(0, shown.length - 1) : at}
+            aria-valuetext={at < 0 ? "none chosen" : `event ${shown[at]!.seq}`} onInput={(event) => choose(shown[Number(event.currentTarget.value)]!.seq)}
+          />
+        </label>
+        <span class="faint" role="status">{search ? `${shown.length} of ${number(model.entries.length)}` : `${number(model.next)} events`}</span>
+      </div>
+      <Entries entries={shown} chosen={at < 0 ? null : shown[at]!} runId={id} />
+      <Ending id={id} isWaiting={model.reason === "approval_needed"} />
+    </div>
+  );
+}
+
+function askedOf(model: RunModel): string {
+  const asked = (model.spec?.input ?? []).filter((item: any) => item.role === "user").at(-1);
+  return asked ? textOf(asked.content) : "";
+}
+
+function filter(entries: Entry[], search: string): Entry[] {
+  if (!search) return entries;
+  const text = search.toLowerCase();
+  const holds = (entry: Entry) =>
+    [entry.text, entry.title, entry.call?.name, entry.call?.arguments, entry.call?.reason, JSON.stringify(entry.call?.output ?? entry.data ?? "")]
+      .some((each) => each?.toLowerCase().includes(text));
+  return entries.filter(holds);
+}
+
+/** The entry that an event belongs to. */
+function findEntry(entries: Entry[], seq: number): number {
+  const own = entries.findIndex((entry) => entry.seq === seq);
+  if (own >= 0) return own;
+  return entries.findLastIndex((entry) => entry.seq <= seq);
+}
+
+/** Keeps the end in view while it grows, unless somebody has scrolled away from it or looks at something else. */
+function useFollowing(model: RunModel, drawn: number, isElsewhere: boolean): void {
+  const isAtEnd = useRef(true);
+  const wasLive = useRef(false);
+  if (!model.isOver && model.lastAt > Date.now() / 1000 - 5) wasLive.current = true;
+  useEffect(() => {
+    let last = window.scrollY;
+    // Only somebody who scrolls up leaves the end: the page itself may grow faster than it is scrolled.
+    const scrolled = () => {
+      if (window.scrollY < last - 4) isAtEnd.current = false;
+      else if (window.innerHeight + window.scrollY > document.documentElement.scrollHeight - 120) isAtEnd.current = true;
+      last = window.scrollY;
+    };
+    window.addEventListener("scroll", scrolled, { passive: true });
+    return () => window.removeEventListener("scroll", scrolled);
+  }, []);
+  useEffect(() => {
+    if (!isElsewhere && isAtEnd.current && wasLive.current && model.turns.length) window.scrollTo({ top: document.documentElement.scrollHeight });
+  }, [drawn]);
+}
+
+function Head({ id, model, connected, prompt }: { id: string; model: RunModel; drawn: number; connected: boolean; prompt: string }) {
+  const [error, setError] = useState<unknown>(null);
+  const spec = model.spec;
+  const took = (model.endedAt ?? now.value) - model.startedAt;
+  const calls = model.entries.filter((entry) => entry.kind === "call").length;
+  const cancel = () => post(`runs/${encodeURIComponent(id)}/cancel`).then(() => setError(null), setError);
+  return (
+    <header class="runhead">
+      <p class="crumbs"><a href={link("runs")}>Runs</a> / <code>{id}</code></p>
+      <h1>{prompt ? visible(prompt).slice(0, 240) : "Run"}</h1>
+      <div class="facts">
+        <Status status={model.status} waiting={model.reason === "approval_needed"} />
+        {spec ? <span><span class="faint">Model</span> {visible(spec.model)}</span> : null}
+        {spec?.agent ? <span><span class="faint">Agent</span> {visible(spec.agent)}</span> : null}
+        {spec?.tenant ? <span><span class="faint">Tenant</span> {visible(spec.tenant)}</span> : null}
+        {model.startedAt ? <span><span class="faint">Began</span> <Time at={model.startedAt} /></span> : null}
+        {model.startedAt ? <span><span class="faint">Took</span> {duration(took)}</span> : null}
+        <span><span class="faint">Turns</span> {model.turns.length}</span>
+        <span><span class="faint">Calls</span> {calls}</span>
+        <span title={`${number(model.usage.input_tokens)} in, ${number(model.usage.output_tokens)} out, ${number(model.usage.cached)} from the cache`}>
+          <span class="faint">Tokens</span> {compact(model.usage.total_tokens)}
+        </span>
+      </div>
+      <p class="why" role="status">
+        {model.isOver ? `${reasonSentence(model.reason)} ${visible(model.error)}` : connected ? "It is running; this page follows it." : "The connection is lost; trying again."}
+      </p>
+      <div class="actions">
+        {model.startedAt && !model.isOver ? <button class="danger" onClick={cancel}>Cancel</button> : null}
+        {spec ? <Copy label="Copy as curl" text={() => asCurl(spec)} /> : null}
+        {spec ? <Copy label="Copy as Python" text={() => asPython(spec)} /> : null}
+        {model.isOver ? <a class="button quiet" href={address(`runs/${id}/events`, { limit: 100_000 })} download={`${id}.json`}>Download JSON</a> : null}
+        {prompt && !spec?.metadata?.demo ? <button class="quiet" onClick={() => go("chat", { ask: prompt, model: spec.model })}>Ask again</button> : null}
+        {model.isOver && model.status === "completed" && !spec?.metadata?.demo ? <button class="quiet" onClick={() => go("chat", { after: id })}>Continue</button> : null}
+        {spec?.parent ? <a class="button quiet" href={link(`runs/${spec.parent}`)}>The run before</a> : null}
+      </div>
+      {error ? <Failure error={error} /> : null}
+      {spec?.instructions ? <details class="instructions"><summary>Instructions and tools</summary><p>{visible(spec.instructions)}</p><Tools spec={spec} /></details> : null}
+    </header>
+  );
+}
+
+function Tools({ spec }: { spec: any }) {
+  const named = (spec.tools ?? []).filter((tool: any) => tool.name);
+  return (
+    <ul>
+      {named.map((tool: any) => <li><code>{visible(tool.name)}</code> {visible(tool.description ?? "")}</li>)}
+    </ul>
+  );
+}
+
+function bodyOf(spec: any) {
+  const input = (spec.input ?? []).map(({ id: _, status: __, ...item }: any) => item);
+  return { model: spec.model, input: input.length === 1 && input[0].role === "user" ? textOf(input[0].content) : input, ...(spec.instructions ? { instructions: spec.instructions } : {}) };
+}
+
+function asCurl(spec: any): string {
+  const body = JSON.stringify(bodyOf(spec)).replace(/'/g, "'\\''");
+  return `curl ${serverUrl}/responses -H 'content-type: application/json' -d '${body}'`;
+}
+
+function asPython(spec: any): string {
+  const given = Object.entries(bodyOf(spec)).map(([name, value]) => `    ${name}=${JSON.stringify(value)},\n`).join("");
+  return `from openai import OpenAI\n\nclient = OpenAI(base_url="${serverUrl}", api_key="unused")\nanswer = client.responses.create(\n${given})\nprint(answer.output_text)\n`;
+}
+
+/** Entries in groups, of which only those near the view are in the page: a run may have thousands. */
+function Entries({ entries, chosen, runId }: { entries: Entry[]; chosen: Entry | null; runId: string }) {
+  const groups: Entry[][] = [];
+  for (let at = 0; at < entries.length; at += GROUP) groups.push(entries.slice(at, at + GROUP));
+  const key = chosen ? `event-${chosen.seq}-${chosen.key}` : "";
+  useEffect(() => {
+    if (!key) return;
+    // The group has to be there first.
+    const wait = setTimeout(() => document.getElementById(key)?.scrollIntoView({ block: "center" }), 30);
+    return () => clearTimeout(wait);
+  }, [key]);
+  return (
+    <div class="entries">
+      {groups.map((group, index) => (
+        <Group key={index} entries={group} chosen={chosen && group.includes(chosen) ? chosen : null} runId={runId} isLast={index >= groups.length - 1} />
+      ))}
+    </div>
+  );
+}
+
+function Group({ entries, chosen, runId, isLast }: { entries: Entry[]; chosen: Entry | null; runId: string; isLast: boolean }) {
+  const box = useRef<HTMLOListElement>(null);
+  const [isNear, setNear] = useState(isLast);
+  const height = useRef(entries.length * 120);
+  useEffect(() => {
+    const watcher = new IntersectionObserver(
+      ([seen]) => {
+        if (!seen!.isIntersecting && box.current && isNear) height.current = box.current.offsetHeight;
+        setNear(seen!.isIntersecting);
+      },
+      { rootMargin: "1500px" },
+    );
+    watcher.observe(box.current!);
+    return () => watcher.disconnect();
+  }, [isNear]);
+  const isShown = isNear || isLast || chosen !== null;
+  return (
+    <ol ref={box} class="group" style={isShown ? undefined : { height: `${height.current}px` }}>
+      {isShown ? entries.map((entry, index) => (
+        <>
+          {entry.turn && (index === 0 || entries[index - 1]!.turn !== entry.turn) ? <li class="turn" key={`t${entry.turn}`}>Turn {entry.turn}</li> : null}
+          <EntryView key={entry.key} entry={entry} revision={entry.revision} isChosen={entry === chosen} runId={runId} />
+        </>
+      )) : null}
+    </ol>
+  );
+}
+
+/** What a run that waits for a person asks, and the run that goes on with the answer. */
+function Ending({ id, isWaiting }: { id: string; isWaiting: boolean }) {
+  const [known, setKnown] = useState<Approval[]>([]);
+  useEffect(() => {
+    if (!isWaiting) return;
+    get<{ data: Approval[] }>("approvals", { limit: 100 }).then((page) => setKnown(page.data.filter((each) => each.response_id === id)), () => setKnown([]));
+  }, [isWaiting, id, approvals.value]);
+  if (!isWaiting) return null;
+  const next = known.find((each) => each.continued_by)?.continued_by;
+  return (
+    <section aria-label="What waits for a person">
+      {next ? <p class="goes-on">Answered. <a href={link(`runs/${next}`)}>See how it goes on</a></p> : null}
+      {known.filter((each) => each.state === "pending").map((each) => <ApprovalCard key={each.id} approval={each} answered={(run) => run && go(`runs/${run}`)} />)}
+    </section>
+  );
+}

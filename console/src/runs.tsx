@@ -1,0 +1,226 @@
+import { useEffect, useRef, useState } from "preact/hooks";
+import { useSignal } from "@preact/signals";
+import { get } from "./api";
+import { compact, duration, hasEnded, number, visible } from "./format";
+import { adjust, go, link, place } from "./router";
+import { changes, isFeedUp, missed, type RunRow } from "./runs_data";
+import { Empty, Failure, now, Status, Time, useKeys, useTitle } from "./parts";
+
+const PAGE = 100;
+const STATUSES = ["in_progress", "completed", "failed", "incomplete", "cancelled", "requires_action"];
+const FILTERS = ["status", "model", "agent", "tenant", "q", "from", "waiting"] as const;
+
+type Filters = Record<(typeof FILTERS)[number], string>;
+
+function readFilters(): Filters {
+  return Object.fromEntries(FILTERS.map((name) => [name, place.value.query.get(name) ?? ""])) as Filters;
+}
+
+const SPANS: Record<string, number> = { "1h": 3600, "1d": 86_400, "7d": 604_800, "30d": 2_592_000 };
+
+function toQuery(filters: Filters) {
+  const { from, ...others } = filters;
+  return { ...others, created_after: SPANS[from] ? Math.floor(Date.now() / 1000) - SPANS[from] : undefined };
+}
+
+function fits(row: RunRow, filters: Filters): boolean {
+  const text = filters.q.toLowerCase();
+  return (
+    (!filters.status || row.status === filters.status) &&
+    (!filters.model || row.model === filters.model) &&
+    (!filters.agent || row.agent === filters.agent) &&
+    (!filters.tenant || row.tenant === filters.tenant) &&
+    (!filters.waiting || row.waiting) &&
+    (!text || `${row.prompt} ${row.id}`.toLowerCase().includes(text))
+  );
+}
+
+export function Runs() {
+  useTitle("Runs");
+  const filters = readFilters();
+  const asked = JSON.stringify(filters);
+  const rows = useSignal<RunRow[] | null>(null);
+  const hasMore = useSignal(false);
+  const error = useSignal<unknown>(null);
+  const held = useSignal<RunRow[]>([]);
+  const isPaused = useSignal(false);
+
+  const load = async (after?: string) => {
+    try {
+      const page = await get<{ data: RunRow[]; has_more: boolean }>("runs", { ...toQuery(filters), limit: PAGE, after });
+      rows.value = after ? [...(rows.value ?? []), ...page.data] : page.data;
+      hasMore.value = page.has_more;
+      error.value = null;
+    } catch (failure) {
+      error.value = failure;
+    }
+  };
+  useEffect(() => {
+    rows.value = null;
+    held.value = [];
+    void load();
+  }, [asked, missed.value]);
+
+  const merge = (row: RunRow) => {
+    const known = rows.value ?? [];
+    const index = known.findIndex((each) => each.id === row.id);
+    if (index >= 0) rows.value = known.map((each, at) => (at === index ? row : each));
+    else if (fits(row, filters)) rows.value = [row, ...known];
+  };
+  useEffect(
+    () =>
+      changes.subscribe((row) => {
+        if (!row || rows.peek() === null) return;
+        if (isPaused.peek()) held.value = [...held.peek().filter((each) => each.id !== row.id), row];
+        else merge(row);
+      }),
+    [asked],
+  );
+  const pause = () => {
+    if (isPaused.value) held.value.forEach(merge);
+    held.value = [];
+    isPaused.value = !isPaused.value;
+  };
+  return (
+    <div class="page wide">
+      <div class="bar">
+        <h1>Runs</h1>
+        <span class="faint" role="status">
+          {isFeedUp.value ? (isPaused.value ? `Paused${held.value.length ? `, ${held.value.length} new` : ""}` : "Live") : "Not connected"}
+        </span>
+        <button onClick={pause} aria-pressed={isPaused.value}>{isPaused.value ? "Go on" : "Pause"}</button>
+      </div>
+      <FilterBar filters={filters} rows={rows.value ?? []} />
+      {error.value ? <Failure error={error.value} retry={() => void load()} /> : null}
+      {rows.value === null ? (
+        error.value ? null : <p class="faint" role="status">Loading…</p>
+      ) : rows.value.length === 0 ? (
+        <Empty>
+          <p>{FILTERS.some((name) => filters[name]) ? "No run fits these filters." : "Nothing has run here yet."}</p>
+          <p><a href={link("")}>Watch the demo</a> or <a href={link("chat")}>ask a model</a>.</p>
+        </Empty>
+      ) : (
+        <RunTable rows={rows.value} more={hasMore.value ? () => load(rows.value!.at(-1)!.id) : null} hasTenants={!!filters.tenant || rows.value.some((row) => row.tenant)} />
+      )}
+    </div>
+  );
+}
+
+function FilterBar({ filters, rows }: { filters: Filters; rows: RunRow[] }) {
+  const search = useRef<HTMLInputElement>(null);
+  useKeys({ "/": () => search.current?.focus() });
+  const known = (pick: (row: RunRow) => string, chosen: string) => [...new Set([...rows.map(pick), chosen].filter(Boolean))].sort();
+  const choice = (name: keyof Filters, label: string, options: [string, string][]) => (
+    <label>
+      {label}
+      <select value={filters[name]} onChange={(event) => adjust({ [name]: event.currentTarget.value })}>
+        <option value="">any</option>
+        {options.map(([value, text]) => <option value={value}>{text}</option>)}
+      </select>
+    </label>
+  );
+  const same = (names: string[]): [string, string][] => names.map((name) => [name, name]);
+  const tenants = known((row) => row.tenant, filters.tenant);
+  return (
+    <form class="filters" onSubmit={(event) => event.preventDefault()} role="search">
+      <label class="grow">
+        Search
+        <input
+          ref={search} type="search" value={filters.q} placeholder="words of the question, or an id"
+          onChange={(event) => adjust({ q: event.currentTarget.value })}
+        />
+      </label>
+      {choice("status", "Status", STATUSES.map((status) => [status, status.replace("_", " ")]))}
+      {choice("model", "Model", same(known((row) => row.model, filters.model)))}
+      {choice("agent", "Agent", same(known((row) => row.agent, filters.agent)))}
+      {tenants.length ? choice("tenant", "Tenant", same(tenants)) : null}
+      {choice("from", "Time", [["1h", "last hour"], ["1d", "last day"], ["7d", "last week"], ["30d", "last 30 days"]])}
+      <label class="check">
+        <input type="checkbox" checked={!!filters.waiting} onChange={(event) => adjust({ waiting: event.currentTarget.checked ? "true" : "" })} />
+        waits for a person
+      </label>
+    </form>
+  );
+}
+
+const ROW = 44;
+const SPARE = 12;
+
+/** Only the rows in view are in the page, so thousands stay quick. */
+function RunTable({ rows, more, hasTenants }: { rows: RunRow[]; more: (() => Promise<void>) | null; hasTenants: boolean }) {
+  const box = useRef<HTMLDivElement>(null);
+  const [view, setView] = useState({ top: 0, height: 900 });
+  const [chosen, choose] = useState(-1);
+  const isLoading = useRef(false);
+  const measure = () => {
+    const element = box.current;
+    if (element) setView({ top: Math.max(0, -element.getBoundingClientRect().top), height: window.innerHeight });
+  };
+  useEffect(() => {
+    measure();
+    window.addEventListener("scroll", measure, { passive: true });
+    window.addEventListener("resize", measure);
+    return () => {
+      window.removeEventListener("scroll", measure);
+      window.removeEventListener("resize", measure);
+    };
+  }, []);
+  const first = Math.max(0, Math.floor(view.top / ROW) - SPARE);
+  const last = Math.min(rows.length, Math.ceil((view.top + view.height) / ROW) + SPARE);
+  useEffect(() => {
+    if (more && last >= rows.length - SPARE && !isLoading.current) {
+      isLoading.current = true;
+      void more().finally(() => (isLoading.current = false));
+    }
+  }, [last, rows.length]);
+  const step = (by: number) => {
+    const next = Math.min(rows.length - 1, Math.max(0, chosen + by));
+    choose(next);
+    const element = box.current!;
+    const y = element.getBoundingClientRect().top + next * ROW;
+    if (y < 120 || y > window.innerHeight - 80) window.scrollBy({ top: y - window.innerHeight / 2 });
+  };
+  useKeys({
+    j: () => step(1), ArrowDown: () => step(1), k: () => step(-1), ArrowUp: () => step(-1),
+    Enter: () => chosen >= 0 && go(`runs/${rows[chosen]!.id}`),
+  });
+  return (
+    <div ref={box}>
+      <table class="runs" aria-rowcount={rows.length + 1}>
+        <thead>
+          <tr>
+            <th scope="col">Status</th><th scope="col">Asked</th><th scope="col">Model</th>
+            {hasTenants ? <th scope="col">Tenant</th> : null}
+            <th scope="col" class="right">Tokens</th><th scope="col" class="right">Took</th><th scope="col" class="right">Began</th>
+          </tr>
+        </thead>
+        <tbody>
+          {first ? <tr style={{ height: `${first * ROW}px` }} aria-hidden="true" /> : null}
+          {rows.slice(first, last).map((row, index) => (
+            <Row key={row.id} row={row} number={first + index} isChosen={first + index === chosen} hasTenants={hasTenants} />
+          ))}
+          {last < rows.length ? <tr style={{ height: `${(rows.length - last) * ROW}px` }} aria-hidden="true" /> : null}
+        </tbody>
+      </table>
+      <p class="faint" role="status">{number(rows.length)} runs{more ? ", more below" : ""}</p>
+    </div>
+  );
+}
+
+function Row({ row, number: at, isChosen, hasTenants }: { row: RunRow; number: number; isChosen: boolean; hasTenants: boolean }) {
+  const took = (row.ended_at ?? (hasEnded(row.status) ? row.created_at : now.value)) - row.created_at;
+  return (
+    <tr aria-rowindex={at + 2} class={isChosen ? "chosen" : ""}>
+      <td><Status status={row.status} waiting={row.waiting} /></td>
+      <td class="asked">
+        <a href={link(`runs/${row.id}`)}>{visible(row.prompt || row.id).replace(/\s+/g, " ").slice(0, 300)}</a>
+        {row.error ? <span class="bad"> {visible(row.error).slice(0, 200)}</span> : null}
+      </td>
+      <td class="name">{row.agent ? `${row.agent} · ` : ""}{visible(row.model)}</td>
+      {hasTenants ? <td class="name">{visible(row.tenant)}</td> : null}
+      <td class="right">{row.tokens ? compact(row.tokens) : ""}</td>
+      <td class="right">{duration(took)}</td>
+      <td class="right"><Time at={row.created_at} /></td>
+    </tr>
+  );
+}
