@@ -32,7 +32,7 @@ from typing import Any
 
 START, STOP, DUMP_AT = [(ord("C") << 24 | ord("T") << 16) + number for number in (4, 5, 3)]
 STUCK_SECONDS = 60
-SETTLE_SECONDS = 0.002
+SETTLE_SECONDS = 0.01
 STEP_SECONDS = 20e-6  # for each round of the event loop
 REQUESTS, DELTAS, TURNS, STREAMS, PACED = 100, 2000, 20, 10, 100
 EPOCH = 1_800_000_000.0
@@ -198,7 +198,10 @@ class Backend(asyncio.Protocol):
             self._transport.write(chunk({}, "stop") + END)
             return
         self._transport.write(PIECE)
-        asyncio.get_running_loop().call_later(pause, self._say, left - 1, pause)
+        loop = asyncio.get_running_loop()
+        # Paced streams speak at the same moments. Else chance would say how many batches the store gets of them.
+        due = (loop.time() // pause + 1) * pause if pause else loop.time()
+        loop.call_at(due, self._say, left - 1, pause)
 
 
 class Asker(asyncio.Protocol):

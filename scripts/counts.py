@@ -3,8 +3,9 @@
     ./check counts                       counts, and judges by the record
     ./check counts --record REASON       counts, and makes that the record, with the reason why it may be
 
-Unlike times, the counts are the same to a few in ten thousand whatever else the machine does. They hold for one build of Python,
-so `bench/counts.json` keeps them for each; under another one they are shown and not judged. Without valgrind nothing is counted.
+Unlike times, the counts are the same to a few in a thousand (paced streams to 4 %) whatever else the machine does. They hold for
+one build of Python, so `bench/counts.json` keeps them for each; under another one they are shown and not judged. Without valgrind
+nothing is counted.
 """
 
 import argparse
