@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -31,13 +32,13 @@ from mainspring import tool
 
 
 @tool
-async def stamp(seconds: float = 0.5) -> str:
+async def stamp(seconds: float = 0.5, name: str = "") -> str:
     """Leaves a mark, and later another."""
     with Path("marks").open("a") as file:
-        file.write("begun\\n")
+        file.write(f"begun{name}\\n")
     await asyncio.sleep(seconds)
     with Path("marks").open("a") as file:
-        file.write("done\\n")
+        file.write(f"done{name}\\n")
     return "stamped"
 
 
@@ -56,6 +57,12 @@ SCRIPT: Script = [
     {"when": "wipe", "say": "Wiped."},
     {"when": "Hello", "say": "Hello!"},
 ]
+KEYS = [f"key{number}" for number in range(16)]
+for _key in KEYS:
+    SCRIPT += [
+        {"when": f"mark {_key}.", "calls": [{"name": "stamp", "arguments": {"seconds": 0.5, "name": _key}}]},
+        {"when": f"mark {_key}.", "say": "Marked."},
+    ]
 
 
 @pytest.fixture
@@ -224,7 +231,7 @@ async def test_requests_that_are_sent_again_are_answered_once_whoever_is_killed(
     async def ask(key: str) -> None:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(PATIENCE)) as session:
             while key not in answered:
-                body, headers = {"model": "m", "input": f"stamp {key}"}, {"idempotency-key": key}
+                body, headers = {"model": "m", "input": f"mark {key}."}, {"idempotency-key": key}
                 with suppress(aiohttp.ClientError, TimeoutError):
                     async with session.post(f"{workers.url}/responses", json=body, headers=headers) as answer:
                         told = await answer.json()
@@ -235,8 +242,8 @@ async def test_requests_that_are_sent_again_are_answered_once_whoever_is_killed(
 
     with anyio.fail_after(3 * PATIENCE):
         async with anyio.create_task_group() as tasks:
-            for number in range(16):
-                tasks.start_soon(ask, f"key{number}")
+            for key in KEYS:
+                tasks.start_soon(ask, key)
             for place in (0, 1, 0):
                 begun = len(read_marks(tmp_path))
                 await until(lambda begun=begun: len(read_marks(tmp_path)) > begun or len(answered) == 16)  # type: ignore[misc]
@@ -246,7 +253,8 @@ async def test_requests_that_are_sent_again_are_answered_once_whoever_is_killed(
         listed = await answer.json()
     assert sorted([run["id"] for run in listed["data"]]) == sorted(answered.values()), "a run for each key, and no other"
     assert {run["status"] for run in listed["data"]} == {"completed"}
-    assert read_marks(tmp_path).count("begun") == 16, "no call is made twice"
+    # A process may die between the record of a call and the call itself, which is then not made at all.
+    assert max(Counter(read_marks(tmp_path)).values()) == 1, "no call is made twice"
 
 
 def read_marks(folder: Path) -> list[str]:
