@@ -11,8 +11,9 @@ from tests.kit.link import Link, linked
 from tests.kit.postgres import Postgres
 from tests.kit.waiting import PATIENCE, until
 
-from mainspring.core.errors import Interrupted
+from mainspring.core.errors import Interrupted, Superseded
 from mainspring.core.run import Run
+from mainspring.engine import presence as presence_module
 from mainspring.engine.engine import Engine
 from mainspring.providers.scripted import Scripted, say
 from mainspring.storage.choose_store import open_store
@@ -71,3 +72,29 @@ async def test_an_end_in_doubt_that_cannot_be_read_back_is_not_told(
         monkeypatch.setattr(server_module, "PATIENCE_SECONDS", PATIENCE)
         await engine.resume_all()
     assert (await engine.attach("resp_1")).run.status == "completed"
+
+
+async def test_a_run_that_another_may_have_taken_up_is_not_told_to_have_failed(
+    postgres: Postgres, emptied: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence_module, "LEASE_SECONDS", 1.0)
+    monkeypatch.setattr(presence_module, "BEAT_SECONDS", 0.2)
+    for module in (server_module, writer_module):
+        monkeypatch.setattr(module, "PATIENCE_SECONDS", 2.0)
+    with TemporaryDirectory(prefix="ln") as folder:
+        async with linked(postgres.socket, Path(folder)) as link, asyncio.timeout(PATIENCE):
+            through = parse_location(emptied.given.replace(str(postgres.socket.parent), folder))
+            slow = Scripted(say("It takes its time. " * 100, pause=0.05))
+            async with open_store(through) as store, make_engine(slow, store) as engine, open_store(emptied) as beside:
+                handle = await engine.start(make_order(background=True))
+                reading = asyncio.create_task(handle.wait())
+                link.is_refusing = True
+                link.cut()
+                async with make_engine(Scripted(say("It is done.")), beside) as other:
+                    while not (taken := await other.resume_all()):  # noqa: ASYNC110
+                        await asyncio.sleep(0.05)
+                    assert (await taken[0].wait()).status == "completed"
+                with pytest.raises((Interrupted, Superseded)):
+                    await reading
+                link.is_refusing = False
+                assert (await engine.attach("resp_1")).run.status == "completed"

@@ -909,7 +909,10 @@ class Engine:
             self._left.add(handle.id)  # it may be this engine's all the same: then another has written that had just lost it
         except MainspringError as error:
             log.error("run %s could not be recorded: %s", handle.id, error)
-            if not await journal.break_off(error):
+            if journal.run.spec.store and not self.presence.is_held:
+                failure = Interrupted(f"run `{handle.id}` may be driven by another process by now; ask for it again")
+                self._left.add(handle.id)
+            elif not await journal.break_off(error):
                 failure = Interrupted(f"run `{handle.id}` may have ended, and the database cannot be asked; ask for it later")
                 self._left.add(handle.id)
             elif not journal.is_stored:

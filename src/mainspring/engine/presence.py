@@ -81,8 +81,13 @@ class Presence:
 
     async def confirm(self) -> None:
         """Returns once the lease holds, at once if it does: whoever waited has been stopped if its run is another's by now."""
-        if self.id and _read_clock() >= self._trusted_until:
+        if not self.is_held:
             await self.beat()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the lease holds as far as this engine counts on it: nobody else has claimed one of its runs."""
+        return not self.id or _read_clock() < self._trusted_until
 
     async def beat(self) -> None:
         """Extends the lease. Raises `StoreError`."""
