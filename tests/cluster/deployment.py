@@ -33,7 +33,8 @@ from tests.kit.waiting import PATIENCE
 SERVERS = ("server1", "server2", "server3")
 WORKERS = ("worker1", "worker2")
 DISTANT = ("server2", "worker2")
-DRIVING = ("server3", "worker1", "worker2")
+# One that nobody looks at when it has died.
+ZOMBIE = "zombie"
 FRUGAL_CALLS = 30
 TOOLS = '''
 import asyncio
@@ -85,6 +86,8 @@ SCRIPT = [
     {"when": "work", "say": LONG, "pause": 0.02},
     {"when": "wait", "calls": [{"name": "count", "arguments": {"seconds": 1.5}}]},
     {"when": "wait", "say": "Waited."},
+    {"when": "hold", "calls": [{"name": "count", "arguments": {"seconds": 600}}]},
+    {"when": "hold", "say": "Held."},
     {"when": "tell", "say": LONG, "pause": 0.05},
     {"when": "wipe", "calls": [{"name": "wipe", "arguments": {}}]},
     {"when": "wipe", "say": "Wiped."},
@@ -172,12 +175,12 @@ class Member:
         self.starts += 1
         serves = self.name in SERVERS
         arguments = ["serve", "--port", "0"] if serves else ["worker"]
-        if serves and self.name not in DRIVING:
+        if serves and self.name != "server3":
             arguments += ["--role", "gateway"]
         command = [sys.executable, "-m", "mainspring", *arguments, "--model", "scripted:script.json"]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", "MAINSPRING_DATABASE": self._database}
         with self.log.open("wb") as log:
-            if self.is_distant and (can_be_distant() or find_faketime()):
+            if self.name == ZOMBIE or (self.is_distant and (can_be_distant() or find_faketime())):
                 self._process = self._start_apart(command, environment, log.fileno())
             else:
                 self._process = start(
@@ -193,7 +196,7 @@ class Member:
         return True
 
     def _start_apart(self, command: Sequence[str], environment: dict[str, str], log: int) -> "subprocess.Popen[bytes]":
-        if find_faketime():
+        if find_faketime() and self.is_distant:
             self.clock.touch()
             environment |= {
                 "LD_PRELOAD": find_faketime(),
@@ -204,7 +207,7 @@ class Member:
             }
             if not self.clock.read_text():
                 self.skew(0)
-        if can_be_distant():
+        if can_be_distant() and self.is_distant:
             apart = f'hostname {self.name}; exec "$@"'
             command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--uts", "sh", "-c", apart, "sh", *command]
         return subprocess.Popen(command, cwd=self._folder, env=environment, stdin=DEVNULL, stdout=log, stderr=log)
@@ -262,9 +265,13 @@ class Deployment:
 
 @asynccontextmanager
 async def deployed(
-    postgres: Postgres, folder: Path | None = None, names: Sequence[str] = (*SERVERS, *WORKERS)
+    postgres: Postgres,
+    folder: Path | None = None,
+    names: Sequence[str] = (*SERVERS, *WORKERS),
+    later: Sequence[str] = (),
 ) -> AsyncIterator[Deployment]:
-    """All of them, ready, on an empty database. Their logs are in the folder, which is a new one that goes if none is given."""
+    """All of them, ready but for those that the test starts `later`, on an empty database. The folder keeps their logs; without
+    one they go with it all."""
     database = await to_thread(postgres.database)
     async with AsyncExitStack() as stack:
         folder = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cluster")))
@@ -282,7 +289,8 @@ async def deployed(
         try:
             async with anyio.create_task_group() as tasks:
                 for member in members.values():
-                    tasks.start_soon(member.start)
+                    if member.name not in later:
+                        tasks.start_soon(member.start)
             yield made
         finally:
             made.heal()
