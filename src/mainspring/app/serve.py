@@ -148,7 +148,7 @@ class EngineServer(Server):
             self._accepting.close()
             for connection in list(self.server_state.connections):
                 if isinstance(connection, BoundedProtocol):
-                    connection.shutdown()  # once it is idle: the next request goes to another process
+                    connection.leave()  # the next request goes to another process
         for listener in sockets or ():
             listener.close()
         with move_on_after(self._settings.drain_seconds):

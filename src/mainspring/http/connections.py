@@ -134,6 +134,11 @@ class BoundedProtocol(_WatchedReader, HttpToolsProtocol):
                 self._tell_lost()
         super().connection_lost(exc)
 
+    def leave(self) -> None:
+        """Ends the connection once it is idle. One that is so new that nothing was asked yet stays: its request is on its way."""
+        if not self._is_new:
+            self.shutdown()
+
     def data_received(self, data: bytes) -> None:
         if self._received == 0:
             self._since = self.loop.time()
