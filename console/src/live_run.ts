@@ -46,9 +46,20 @@ export class LiveRun {
     for (;;) {
       const query = { after: this.last < 0 ? undefined : this.last, limit: PAGE };
       const page = await get<{ data: LogEvent[]; last_seq: number; has_more: boolean }>(path, query, this.stopping.signal);
+      await this.readEarlier(page.data[0]);
       page.data.forEach((event) => this.take(event));
       this.last = Math.max(this.last, page.last_seq ?? -1);
       if (!page.has_more) return;
+    }
+  }
+
+  /** The calls that a person was asked about are in the log of the run before. */
+  private async readEarlier(first: LogEvent | undefined): Promise<void> {
+    const parent = first?.spec?.parent;
+    if (!parent || !first.spec.input?.some((item: { type?: string }) => item.type === "mcp_approval_response")) return;
+    const page = await get<{ data: LogEvent[] }>(`runs/${encodeURIComponent(parent)}/events`, { limit: PAGE }, this.stopping.signal);
+    for (const { type, item } of page.data) {
+      if (type === "item_done" && item.call_id) this.model.earlier.set(item.call_id, { name: item.name, arguments: item.arguments });
     }
   }
 

@@ -61,6 +61,7 @@ export function RunScreen({ id }: { id: string }) {
 }
 
 function askedOf(model: RunModel): string {
+  if (model.spec?.input?.some((item: any) => item.type === "mcp_approval_response")) return "Goes on with a person's answer";
   const asked = (model.spec?.input ?? []).filter((item: any) => item.role === "user").at(-1);
   return asked ? textOf(asked.content) : "";
 }

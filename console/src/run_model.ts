@@ -91,6 +91,8 @@ export class RunModel {
   lastAt = 0;
   next = 0;
   usage = noUsage();
+  /** Calls of the run that this one continues: it may perform them. */
+  earlier = new Map<string, { name: string; arguments: string }>();
   private items = new Map<string, Entry>();
   private calls = new Map<string, Entry>();
   private finished = new Set<string>();
@@ -198,6 +200,9 @@ export class RunModel {
     const key = `i${this.entries.length}`;
     if (item.type === "function_call_output") {
       this.add({ kind: "input", key, title: "Result of a call, from the client", text: "", data: item.output ?? null }, event);
+    } else if (item.type === "mcp_approval_response") {
+      const title = item.approve ? "A person approved" : "A person denied";
+      this.add({ kind: "input", key, title, text: item.reason ?? "The call of the run before is answered.", data: item }, event);
     } else if (item.role) {
       const who: Record<string, string> = { user: "Asked", system: "System", developer: "Developer", assistant: "Assistant" };
       this.add({ kind: "input", key, title: who[item.role] ?? item.role, text: textOf(item.content), data: item.content }, event);
@@ -267,7 +272,8 @@ export class RunModel {
     let entry = this.calls.get(event.call_id);
     if (!entry) {
       // A call that the run before has left open: its answer came with the input.
-      entry = this.openItem({ type: "function_call", id: event.call_id, call_id: event.call_id, name: "call from before" }, event);
+      const known = this.earlier.get(event.call_id) ?? { name: "call of the run before", arguments: "" };
+      entry = this.openItem({ type: "function_call", id: event.call_id, call_id: event.call_id, ...known }, event);
     }
     change(entry.call!, entry);
     this.touch(entry, event);

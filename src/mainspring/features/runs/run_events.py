@@ -20,7 +20,7 @@ from mainspring.core.events import (
     RunStarted,
     TurnEnded,
 )
-from mainspring.core.items import FunctionCall, Item, Json, ToolDefinition, encode
+from mainspring.core.items import Effect, FunctionCall, Item, Json, ToolDefinition, encode
 from mainspring.core.redact import redact_arguments
 from mainspring.core.spec import Limits, RunSpec
 from mainspring.http.wire import hide_addresses
@@ -40,6 +40,7 @@ class ToolOfRun(Struct, frozen=True):
     kind: str
     description: str
     parameters: Json | None
+    effects: tuple[Effect, ...]
 
 
 class RunOrder(Struct, frozen=True):
@@ -112,7 +113,7 @@ def _tell_order(spec: RunSpec, may_read: bool) -> RunBegan:
             tenant=spec.tenant,
             input=tuple([_present_item(item, may_read) for item in spec.input]),
             instructions=spec.instructions,
-            tools=tuple([ToolOfRun(tool.name, tool.kind, tool.description, tool.parameters) for tool in tools]),
+            tools=tuple([ToolOfRun(tool.name, tool.kind, tool.description, tool.parameters, tool.effects) for tool in tools]),
             parent=spec.parent,
             within=spec.within,
             conversation=None if spec.conversation is None else spec.conversation.id,

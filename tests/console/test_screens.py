@@ -1,0 +1,180 @@
+"""What people do in the console, in a real browser before a real server process."""
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from tests.kit.processes import ROOT
+from tests.kit.waiting import PATIENCE
+from tests.server.process import Served, serving
+
+AXE = ROOT / "console" / "node_modules" / "axe-core" / "axe.min.js"
+NASTY = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>\x1b[31m\x07\u202e]]>"
+TOOLS = f'''
+from mainspring import tool
+
+@tool(effects=("write",))
+def remove_report(path: str) -> str:
+    """Removes a report from the archive."""
+    return "removed " + path
+
+@tool(effects=("read",))
+def read_page(url: str) -> str:
+    """Reads a page."""
+    return {NASTY!r}
+'''
+SETTINGS = '[governance.rules]\nremove_report = "ask"\n'
+
+expect.set_options(timeout=PATIENCE * 1000)
+
+
+def removal(path: str) -> dict[str, object]:
+    return {"think": "The old report has to go.", "calls": [{"name": "remove_report", "arguments": {"path": path}}]}
+
+
+@pytest.fixture
+def turns() -> list[dict[str, object]]:
+    return [removal("/archive/2019.pdf"), {"say": "The report is **gone**."}]
+
+
+@pytest.fixture
+def served(tmp_path: Path, turns: list[dict[str, object]]) -> Iterator[Served]:
+    (tmp_path / "archive_tools.py").write_text(TOOLS)
+    (tmp_path / "mainspring.toml").write_text(SETTINGS)
+    with serving(tmp_path, turns, "--tool", "archive_tools", env={"PYTHONPATH": str(tmp_path)}) as server:
+        yield server
+
+
+def address(served: Served, place: str = "") -> str:
+    return f"{served.url.removesuffix('/v1')}/#/{place}"
+
+
+def ask(served: Served, text: str) -> str:
+    """The id of a run that works in the background."""
+    body = json.dumps({"model": "scripted", "input": text, "background": True}).encode()
+    asked = urllib.request.Request(f"{served.url}/responses", body, {"content-type": "application/json"})
+    with urllib.request.urlopen(asked, timeout=PATIENCE) as answer:
+        return str(json.load(answer)["id"])
+
+
+def test_the_demo_runs_to_its_end_before_ones_eyes(page: Page, served: Served) -> None:
+    page.goto(address(served))
+    page.get_by_role("button", name="Start the demo").click()
+    seen = page.locator(".runhead .status")
+    expect(seen).to_have_text("running")
+    # Its calls appear while it runs, one turn after the other.
+    expect(page.get_by_text("ada.txt").first).to_be_visible()
+    assert seen.text_content() == "running"
+    expect(page.get_by_text("Bruno gives Ada 9.50.").last).to_be_visible()
+    expect(seen).to_have_text("completed")
+    expect(page.get_by_role("status").filter(has_text="answer")).to_be_visible()
+    expect(page.locator(".waterfall li")).to_have_count(16)
+
+
+def test_an_approval_is_answered_in_the_page_and_the_run_goes_on(page: Page, served: Served) -> None:
+    page.goto(address(served, "approvals"))
+    expect(page.get_by_text("Nothing waits for a person.")).to_be_visible()
+    ask(served, "Clean up.")
+    card = page.get_by_role("article", name="Approve remove_report?")
+    expect(card).to_contain_text("/archive/2019.pdf")
+    expect(card).to_contain_text("Declares: write")
+    expect(page).to_have_title("(1) Approvals · Mainspring")
+    card.get_by_label("Reason").fill("It is old.")
+    card.get_by_role("button", name="Approve").click()
+    page.get_by_role("link", name="Watch the run go on").click()
+    expect(page.locator(".entry.message")).to_contain_text("The report is gone.")
+    expect(page.locator(".entry.input")).to_contain_text("It is old.")
+    expect(page.locator(".entry.call .who")).to_have_text("remove_report")
+    expect(page).not_to_have_title("(1)")
+
+
+def test_a_call_is_denied_by_keyboard_on_a_phone(page: Page, served: Served, turns: list[dict[str, object]]) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    run = ask(served, "Clean up.")
+    page.goto(address(served, f"runs/{run}"))
+    card = page.get_by_role("article", name="Approve remove_report?")
+    expect(card.get_by_role("button", name="Deny")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    card.focus()
+    page.keyboard.press("d")
+    expect(page.locator(".entry.input")).to_contain_text("A person denied")
+
+
+@pytest.mark.parametrize("turns", [[{"calls": [{"name": "read_page", "arguments": {"url": NASTY}}]}, {"say": NASTY}]])
+def test_html_and_control_characters_of_tools_and_models_are_shown_as_text(page: Page, served: Served) -> None:
+    run = ask(served, NASTY)
+    page.goto(address(served, f"runs/{run}"))
+    expect(page.locator(".runhead .status")).to_have_text("completed")
+    expect(page.locator(".entry.call .text").last).to_contain_text("<script>document.title='owned'</script>␛[31m␇⟨U+202E⟩")
+    expect(page.locator(".entry.message")).to_contain_text("<img src=x onerror=")
+    assert page.locator("main img, main script").count() == 0
+    assert page.title() != "owned"
+
+
+def test_runs_appear_by_themselves_and_filters_are_in_the_address(page: Page, served: Served) -> None:
+    page.goto(address(served, "runs"))
+    expect(page.get_by_text("Nothing has run here yet.")).to_be_visible()
+    run = ask(served, "Clean up.")
+    row = page.get_by_role("row").filter(has_text="Clean up.")
+    expect(row).to_contain_text("waiting")
+    page.get_by_label("Status").select_option("completed")
+    expect(page.get_by_text("No run fits these filters.")).to_be_visible()
+    assert "status=completed" in page.url
+    page.reload()
+    expect(page.get_by_text("No run fits these filters.")).to_be_visible()
+    page.get_by_label("Status").select_option("")
+    page.get_by_role("link", name="Clean up.").click()
+    expect(page).to_have_url(address(served, f"runs/{run}"))
+
+
+def test_a_link_leads_to_an_exact_event_and_keys_step_from_it(page: Page, served: Served) -> None:
+    run = ask(served, "Clean up.")
+    page.goto(address(served, f"runs/{run}"))
+    page.locator(".entry.call .anchor").click()
+    chosen = page.locator(".entry[aria-current]")
+    expect(chosen.locator(".who")).to_have_text("remove_report")
+    page.reload()
+    expect(chosen.locator(".who")).to_have_text("remove_report")
+    page.keyboard.press("ArrowLeft")
+    expect(chosen.locator(".who")).to_have_text("Reasoning")
+
+
+def test_somebody_talks_to_the_model(page: Page, served: Served) -> None:
+    page.goto(address(served))
+    page.get_by_label("Your question").fill("Clean up.")
+    page.get_by_role("button", name="Ask").click()
+    expect(page.locator(".entry.call .who")).to_have_text("remove_report")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious_on_any_screen(browser: Browser, served: Served, theme: str) -> None:
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed; scripts/setup dev installs it")
+    run = ask(served, "Clean up.")
+    # axe needs a script of its own, which the policy of the page forbids.
+    context = browser.new_context(bypass_csp=True, color_scheme="dark" if theme == "dark" else "light")
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE * 1000)
+    found: list[str] = []
+    screens = {
+        "": "Mainspring is running",
+        "runs": "Clean up.",
+        f"runs/{run}": "Arguments",
+        "approvals": "Arguments",
+        "chat": "Model",
+    }
+    for screen, sign in screens.items():
+        page.goto(address(served, screen))
+        expect(page.get_by_text(sign).first).to_be_visible()
+        page.evaluate(AXE.read_text())
+        result = page.evaluate("axe.run()")
+        found += [
+            f"{screen or 'welcome'}: {each['id']} {[node['html'] for node in each['nodes']][:3]}"
+            for each in result["violations"]
+            if each["impact"] in ("serious", "critical")
+        ]
+    context.close()
+    assert found == []
