@@ -72,6 +72,24 @@ async def test_a_run_reserves_its_share_works_within_it_and_gives_back_the_rest(
     assert account.left.commands == {"git (status|log)( .*)?": 1}
 
 
+async def test_of_two_who_begin_a_run_the_one_that_gives_up_leaves_its_share_to_the_other(store: Store) -> None:
+    ledger, other = Ledger(store), Ledger(store)
+    await ledger.open(BUDGET)
+    spec = await ledger.admit(order(max_turns=10), "b1")
+    assert await other.admit(order(max_turns=10), "b1") == spec
+    await other.withdraw("resp_1", "b1")
+    assert list((await ledger.find_account("b1")).held) == ["resp_1"]
+    async with engine_of(store=store, sinks=[ledger]) as engine:
+        await other.admit(order(max_turns=10), "b1")
+        handle = await engine.start(spec)
+        await handle.wait()
+        await other.withdraw("resp_1", "b1")
+    assert (await ledger.settle_ended("b1")).spent.iterations == 1
+    await ledger.admit(order(id="two"), "b1")
+    await ledger.withdraw("two", "b1")
+    assert (await ledger.find_account("b1")).held == {}
+
+
 async def test_what_one_run_holds_another_cannot_have(store: Store) -> None:
     ledger = Ledger(store)
     await ledger.open(with_limits(max_iterations=10))

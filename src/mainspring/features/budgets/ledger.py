@@ -57,8 +57,11 @@ class Amended(Struct, frozen=True, tag=True):
 
 
 class Reserved(Struct, frozen=True, tag=True):
+    """The share of a run. Two processes may try to begin the same one: `admitted` says how many have not given up."""
+
     run_id: str
     share: Amounts
+    admitted: int = 1
 
 
 class Settled(Struct, frozen=True, tag=True):
@@ -183,9 +186,9 @@ class Ledger:
         """
         await self.settle_ended(budget_id, tenant=spec.tenant)
 
-        def reserve(account: Account) -> Reserved | None:
-            if spec.id in account.held:
-                return None
+        def reserve(account: Account) -> Reserved:
+            if (held := account.held.get(spec.id)) is not None:
+                return replace(held, admitted=held.admitted + 1)
             require_cleared(run_preflight(spec, account.budget, spec.tools, time.time()))
             share = _share_of(account.left.min(at_most), spec)
             try:
@@ -219,6 +222,19 @@ class Ledger:
             except CallerError:
                 account = await self._settle(tenant, budget_id, reserved.run_id, Spent.whole(reserved.share, reserved.run_id))
         return account
+
+    async def withdraw(self, run_id: str, budget_id: str, *, tenant: str = "") -> None:
+        """Gives back what `admit` reserved for a run that has not begun, unless another process may still begin it."""
+
+        def give_back(account: Account) -> Reserved | Settled | None:
+            if (held := account.held.get(run_id)) is None:
+                return None
+            return replace(held, admitted=held.admitted - 1) if held.admitted > 1 else Settled(run_id, Spent())
+
+        try:
+            await self._store.load(run_id)  # its share is settled when it has ended
+        except NotFound:
+            await self._add(tenant, budget_id, give_back)
 
     async def release(self, run_id: str, budget_id: str, *, tenant: str = "") -> Account:
         """Gives back the share of a run that never began. Raises `InvalidRequest` if the store knows that it did."""

@@ -174,7 +174,7 @@ class Admission(OrderStep):
         """Gives back what was reserved for a run that did not begin."""
         for account in await self.ledger.list_accounts(tenant=order.tenant) if self.is_shared else ():
             if order.id in account.held:
-                await self.ledger.release(order.id, account.budget.budget_id, tenant=order.tenant)
+                await self.ledger.withdraw(order.id, account.budget.budget_id, tenant=order.tenant)
 
     def _find_own(self, plan: Plan, spec: RunSpec, before: PausedRun) -> AutonomyBudget:
         """The operator's budget. A run that goes on is paid from where it was, whoever has approved it."""
