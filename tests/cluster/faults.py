@@ -27,6 +27,7 @@ MEMBER_FAULTS: dict[str, tuple[int, float, float]] = {
     "reset": (3, 0.0, 0.0),
     "cut": (4, 0.0, 6.0),
     "pause": (2, 0.2, LEASE_SECONDS - 1),
+    "outage": (1, 35.0, 45.0),  # longer than anybody waits for the database
 }
 MEMBERS = (*WORKERS, *SERVERS)
 
@@ -41,7 +42,8 @@ def plan(seed: str, member: str) -> Iterator[Fault]:
     """The faults of a process, without end. The first ones are each kind once; each process begins with another."""
     random = Random(f"{seed} {member}")
     place = 2 * MEMBERS.index(member)
-    kinds = [*list(MEMBER_FAULTS)[place:], *list(MEMBER_FAULTS)[:place]]
+    short = [kind for kind in MEMBER_FAULTS if kind != "outage"]
+    kinds = [*short[place:], *short[:place]]
     while True:
         kind = kinds.pop(0) if kinds else random.choices(list(MEMBER_FAULTS), [each[0] for each in MEMBER_FAULTS.values()])[0]
         if kind == "skew" and not (member in DISTANT and find_faketime()):
@@ -130,8 +132,8 @@ async def hurt(member: Member, fault: Fault) -> None:
             link.is_refusing = False
         case "reset":
             link.cut()
-        case "partition" | "half-open":
-            link.hold("answers", *(("questions",) if fault.kind == "partition" else ()))
+        case "partition" | "outage" | "half-open":
+            link.hold("answers", *(() if fault.kind == "half-open" else ("questions",)))
             await anyio.sleep(fault.seconds)
             link.release()
         case "delay":
