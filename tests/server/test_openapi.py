@@ -60,19 +60,29 @@ def test_every_route_needs_a_scope_and_has_a_summary() -> None:
             scopes.setdefault(table.find(method, route.path).scope, set()).add("/".join(route.path.split("/")[:3]))
     assert scopes == snapshot(
         {
-            "responses": {"/v1/containers", "/v1/responses", "/v1/runs"},
+            "responses": {"/v1/containers", "/v1/mcp_servers", "/v1/responses", "/v1/runs", "/v1/tools"},
             "conversations": {"/v1/conversations"},
             "agents:invoke": {"/v1/agents"},
             "approvals": {"/v1/approvals"},
             "decisions": {"/v1/chat", "/v1/decisions"},
-            "budgets": {"/v1/budgets"},
+            "budgets": {"/v1/budgets", "/v1/usage"},
             "traces": {"/v1/traces"},
             "memory": {"/v1/memory"},
             "workflows:run": {"/v1/workflows"},
             "models": {"/v1/models"},
             "metrics": {"/metrics"},
             "public": {"/health", "/healthz", "/readyz", "/v1/session"},
-            "admin": {"/openapi.json", "/v1/keys", "/v1/models"},
+            "admin": {
+                "/openapi.json",
+                "/v1/audit",
+                "/v1/budgets",
+                "/v1/keys",
+                "/v1/models",
+                "/v1/policy",
+                "/v1/settings",
+                "/v1/system",
+                "/v1/workers",
+            },
         }
     )
 

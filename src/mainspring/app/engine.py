@@ -362,6 +362,12 @@ class Engine:
         return self.core.store
 
     @property
+    def database_kind(self) -> Literal["memory", "sqlite", "postgres"]:
+        if not self.store.is_durable:
+            return "memory"
+        return "sqlite" if self._location is None or self._location.file is not None else "postgres"
+
+    @property
     def model(self) -> str:
         """The model of runs that name none."""
         return self.core.model

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from socket import socket
 
@@ -22,6 +23,7 @@ from mainspring.app.settings import Settings, load
 from mainspring.app.shared_listener import ConnectionLoads, SharedListener, bind_listener
 from mainspring.cli.exit import INTERRUPTED, leave, run_reporting_errors
 from mainspring.cli.output import accept_any_text
+from mainspring.features.system.routes import SettingList
 from mainspring.features.traces.shared_metrics import SharedMetrics
 from mainspring.http.auth import Keys
 from mainspring.http.bodies import MOST_BODY_BYTES
@@ -220,6 +222,7 @@ def serve(settings: Settings, file: Path | None = None, siblings: Siblings | Non
         is_worker=is_worker,
         layers=layers,
         keep_days=settings.keep_days,
+        list_settings=partial(_list_settings, settings, file),
     )
     # A thousand open streams are half a million objects: looking through all of them again and again took a fifth of the time,
     # and everybody waited meanwhile. What is there now stays, and need not be looked at.
@@ -230,6 +233,12 @@ def serve(settings: Settings, file: Path | None = None, siblings: Siblings | Non
         serving = EngineServer(app, settings, choice, connections, siblings, metrics)
         serving.run([] if listener is None else [listener])
     return 0
+
+
+def _list_settings(settings: Settings, file: Path | None) -> SettingList:
+    from mainspring.app.settings_in_force import list_settings  # asked for seldom
+
+    return list_settings(settings, file)
 
 
 async def _try_out(store: Store) -> None:

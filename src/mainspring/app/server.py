@@ -21,14 +21,18 @@ from mainspring.features.agents.agent_runtime import PREFIX
 from mainspring.features.agents.routes import AgentRoutes
 from mainspring.features.approvals.pending import Approvals
 from mainspring.features.approvals.routes import ApprovalRoutes
+from mainspring.features.audit.routes import AuditRoutes
 from mainspring.features.budgets.routes import BudgetRoutes
 from mainspring.features.containers.routes import ContainerRoutes
 from mainspring.features.conversations.routes import ConversationRoutes
+from mainspring.features.governance.routes import PolicyRoutes
 from mainspring.features.keys.routes import KeyRoutes
+from mainspring.features.mcp.routes import McpRoutes
 from mainspring.features.memory.routes import MemoryRoutes
 from mainspring.features.models.routes import ModelRoutes
 from mainspring.features.responses.routes import ResponseRoutes
 from mainspring.features.runs.routes import RunRoutes
+from mainspring.features.system.routes import SettingList, SystemParts, SystemRoutes
 from mainspring.features.traces.routes import TraceRoutes
 from mainspring.features.traces.shared_metrics import SharedMetrics
 from mainspring.features.workflows.routes import WorkflowRoutes
@@ -61,6 +65,7 @@ def server(
     is_worker: bool = False,
     layers: Sequence[Middleware] = (),
     keep_days: float | None = None,
+    list_settings: Callable[[], SettingList] | None = None,
 ) -> Starlette:
     """The application: an engine behind its endpoints. The engine runs as long as the application does.
 
@@ -76,10 +81,14 @@ def server(
         ConversationRoutes(core),
         AgentRoutes(agents),
         ApprovalRoutes(Approvals(core, {spec.label for spec in engine.mcp.servers}), dialect),
-        BudgetRoutes(engine.admission.ledger),
+        BudgetRoutes(engine.admission, core.store),
         TraceRoutes(core, metrics or engine.metrics),
         RunRoutes(core),
         KeyRoutes(keys),
+        AuditRoutes(core),
+        PolicyRoutes(core),
+        McpRoutes(lambda: engine.mcp.states),
+        SystemRoutes(core, SystemParts(mainspring.__version__, engine.database_kind, engine.builtins.health, list_settings)),
         MemoryRoutes(engine.memory),
         ContainerRoutes(engine.builtins.containers, core.new_id),
         WorkflowRoutes(engine.workflows),

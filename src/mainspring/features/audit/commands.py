@@ -14,13 +14,12 @@ from mainspring.core.errors import NotFound
 from mainspring.core.items import FunctionCall
 from mainspring.engine.audit import AuditEntry, Auditor, entry_of
 from mainspring.engine.engine import Engine
+from mainspring.features.audit.description import describe
 from mainspring.storage.audit_chain import verify
 
 app = typer.Typer()
 
 SECONDS = "%Y-%m-%d %H:%M:%S"
-
-_VERDICTS = {"allow": "allowed", "deny": "denied", "ask": "a person is to be asked", "client": "handed to the client"}
 
 
 def parse_head(text: str) -> bytes:
@@ -81,26 +80,6 @@ async def explain(call_id: Annotated[str, typer.Argument(metavar="CALL_ID", help
     print(clean(f"{call_id}: {_describe_call(entries)}"))
     for entry in entries:
         print(clean(f"  {format_moment(entry.at, SECONDS)}  {describe(entry)}  [{entry.run}, event {entry.seq}]"))
-
-
-def describe(entry: AuditEntry) -> str:
-    """What happened, in words."""
-    who = f" by {entry.subject}" if entry.subject else ""
-    why = f": {entry.reason}" if entry.reason else ""
-    match entry.what:
-        case "judged":
-            rule = "no rule spoke against it" if entry.policy == "gate" else f"the rule `{entry.policy}` decided"
-            return f"{_VERDICTS.get(entry.outcome, entry.outcome)}, {rule}{why}"
-        case "approval":
-            return f"{entry.outcome}{who}{why}"
-        case "flagged":
-            return f"the input reads like orders to the model{why}"
-        case "started":
-            return "started"
-        case "ended":
-            return f"ended, {'with an error' if entry.outcome == 'error' else 'without error'}, after {entry.seconds:.3f} s"
-        case "run_ended":
-            return f"the run ended {entry.outcome}{why}"
 
 
 async def _read_logs(engine: Engine, call_id: str) -> list[AuditEntry]:

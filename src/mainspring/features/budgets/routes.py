@@ -1,33 +1,117 @@
-"""`/v1/budgets`: the accounts of shared budgets, what is used of them and what is left."""
+"""`/v1/budgets`: the accounts of shared budgets, what is used of them and what is left. `/v1/usage`: what runs have used."""
 
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Final
+
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
-from mainspring.features.budgets.ledger import Ledger, Statement, make_statement
-from mainspring.http.auth import get_tenant
-from mainspring.http.endpoints import Endpoint
+from mainspring.core.items import Usage
+from mainspring.core.spec import Price
+from mainspring.features.budgets.budget import State
+from mainspring.features.budgets.ledger import Statement, make_statement
+from mainspring.features.budgets.plan import Admission
+from mainspring.http.auth import get_caller
+from mainspring.http.endpoints import COUNT, Endpoint, Parameter
 from mainspring.http.faults import json_response
-from mainspring.http.queries import Page, make_page
+from mainspring.http.queries import Page, make_page, read_choice, read_number
+from mainspring.http.tenants import TENANT, choose_tenant
+from mainspring.ports import Filter, RunStore, UsageGroup, UsageSum
+
+_ONE: Final = "/v1/budgets/{budget_id}"
+_GROUPS: Final[dict[str, UsageGroup]] = {
+    "day": "day", "model": "model", "agent": "agent", "key": "caller", "tenant": "tenant",
+}  # fmt: skip
+_USAGE: Final = (
+    Parameter("by", {"enum": list(_GROUPS), "default": "day"}),
+    Parameter("from", COUNT),
+    Parameter("to", COUNT),
+    TENANT,
+)
+
+
+class UsageLine(Struct, frozen=True):
+    """What the runs of a group have used. `seconds` is how long they took on average; `cost` is that of the models whose price
+    is known, null if none is."""
+
+    group: str
+    runs: int
+    failed: int
+    seconds: float | None
+    input_tokens: int
+    output_tokens: int
+    cost: float | None
+
+
+class UsageReport(Struct, frozen=True):
+    by: str
+    data: Sequence[UsageLine]
+    total: UsageLine
+    object: str = "usage"
 
 
 class BudgetRoutes:
-    """Every endpoint under `/v1/budgets`. Budgets of single runs have no account, and are not listed."""
+    """Every endpoint under `/v1/budgets`, and the sums. Budgets of single runs have no account, and are not listed."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, admission: Admission, store: RunStore) -> None:
+        self._plan, self._ledger, self._store = admission.plan, admission.ledger, store
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
-            Endpoint("GET", "/v1/budgets", self.list, "budgets", Page),
-            Endpoint("GET", "/v1/budgets/{budget_id}", self.retrieve, "budgets", Statement),
+            Endpoint("GET", "/v1/budgets", self.list, "budgets", Page, query=(TENANT,)),
+            Endpoint("GET", _ONE, self.retrieve, "budgets", Statement, query=(TENANT,)),
+            Endpoint("POST", f"{_ONE}/suspend", self.suspend, "admin", Statement, query=(TENANT,)),
+            Endpoint("POST", f"{_ONE}/activate", self.activate, "admin", Statement, query=(TENANT,)),
+            Endpoint("GET", "/v1/usage", self.sum_usage, "budgets", UsageReport, query=_USAGE),
         )
 
     async def list(self, request: Request) -> HttpResponse:
         """Lists the budgets of the tenant, oldest first."""
-        told = [make_statement(account) for account in await self._ledger.list_accounts(tenant=get_tenant(request))]
+        told = [make_statement(account) for account in await self._ledger.list_accounts(tenant=choose_tenant(request) or "")]
         return json_response(make_page(told, [budget.id for budget in told], has_more=False))
 
     async def retrieve(self, request: Request) -> HttpResponse:
         """Retrieves a budget of the tenant."""
         budget_id = str(request.path_params["budget_id"])
-        return json_response(make_statement(await self._ledger.find_account(budget_id, tenant=get_tenant(request))))
+        return json_response(make_statement(await self._ledger.find_account(budget_id, tenant=choose_tenant(request) or "")))
+
+    async def suspend(self, request: Request) -> HttpResponse:
+        """Suspends a budget: its runs stop, and no others begin."""
+        return await self._move(request, "suspended")
+
+    async def activate(self, request: Request) -> HttpResponse:
+        """Activates a suspended budget again."""
+        return await self._move(request, "active")
+
+    async def _move(self, request: Request, state: State) -> HttpResponse:
+        tenant, by = choose_tenant(request) or "", get_caller(request).subject
+        account = await self._ledger.move(str(request.path_params["budget_id"]), state, by=by, tenant=tenant)
+        return json_response(make_statement(account))
+
+    async def sum_usage(self, request: Request) -> HttpResponse:
+        """Sums up what runs have used, by day (of UTC), model, agent, key or tenant. Runs count when they began."""
+        by = request.query_params.get("by", "day")
+        group = read_choice(request, "by", _GROUPS) or "day"
+        since, before = read_number(request, "from"), read_number(request, "to")
+        found = await self._store.sum_usage(group, Filter(tenant=choose_tenant(request), since=since, before=before))
+        lines = [self._add(name, sums) for name, sums in groupby(found, key=lambda each: each.group)]
+        return json_response(UsageReport(by, lines, self._add("", found)))
+
+    def _add(self, group: str, sums: Iterable[UsageSum]) -> UsageLine:
+        sums = list(sums)
+        ended, costs = sum([each.ended for each in sums]), [cost for each in sums if (cost := self._price(each)) is not None]
+        return UsageLine(
+            group,
+            sum([each.runs for each in sums]),
+            sum([each.failed for each in sums]),
+            sum([each.seconds for each in sums]) / ended if ended else None,
+            sum([each.input_tokens for each in sums]),
+            sum([each.output_tokens for each in sums]),
+            sum(costs) if costs else None,
+        )
+
+    def _price(self, used: UsageSum) -> float | None:
+        price: Price | None = None if self._plan is None else self._plan.budget.price(used.model)
+        return None if price is None else price.of(Usage(used.input_tokens, used.output_tokens))

@@ -117,21 +117,22 @@ def _name_default(field: types.Field) -> str:
 
 def render_settings(settings: Struct) -> str:
     """The settings as TOML, without secrets."""
-    return write_toml(_hide_secrets("", msgspec.to_builtins(settings)))
+    return write_toml(hide_secrets("", msgspec.to_builtins(settings)))
 
 
-def _hide_secrets(name: str, value: Any) -> Any:
+def hide_secrets(name: str, value: Any) -> Any:
+    """A setting of this name without its secrets. What is empty is left out of tables."""
     match value:
         case dict() if name in ("headers", "env"):
             return dict.fromkeys(value, HIDDEN)
         case dict():
-            shown = {key: _hide_secrets(key, each) for key, each in value.items()}
+            shown = {key: hide_secrets(key, each) for key, each in value.items()}
             return {key: each for key, each in shown.items() if each not in (None, {})}
         case list() | tuple() if name == "args":
             pairs = pairwise(["", *value])
             return [HIDDEN if _SECRET_OPTION.fullmatch(before) else redact_text(each) for before, each in pairs]
         case list() | tuple():
-            return [_hide_secrets(name, each) for each in value]
+            return [hide_secrets(name, each) for each in value]
         case str() if name == "key" or name.endswith("_key"):
             return HIDDEN
         case str():

@@ -9,18 +9,19 @@ from collections.abc import Sequence
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
 from mainspring.core.conversation_items import CONVERSATION, ITEM, Conversation, with_id
 from mainspring.core.drafts import item_id
 from mainspring.core.errors import AlreadyInConversation, InvalidRequest, NotFound
-from mainspring.core.items import Item, Unknown, decode, encode
+from mainspring.core.items import Item, Message, Unknown, decode, encode
 from mainspring.engine.engine import Engine
 from mainspring.http.auth import get_tenant
 from mainspring.http.bodies import Metadata, read_json_body
 from mainspring.http.client_tools import flatten_call, parse_client_items, render_client_item
-from mainspring.http.endpoints import Endpoint
+from mainspring.http.endpoints import Endpoint, Parameter
 from mainspring.http.faults import json_response
 from mainspring.http.ignored import IgnoredFields, ItemReader
 from mainspring.http.kinds import TRIGGER
@@ -34,7 +35,13 @@ MOST_ITEMS: Final = 20
 # How many items are read before it is known whether they fill a page.
 ITEMS_AT_A_TIME: Final = 20
 
-_PATH: Final = "/v1/conversations/{conversation_id}"
+LISTED_AT_A_TIME: Final = 50
+MOST_SEARCHED: Final = 2000
+"""How many conversations are looked at for one page."""
+TITLE_CHARS: Final = 120
+_LIST: Final = (*CURSOR, Parameter("q"))
+_ALL: Final = "/v1/conversations"
+_PATH: Final = f"{_ALL}/{{conversation_id}}"
 
 Items = Annotated[tuple[Item, ...], Meta(max_length=MOST_ITEMS)]
 
@@ -54,6 +61,14 @@ class CreateItems(Struct):
     items: Items
 
 
+class ListedConversation(Struct, frozen=True):
+    id: str
+    created_at: int
+    metadata: dict[str, str]
+    title: str
+    object: str = "conversation"
+
+
 class ConversationRoutes:
     """Every endpoint under `/v1/conversations`."""
 
@@ -62,7 +77,8 @@ class ConversationRoutes:
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
-            Endpoint("POST", "/v1/conversations", self.create, "conversations", Conversation, CreateConversation),
+            Endpoint("POST", _ALL, self.create, "conversations", Conversation, CreateConversation),
+            Endpoint("GET", _ALL, self.list_conversations, "conversations", Page, query=_LIST, schemas=(ListedConversation,)),
             Endpoint("GET", _PATH, self.retrieve, "conversations", Conversation),
             Endpoint("POST", _PATH, self.update, "conversations", Conversation, UpdateConversation),
             Endpoint("DELETE", _PATH, self.delete, "conversations", Deleted),
@@ -82,6 +98,39 @@ class ConversationRoutes:
         items = await self._documents(body.items or (), tenant, conversation.id)
         await self._engine.store.put([_make_document(conversation, tenant), *items])
         return json_response(conversation, headers=ignored.make_headers())
+
+    async def list_conversations(self, request: Request) -> HttpResponse:
+        """Lists the conversations, newest first, each with its title: that of its metadata, or what was said first."""
+        cursor, tenant, wanted = read_cursor(request), get_tenant(request), request.query_params.get("q", "").lower()
+        store, number, read = self._engine.store, None, 0
+        if cursor.after is not None:
+            if (seen := await store.get(CONVERSATION, cursor.after, tenant=tenant)) is None:
+                raise NotFound(f"No conversation with id '{cursor.after}'.", param="after")
+            number = seen.number
+        found: list[ListedConversation] = []
+        while len(found) <= cursor.limit and read < MOST_SEARCHED:
+            batch = await store.documents(
+                CONVERSATION, tenant=tenant, after=number, limit=LISTED_AT_A_TIME, newest_first=cursor.newest_first
+            )
+            for document in batch:
+                told = await self._entitle(decode(document.body, Conversation), tenant)
+                found += [told] if wanted in told.title.lower() or wanted == told.id else []
+            if len(batch) < LISTED_AT_A_TIME:
+                break
+            number, read = batch[-1].number, read + len(batch)
+        shown = found[: cursor.limit]
+        page = make_page(shown, [told.id for told in shown], has_more=len(found) > cursor.limit)
+        if read >= MOST_SEARCHED and not page.has_more:
+            page = replace(page, has_more=True, last_id=batch[-1].id)  # there may be more behind those that were looked at
+        return json_response(page)
+
+    async def _entitle(self, conversation: Conversation, tenant: str) -> ListedConversation:
+        title = conversation.metadata.get("title", "")
+        if not title:
+            first = await self._engine.store.documents(ITEM, tenant=tenant, parent=conversation.id, limit=1)
+            item = decode(first[0].body, Item) if first else None
+            title = " ".join(item.text[:TITLE_CHARS].split()) if isinstance(item, Message) else ""
+        return ListedConversation(conversation.id, conversation.created_at, conversation.metadata, title)
 
     async def retrieve(self, request: Request) -> HttpResponse:
         """Retrieves a conversation, without its items."""

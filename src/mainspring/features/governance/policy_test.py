@@ -78,14 +78,19 @@ async def judge_case(engine: Engine, case: Case) -> CaseResult:
         "tenant": case.tenant,
         "metadata": case.metadata,
     }
-    order = spec_for("responses", id="resp_trial", model=engine.model, input=(user("A trial."),), **options)
-    for step in engine.steps:
-        if step.name == "budget":
-            order = await step.prepare(order, OrderContext(engine.find_run))
+    order = spec_for("responses", id=engine.new_id("resp"), model=engine.model, input=(user("A trial."),), **options)
+    steps = [step for step in engine.steps if step.name == "budget"]
+    for step in steps:
+        order = await step.prepare(order, OrderContext(engine.find_run))
     run = open_run(Recorded(0, 0.0, RunStarted(order)), History())
     # Nothing is performed, so it does not matter who would.
     gate = Gate([policy for policy in engine.policies if not isinstance(policy, HandOff)], Guard())
-    return CaseResult(case, await gate.judge(Call(FunctionCall("call_1", case.tool, encode(case.given).decode()), 0), run))
+    try:
+        judged = await gate.judge(Call(FunctionCall("call_1", case.tool, encode(case.given).decode()), 0), run)
+    finally:
+        for step in steps:
+            await step.withdraw(order)
+    return CaseResult(case, judged)
 
 
 def _find_tool(engine: Engine, case: Case) -> ToolDefinition:

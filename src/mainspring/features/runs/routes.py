@@ -12,7 +12,6 @@ from starlette.responses import Response as HttpResponse
 
 from mainspring.core.delegation import child_id, is_delegation
 from mainspring.core.end_reasons import describe_end
-from mainspring.core.errors import NotFound
 from mainspring.core.events import Status
 from mainspring.core.items import Usage, encode
 from mainspring.engine.engine import Engine
@@ -25,7 +24,7 @@ from mainspring.http.endpoints import COUNT, FLAG, Endpoint, KeyScope, Parameter
 from mainspring.http.faults import Fault, json_response
 from mainspring.http.queries import FLAGS, Page, make_page, read_choice, read_cursor, read_number
 from mainspring.http.streams import EventStream, write_batches
-from mainspring.http.tenants import TENANT, choose_tenant
+from mainspring.http.tenants import TENANT, choose_tenant, find_run
 from mainspring.http.wire import hide_addresses
 from mainspring.ports import PAGE_BYTES, Filter, RunSummary
 
@@ -167,14 +166,14 @@ class RunRoutes:
 
     async def retrieve(self, request: Request) -> HttpResponse:
         """Retrieves a run with those around it, and why it ended."""
-        return json_response(await self._describe(await self._find(request)))
+        return json_response(await self._describe(await find_run(request, self._engine)))
 
     async def cancel(self, request: Request) -> HttpResponse:
         """Cancels a run, also one whose client waits for it. One that has ended stays as it is."""
-        handle = await self._find(request)
+        handle = await find_run(request, self._engine)
         if not handle.run.has_ended:
             await self._engine.cancel(handle.id)
-        return json_response(await self._describe(await self._find(request)))
+        return json_response(await self._describe(await find_run(request, self._engine)))
 
     async def list_events(self, request: Request) -> HttpResponse:
         """Lists the events of a run by number, or streams them as they come. Deltas of finished items are left out of a list."""
@@ -182,7 +181,7 @@ class RunRoutes:
         limit = read_number(request, "limit", most=MOST_EVENTS) or 1000
         with_deltas = bool(read_choice(request, "deltas", FLAGS))
         may_read, is_stream = get_caller(request).may("responses"), read_choice(request, "stream", FLAGS)
-        handle, place = await self._find(request), -1 if after is None else after
+        handle, place = await find_run(request, self._engine), -1 if after is None else after
         if is_stream:
             if not handle.is_live and not handle.run.has_ended:
                 handle = await self._engine.follow(handle.id)
@@ -196,17 +195,6 @@ class RunRoutes:
             data.append(Raw(render_event(record, may_read=may_read)))
             size, last = size + len(data[-1]), record.seq
         return json_response(EventPage(data, max(last, len(shown) - 1), has_more=False))
-
-    async def _find(self, request: Request) -> Handle:
-        run_id, caller = str(request.path_params["run_id"]), get_caller(request)
-        missing = NotFound(f"there is no run `{run_id}`; list them with GET /v1/runs", param="run_id")
-        try:
-            handle = await self._engine.attach(run_id)
-        except NotFound:
-            raise missing from None
-        if handle.run.spec.tenant != caller.tenant and not caller.is_operator:
-            raise missing
-        return handle
 
     async def _describe(self, handle: Handle) -> RunDetails:
         run, store = handle.run, self._engine.store

@@ -1,42 +1,19 @@
 """`mainspring traces` and `mainspring replay`: where the time of a run went, and whether its log still leads to the same end."""
 
 import typer
-from msgspec import Struct
 
 from mainspring.cli.console import ConsoleWriter, format_count
 from mainspring.cli.database import find_run, find_run_id, how_to_list, open_database
 from mainspring.cli.exit import FAILURE
 from mainspring.cli.options import AsJson, Database, Limit, RunId, name_database
 from mainspring.cli.output import clean, say, say_more, write_lines, write_list
-from mainspring.core.errors import CallerError, NotFound
-from mainspring.core.events import RunStarted
-from mainspring.core.history import History, history_of, replace_lost_history
-from mainspring.core.items import Item, Usage
-from mainspring.core.spec import RunSpec
-from mainspring.engine.conversation import reread
-from mainspring.features.traces.replay import Replay, replay_log
+from mainspring.core.errors import NotFound
+from mainspring.features.traces.replay_report import ReplayReport, replay_run
 from mainspring.features.traces.trace_builder import read_trace
 from mainspring.features.traces.waterfall import TITLES, draw_waterfall, make_cells
-from mainspring.ports import Store
 from mainspring.storage.location import Location
 
 app = typer.Typer()
-
-
-class ReplayReport(Struct, frozen=True):
-    """A replay as `--json` tells it. `same` is whether it went as the log says."""
-
-    run: str
-    same: bool
-    events: int
-    decisions: int
-    status: str = ""
-    reason: str | None = None
-    output: tuple[Item, ...] = ()
-    usage: Usage = Usage()
-    event: int | None = None
-    expected: str | None = None
-    found: str | None = None
 
 
 @app.command("list")
@@ -75,35 +52,12 @@ async def replay(run_id: RunId, database: Database, json: AsJson = False) -> int
             stored = await engine.store.load(id)
         except NotFound as error:
             raise NotFound(f"{error.message}; {how_to_list(database)}") from error
-        records = await engine.store.events(id)
-        first = records[0].event
-        history = await _read_history(engine.store, first.spec) if isinstance(first, RunStarted) else History()
-        kept = None if stored.response is None else await engine.store.history(id)
-    report = _summarize(id, len(records), replay_log(records, history, stored.response, kept))
+        report = await replay_run(engine.store, stored)
     if json:
         write_lines([report])
     else:
         _write_report(report, database)
     return 0 if report.same else FAILURE
-
-
-async def _read_history(store: Store, spec: RunSpec) -> History:
-    """What was before the run. If that has been deleted, what the run itself says of it must do."""
-    try:
-        if spec.conversation is not None:
-            return await reread(store, spec.tenant, spec.conversation)
-        return History() if spec.parent is None else history_of(await store.history(spec.parent, tenant=spec.tenant))
-    except CallerError:
-        return replace_lost_history(spec.input)
-
-
-def _summarize(run_id: str, events: int, again: Replay) -> ReplayReport:
-    if (where := again.difference) is not None:
-        return ReplayReport(run_id, False, events, again.decisions, event=where.seq, expected=where.expected, found=where.found)
-    run = again.run
-    assert run is not None, "without a difference there is a run"
-    reason = None if run.reason is None else run.reason.value
-    return ReplayReport(run_id, True, events, again.decisions, run.status, reason, run.output, run.usage)
 
 
 def _write_report(report: ReplayReport, database: Location) -> None:

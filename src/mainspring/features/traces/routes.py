@@ -10,6 +10,7 @@ from mainspring.core.errors import NotFound, StoreError
 from mainspring.core.redact import redact_arguments
 from mainspring.engine.engine import Engine
 from mainspring.features.traces.metrics import Metrics
+from mainspring.features.traces.replay_report import ReplayReport, replay_run
 from mainspring.features.traces.shared_metrics import SharedMetrics
 from mainspring.features.traces.trace_builder import read_trace
 from mainspring.features.traces.trace_record import TraceRecord
@@ -17,6 +18,7 @@ from mainspring.http.auth import get_caller, get_tenant
 from mainspring.http.endpoints import Endpoint
 from mainspring.http.faults import Fault, json_response
 from mainspring.http.queries import CURSOR, Page, PageBuilder, read_cursor
+from mainspring.http.tenants import find_run
 from mainspring.ports import Filter
 
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -32,6 +34,7 @@ class TraceRoutes:
         return (
             Endpoint("GET", "/v1/traces", self.list, "traces", Page, query=CURSOR),
             Endpoint("GET", "/v1/traces/{run_id}", self.retrieve, "traces", TraceRecord),
+            Endpoint("GET", "/v1/runs/{run_id}/replay", self.replay, "responses", ReplayReport, also=("traces",)),
             Endpoint("GET", "/metrics", self.show_metrics, "metrics", in_schema=False),
         )
 
@@ -59,6 +62,14 @@ class TraceRoutes:
         if trace.tenant_id != get_tenant(request):
             raise missing
         return json_response(_show(request, trace))
+
+    async def replay(self, request: Request) -> HttpResponse:
+        """Replays a run from its log, without model and tools, and reports whether it ends the same."""
+        handle = await find_run(request, self._engine)
+        report = await replay_run(self._engine.store, await self._engine.store.load(handle.id))
+        if not get_caller(request).may("responses"):
+            report = replace(report, output=(), expected=None, found=None)
+        return json_response(report)
 
     async def show_metrics(self, request: Request) -> HttpResponse:
         """Shows counters and histograms of the runs that ended here, in the text format of Prometheus."""

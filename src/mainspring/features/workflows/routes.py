@@ -67,6 +67,7 @@ class WorkflowRoutes:
             Endpoint("GET", f"{_PATH}/runs", self.runs, _SCOPE, Page, query=CURSOR),
             Endpoint("GET", _RUN, self.retrieve_run, _SCOPE, ShownRun),
             Endpoint("POST", f"{_RUN}/cancel", self.cancel, _SCOPE, ShownRun),
+            Endpoint("POST", f"{_RUN}/resume", self.resume, _SCOPE, ShownRun),
             Endpoint("GET", f"{_RUN}/events", self.events, _SCOPE, WorkflowEvent, query=_AFTER, streams=True),
         )
 
@@ -118,6 +119,11 @@ class WorkflowRoutes:
         """Cancels a run and the steps in progress. A run that has ended stays as it is."""
         handle = await self._find(request)
         return json_response(render_run(await self._workflows.cancel(handle.id, tenant=get_tenant(request))))
+
+    async def resume(self, request: Request) -> HttpResponse:
+        """Resumes a run that nobody drives. One that goes on, or has ended, stays as it is."""
+        handle = await self._find(request)
+        return json_response(render_run((await self._workflows.resume(handle.id, tenant=get_tenant(request))).run))
 
     async def events(self, request: Request) -> HttpResponse:
         """Streams the events of a run, from the first."""

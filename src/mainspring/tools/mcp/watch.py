@@ -21,11 +21,12 @@ STABLE_SECONDS = 60.0
 
 
 class ServerState(Struct, frozen=True):
-    """How a configured server is doing. `error` is why it is down."""
+    """How a configured server is doing. `error` is why it is down, `listing` what it has said last that it has."""
 
     label: str
     state: Literal["ready", "starting", "down"]
     error: str | None = None
+    listing: ToolListing | None = None
 
 
 class ServerWatch:
@@ -44,7 +45,7 @@ class ServerWatch:
         label = self._connection.spec.label
         if self._error is not None:
             return ServerState(label, "down", self._error)
-        return ServerState(label, "ready" if self._known is not None else "starting")
+        return ServerState(label, "ready" if self._known is not None else "starting", listing=self._known)
 
     async def list_tools(self) -> ToolListing:
         """The server's tools, without waiting for a server that is down. Raises `ToolUnavailable`."""

@@ -1,0 +1,1 @@
+"""What the server is made of: its tools, its workers, its settings."""
