@@ -432,10 +432,28 @@ async def test_a_stream_that_never_ends_is_left_at_the_deadline_or_the_limit(sai
         connection = connect(spec(wild))
         await connection.list_tools()
         wild.answers["tools/call"] = endless
-        with pytest.raises(ToolUnavailable, match=r"did not answer within 0\.3 s|larger than 64 MiB"):
+        with pytest.raises(ToolUnavailable, match=r"did not answer within 0\.3 s|more than 64 MiB"):
             await call(connection, seconds=0.3)
         wild.answers.clear()
         assert await call(connection) == "read"
+        await connection.close()
+
+
+@pytest.mark.parametrize("line", [b"\n", b"\r", b":\n", b"data\n"])
+async def test_a_stream_of_short_lines_is_left_long_before_it_has_many_bytes(line: bytes, connect: Connect) -> None:
+    async def chatter(request: web.Request, message: Json) -> web.StreamResponse:
+        stream = await begin(request)
+        for _ in range(100):
+            await stream.write(line * 1_000)
+        await stream.write(b"\n" + event(encode(message, result=say("late"))))
+        return stream
+
+    async with serve(Wild(is_modern=True)) as wild:
+        connection = connect(spec(wild))
+        await connection.list_tools()
+        wild.answers["tools/call"] = chatter
+        with pytest.raises(ToolUnavailable, match="too many lines"):
+            await call(connection)
         await connection.close()
 
 

@@ -140,6 +140,12 @@ async def test_an_event_without_end_is_not_read_to_its_end() -> None:
         assert heard[-1] == "GET"
 
 
+async def test_events_without_end_are_not_read_to_their_end() -> None:
+    async with older(b"event: no\ndata: 1\n\n" * 100_000) as (url, heard):
+        assert "HTTP 405" in error_of(await add([brought(url)], mcp=impatient()))
+        assert heard[-1] == "GET"
+
+
 async def test_a_server_that_names_no_endpoint_costs_the_time_to_connect() -> None:
     async with older() as (url, _):
         assert "did not get ready within 5 s" in error_of(await add([brought(url)], mcp=impatient()))

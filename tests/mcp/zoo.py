@@ -17,6 +17,13 @@ from typing import Any
 
 ANIMAL, LOG = sys.argv[1], Path(sys.argv[2])
 HUGE = 100 * 1024 * 1024
+FLOODS = {
+    "blank": b"\n",
+    "babble": b"1\n",
+    "notifier": b'{"jsonrpc": "2.0", "method": "notifications/message"}\n',
+    "pinger": b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n',
+    "answerer": b'{"jsonrpc": "2.0", "id": 9999, "result": {}}\n',
+}
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}}
 READ: dict[str, Any] = {"name": "read", "description": "Reads.", "inputSchema": SCHEMA, "annotations": {"readOnlyHint": True}}
@@ -163,7 +170,14 @@ def main() -> None:
                 about = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {"listChanged": True}}}
                 send({"id": request["id"], "result": {**about, "serverInfo": {"name": ANIMAL, "version": "1"}}})
             case "tools/list":
+                if ANIMAL == "fickle" and LOG.read_text().count('"tools/list"') > 1:
+                    time.sleep(2)
                 send({"id": request["id"], "result": tools(request)})
+                if ANIMAL in FLOODS:
+                    while True:
+                        sys.stdout.buffer.write(FLOODS[ANIMAL] * 10_000)
+                if ANIMAL == "fickle":
+                    send({"method": "notifications/tools/list_changed"})
                 if ANIMAL == "deaf":
                     time.sleep(600)
                 if ANIMAL == "mortal":

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
 from tests.kit.waiting import PATIENCE
 from tests.server.process import Script, Served, serving
 
@@ -85,3 +86,31 @@ def test_a_server_that_comes_back_has_its_tools_again(tmp_path: Path) -> None:
         (tmp_path / "late").symlink_to(sys.executable)
         wait_for(served, {"well": "ready", "ill": "ready"})
         assert ask(served, "/v1/responses", {"input": "hello"})["status"] == "completed"
+
+
+@pytest.mark.parametrize("flood", ["blank", "babble", "notifier", "pinger", "answerer"])
+def test_a_server_that_talks_without_end_is_stopped(tmp_path: Path, flood: str) -> None:
+    configure(tmp_path, well="good", ill=flood)
+    script: Script = [turn for _ in range(3) for turn in (read("well__read"), DONE)]
+    with serving(tmp_path, script, env={"MAINSPRING_MCP_START_SECONDS": "0.1"}) as served:
+        log = tmp_path / "ill.log"
+        end = time.monotonic() + PATIENCE
+        # It has been started again, so it has been stopped.
+        while not log.exists() or log.read_text().count('"initialize"') < 2:
+            assert time.monotonic() < end, ask(served, "/readyz")
+            time.sleep(0.05)
+        for _ in range(3):
+            answer = ask(served, "/v1/responses", {"input": "hello"})
+            assert [item["type"] for item in answer["output"]] == ["mcp_call", "message"]
+
+
+def test_a_server_whose_tools_always_change_is_not_waited_for_again_and_again(tmp_path: Path) -> None:
+    configure(tmp_path, well="good", ill="fickle")
+    log = tmp_path / "ill.log"
+    script: Script = [turn for _ in range(12) for turn in (read("well__read"), DONE)]
+    with serving(tmp_path, script, env={"MAINSPRING_MCP_START_SECONDS": "3"}) as served:
+        wait_for(served, {"well": "ready", "ill": "ready"})
+        for _ in range(12):
+            ask(served, "/v1/responses", {"input": "hello"})
+    # Each list takes 2 s. If every request had waited for a new one, there would be one for each.
+    assert log.read_text().count('"tools/list"') < 8

@@ -2,8 +2,8 @@
 
 A session must be left in the task that entered it, and fails as a whole when one request cannot reach the server. So each session
 has a task of its own, which enters it, waits, and leaves it; callers only await its answers. A session starts with
-the first request, and again with the first request after it was lost. A server that ends before it has answered anything is
-restarted with exponential backoff, 0.5 to 30 s.
+the first request, and again with the first request after it was lost. A server that ends before it has answered anything, or
+that says too much, is restarted with exponential backoff, 0.5 to 30 s.
 
 Connecting, listing, each call and closing have timeouts. Cancelling a caller cancels its request at the server.
 """
@@ -27,6 +27,7 @@ from mainspring.tools.mcp.exchange import (
     SessionLost,
     ToolAnswer,
     ToolListing,
+    TooMuchSaid,
     list_errors,
 )
 from mainspring.tools.mcp.server_specs import CALL_SECONDS, ServerSpec
@@ -203,7 +204,6 @@ class Connection:
                 raise life.fault from lost
             raise SessionLost(life.reason) from lost
         life.has_answered = True
-        self._failures = 0
         return answer
 
     async def _get_life(self) -> "_Life":
@@ -254,7 +254,9 @@ class Connection:
         if self._life is life:
             self._life = None
         self.forget_tools()
-        if not is_ours and not life.has_answered:
+        if life.has_answered and not life.has_said_too_much:
+            self._failures = 0
+        elif not is_ours:
             self._failures += 1
             self._failure = self._describe(life)
             pause = backoff(self._failures, base=FIRST_PAUSE, cap=LONGEST_PAUSE)
@@ -290,12 +292,13 @@ class _Life:
         self.ended = asyncio.Event()
         self.session: Session | None = None
         self.has_answered = False
-        self.is_lost = False
+        self.is_lost = self.has_said_too_much = False
         self.fault: MainspringError | None = None
         self.reason = ""
 
     def end(self, error: BaseException) -> None:
         found = list_errors(error)
+        self.has_said_too_much = any(isinstance(leaf, TooMuchSaid) for leaf in found)
         self.fault = next((leaf for leaf in found if isinstance(leaf, MainspringError)), None)
         said = [str(leaf) if isinstance(leaf, SessionLost) else f"{type(leaf).__name__}: {leaf}" for leaf in found]
         self.reason = shorten_line(", ".join(dict.fromkeys(said)))

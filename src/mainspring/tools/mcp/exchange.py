@@ -55,6 +55,10 @@ class SessionLost(Exception):
     """The session ended during a request. Whether the server executed it is unknown."""
 
 
+class TooMuchSaid(SessionLost):
+    """The server has said more than it may, and was stopped."""
+
+
 def list_errors(error: BaseException) -> list[BaseException]:
     """The errors that a group is made of; an error that is no group is its own."""
     if isinstance(error, BaseExceptionGroup):

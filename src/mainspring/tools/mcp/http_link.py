@@ -18,7 +18,7 @@ from mainspring.net.client import HttpClient, encode_headers
 from mainspring.net.connection import Answer, Disconnected, HttpError
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.guarded_http import make_guarded_http
-from mainspring.tools.mcp.exchange import MOST_BYTES, SessionLost
+from mainspring.tools.mcp.exchange import SessionLost
 from mainspring.tools.mcp.http_sender import SILENCE_SECONDS, HttpSender, read_body, read_content_type
 from mainspring.tools.mcp.json_rpc import (
     EventReader,
@@ -39,7 +39,6 @@ RESUME_SECONDS = 1.0
 SHORTEST_PAUSE = 0.05
 LONGEST_PAUSE = 30.0
 MOST_FAILURES = 3
-MOST_STREAM_BYTES = 4 * MOST_BYTES
 
 _SESSION_ID = re.compile(r"[!-~]{1,4096}")
 
@@ -175,13 +174,9 @@ class HttpLink:
 
     async def _hear_events(self, answer: Answer, reader: EventReader, number: int | None = None) -> Reply | None:
         """Reads a stream until it holds the answer to this request, None if it ends before."""
-        size = 0
         loop = asyncio.get_running_loop()
         try:
             while data := await answer.read():
-                size += len(data)
-                if size > MOST_STREAM_BYTES:
-                    raise refuse(f"The stream of events is larger than {MOST_STREAM_BYTES >> 20} MiB; ask for less")
                 for name, event in reader.feed(data):
                     message = parse_message(event) if name in ("", "message") else None
                     if message is None:

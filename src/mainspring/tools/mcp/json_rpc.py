@@ -1,5 +1,6 @@
 """The messages of JSON-RPC 2.0, and the event streams that carry them over HTTP: bytes in, messages out, no I/O."""
 
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Literal
 
@@ -11,6 +12,9 @@ from mainspring.core.json_values import count_values
 from mainspring.tools.mcp.exchange import MOST_BYTES
 
 MOST_VALUES = 262_144
+MOST_STREAM_BYTES = 4 * MOST_BYTES
+MORE_BYTES_PER_SECOND = 1024 * 1024
+LINE_BYTES = 1024
 PARSE_ERROR = -32700
 METHOD_NOT_FOUND = -32601
 INVALID_REQUEST = -32600
@@ -109,14 +113,37 @@ def read_reply(message: Message, number: int, size: int) -> Reply:
     return Reply(message.result, size)
 
 
+class StreamBudget:
+    """How much a server may say on one stream: `MOST_STREAM_BYTES` at once, and `MORE_BYTES_PER_SECOND` later. A line counts as
+    `LINE_BYTES` more, since a short one is as much work as a long one."""
+
+    def __init__(self) -> None:
+        self._left = float(MOST_STREAM_BYTES)
+        self._at = time.monotonic()
+
+    def charge(self, data: bytes) -> None:
+        """Counts what has arrived. Raises `RequestRefused` if that is too much."""
+        now = time.monotonic()
+        self.refund((now - self._at) * MORE_BYTES_PER_SECOND)
+        self._at = now
+        self._left -= len(data) + LINE_BYTES * (data.count(b"\n") + data.count(b"\r"))
+        if self._left < 0:
+            raise refuse(f"What it says is more than {MOST_STREAM_BYTES >> 20} MiB, or too many lines; ask for less")
+
+    def refund(self, size: float) -> None:
+        """Takes back what was charged for an answer: it was asked for, and has a limit of its own."""
+        self._left = min(self._left + size, MOST_STREAM_BYTES)
+
+
 class EventReader:
     """Splits an event stream into (name, data). `last_id` and `retry_seconds` are what the server has said last of either,
     `count` how much it has said at all.
 
-    Raises `RequestRefused` for an event of more than `limit` bytes.
+    Raises `RequestRefused` for an event of more than `limit` bytes, and for more than its budget allows.
     """
 
     def __init__(self, limit: int = MOST_BYTES) -> None:
+        self.budget = StreamBudget()
         self.last_id = ""
         self.count = 0
         self.retry_seconds: float | None = None
@@ -128,6 +155,7 @@ class EventReader:
 
     def feed(self, data: bytes) -> Iterator[tuple[str, bytes]]:
         """The events that `data` completes, without those that say nothing."""
+        self.budget.charge(data)
         self._rest += data
         if self._size + len(self._rest) > self._limit:
             raise refuse(f"An event is larger than {self._limit >> 20} MiB; ask for less")

@@ -10,11 +10,13 @@ from mainspring.core.items import Json
 from mainspring.tools.mcp.exchange import SessionLost
 from mainspring.tools.mcp.json_rpc import (
     INVALID_REQUEST,
+    LINE_BYTES,
     PARSE_ERROR,
     Hear,
     Message,
     Reply,
     RequestRefused,
+    StreamBudget,
     encode_cancel,
     encode_request,
     parse_message,
@@ -28,7 +30,8 @@ _UNREAD = (PARSE_ERROR, INVALID_REQUEST)
 
 
 class SharedLink:
-    """Matches answers to requests by their numbers. `send` writes a message; whoever reads the stream calls `receive`.
+    """Matches answers to requests by their numbers. `send` writes a message; whoever reads the stream charges its budget for what
+    arrives, and calls `receive`.
 
     A question of the server's is answered in a task of its own, `MOST_QUESTIONS` at a time; who asks more gets no answer.
     """
@@ -36,8 +39,8 @@ class SharedLink:
     # Requests share the stream, so that leaving one does not cancel it, and they have no headers.
     is_http = False
 
-    def __init__(self, send: Callable[[bytes], Awaitable[None]], hear: Hear, tasks: TaskGroup) -> None:
-        self._send, self._hear, self._tasks = send, hear, tasks
+    def __init__(self, send: Callable[[bytes], Awaitable[None]], hear: Hear, tasks: TaskGroup, budget: StreamBudget) -> None:
+        self._send, self._hear, self._tasks, self._budget = send, hear, tasks, budget
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._questions = 0
 
@@ -88,6 +91,7 @@ class SharedLink:
         waiter = self._waiting.get(number) if isinstance(number, int) else None
         if waiter is None or waiter.done():
             return
+        self._budget.refund(size + LINE_BYTES)
         try:
             waiter.set_result(read_reply(message, int(number or 0), size))
         except RequestRefused as error:

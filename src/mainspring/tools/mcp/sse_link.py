@@ -9,7 +9,7 @@ from yarl import URL
 from mainspring.net.connection import Answer, HttpError
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.guarded_http import make_guarded_http
-from mainspring.tools.mcp.exchange import SessionLost
+from mainspring.tools.mcp.exchange import SessionLost, TooMuchSaid
 from mainspring.tools.mcp.http_sender import SILENCE_SECONDS, HttpSender, read_content_type
 from mainspring.tools.mcp.json_rpc import EventReader, Hear, RequestRefused, refuse
 from mainspring.tools.mcp.server_specs import ServerSpec
@@ -38,7 +38,7 @@ async def open_sse_link(spec: ServerSpec, guard: AddressGuard, hear: Hear) -> As
                 raise refuse(f"HTTP {taken.status}", taken.status)
 
         async with anyio.create_task_group() as tasks:
-            link = SharedLink(post, hear, tasks)
+            link = SharedLink(post, hear, tasks, stream.budget)
             try:
                 tasks.start_soon(stream.read, link)
                 yield link
@@ -51,6 +51,7 @@ class _Stream:
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
         self._reader = EventReader(MOST_BYTES)
+        self.budget = self._reader.budget
         self._events: list[tuple[str, bytes]] = []
 
     async def find_endpoint(self, sender: HttpSender) -> URL:
@@ -91,4 +92,4 @@ class _Stream:
         try:
             self._events += self._reader.feed(data)
         except RequestRefused as error:
-            raise SessionLost(str(error)) from error
+            raise TooMuchSaid(str(error)) from error

@@ -5,6 +5,7 @@ It gets the environment of its spec and of ours only what a program needs to sta
 error quotes the end of its standard error.
 """
 
+import asyncio
 import os
 import re
 import shutil
@@ -20,8 +21,8 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 
 from mainspring.core.errors import SandboxError, ToolUnavailable
 from mainspring.core.text import shorten_line
-from mainspring.tools.mcp.exchange import MOST_BYTES, SessionLost
-from mainspring.tools.mcp.json_rpc import Hear, RequestRefused
+from mainspring.tools.mcp.exchange import MOST_BYTES, SessionLost, TooMuchSaid
+from mainspring.tools.mcp.json_rpc import Hear, RequestRefused, StreamBudget
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.mcp.shared_link import SharedLink
 from mainspring.tools.sandbox.grants import Program, Wrap
@@ -54,7 +55,7 @@ async def open_process_link(spec: ServerSpec, wrap: Wrap | None, hear: Hear) -> 
 
         with outgoing, to_write:
             async with anyio.create_task_group() as tasks:
-                link = SharedLink(send, hear, tasks)
+                link = SharedLink(send, hear, tasks, server.budget)
                 try:
                     tasks.start_soon(server.read, link)
                     tasks.start_soon(server.write, to_write)
@@ -75,6 +76,7 @@ class _Server:
     def __init__(self, label: str, process: Process) -> None:
         self._label = label
         self._process = process
+        self.budget = StreamBudget()
         self._last_words = b""
         self._stderr_closed = anyio.Event()
         self._is_chatty = False
@@ -84,12 +86,14 @@ class _Server:
         assert self._process.stdout is not None
         with suppress(*_GONE):
             async for chunk in self._process.stdout:
+                self._charge(chunk)
                 rest += chunk
                 if b"\n" in chunk:
                     *lines, last = rest.split(b"\n")
                     rest = bytearray(last)
                     for line in lines:
                         await self._take(bytes(line), link)
+                    await asyncio.sleep(0)  # it may have more to say at once
                 if len(rest) > MOST_BYTES:
                     size = f"{MOST_BYTES >> 20} MiB"
                     raise ToolUnavailable(
@@ -98,6 +102,12 @@ class _Server:
         reason = await self._describe_end()
         link.fail(reason)
         raise SessionLost(reason)
+
+    def _charge(self, chunk: bytes) -> None:
+        try:
+            self.budget.charge(chunk)
+        except RequestRefused as error:
+            raise TooMuchSaid(str(error)) from None
 
     async def write(self, messages: MemoryObjectReceiveStream[bytes]) -> None:
         assert self._process.stdin is not None

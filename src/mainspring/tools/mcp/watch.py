@@ -1,11 +1,12 @@
 """Keeps an operator's MCP server connected, so that requests do not wait for it.
 
 A request waits for a list of tools only while the server starts, or while a session that is open is asked for a new list, and
-never longer than `start_seconds`, which all that wait share. Whatever takes longer, and every attempt after a failure, happens in
-the background; until it succeeds, the server has no tools, and says why.
+never longer than `start_seconds`, which all that wait share, and which they have again `STABLE_SECONDS` later. Whatever takes
+longer, and every attempt after a failure, happens in the background; until it succeeds, the server has no tools, and says why.
 """
 
 import asyncio
+import math
 from typing import Literal
 
 from anyio import move_on_after
@@ -39,6 +40,8 @@ class ServerWatch:
         self._known: ToolListing | None = None
         self._error: str | None = None
         self._deadline: float | None = None
+        self._patience = start_seconds
+        self._answered_at = -math.inf
 
     @property
     def state(self) -> ServerState:
@@ -71,7 +74,7 @@ class ServerWatch:
 
     async def _wait(self) -> ToolListing | None:
         now = asyncio.get_running_loop().time()
-        self._deadline = self._deadline or now + self._start_seconds
+        self._deadline = self._deadline or now + self._patience
         with move_on_after(self._deadline - now):
             return await self._list()
         return None
@@ -82,8 +85,18 @@ class ServerWatch:
         except MainspringError as error:
             self._error = error.message
             raise
-        self._error = self._deadline = None
+        self._error = None
+        self._regain_patience()
         return self._known
+
+    def _regain_patience(self) -> None:
+        """A server that takes its time for every list, and always has another, must not be waited for again and again."""
+        if self._deadline is None:
+            return
+        now = asyncio.get_running_loop().time()
+        gained = (now - self._answered_at) * self._start_seconds / STABLE_SECONDS
+        self._patience = min(self._start_seconds, max(0.0, self._deadline - now) + gained)
+        self._answered_at, self._deadline = now, None
 
     async def _keep(self) -> None:
         attempt, loop = 0, asyncio.get_running_loop()
