@@ -344,6 +344,16 @@ async def test_without_keys_no_web_page_from_elsewhere_opens_a_socket(tmp_path: 
         assert await shaken(at, Origin="https://evil.example", Host="evil.example", Authorization=f"Bearer {key}") == 101
 
 
+async def test_without_keys_no_web_page_from_elsewhere_has_an_effect(tmp_path: Path) -> None:
+    async with house(tmp_path) as at, aiohttp.ClientSession(at.base_url.removesuffix("v1")) as session:
+        for origin, status in (("https://evil.example", 403), ("null", 403), ("http://localhost:3000", 404), ("", 404)):
+            headers = {"origin": origin} if origin else {}
+            async with session.post("/v1/runs/resp_none/cancel", headers=headers) as answer:
+                assert answer.status == status, origin
+            async with session.post("/v1/responses", json={"input": "hi"}, headers=headers) as answer:
+                assert answer.status == 200, "a browser asks before it sends JSON for such a page"
+
+
 async def test_tenants_do_not_see_each_other(tmp_path: Path) -> None:
     async with (
         house(tmp_path) as at,

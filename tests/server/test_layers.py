@@ -60,10 +60,13 @@ async def test_a_log_that_is_moved_away_is_begun_anew(logged: Served, tmp_path: 
 
 async def test_pages_of_the_named_origins_may_use_the_api(tmp_path: Path) -> None:
     (tmp_path / "mainspring.toml").write_text(f'[http]\ncors_origins = ["{PAGE}"]\n')
-    asking = {"access-control-request-method": "POST", "access-control-request-headers": "authorization, content-type"}
+    # What the client of OpenAI asks for in a browser.
+    headers = "authorization, content-type, idempotency-key, x-stainless-lang, x-stainless-retry-count"
+    asking = {"access-control-request-method": "POST", "access-control-request-headers": headers}
     with serving(tmp_path, TURNS, "--api-key", "secret") as served:
         allowed = httpx2.options(f"{served.url}/responses", headers={"origin": PAGE, **asking})
         assert (allowed.status_code, allowed.headers["access-control-allow-origin"]) == (200, PAGE)
+        assert allowed.headers["access-control-allow-headers"] == headers
         assert httpx2.options(f"{served.url}/responses", headers={"origin": "https://evil.example", **asking}).status_code == 400
         key = {"authorization": "Bearer secret"}
         answer = httpx2.post(f"{served.url}/responses", json={"input": "hi"}, headers={"origin": PAGE, **key}, timeout=60)

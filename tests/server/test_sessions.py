@@ -81,7 +81,7 @@ async def test_the_cookie_is_for_pages_of_this_site_alone_and_no_script_reads_it
             assert answer.headers["cache-control"] == "no-store"
 
 
-@pytest.mark.parametrize("origin", ["", FOREIGN, "null", "http://127.0.0.1:1", "http://localhost"])
+@pytest.mark.parametrize("origin", ["", FOREIGN, "null", "http://[", "http://127.0.0.1:1", "http://localhost"])
 async def test_a_page_of_another_origin_changes_nothing(tmp_path: Path, origin: str) -> None:
     async with house(tmp_path) as at, browsing(at) as browser:
         await browser.sign_in(await at.keys.create())
@@ -134,9 +134,12 @@ async def test_a_session_ends_with_its_key(tmp_path: Path) -> None:
         assert (status, told["error"]["code"]) == (401, "invalid_api_key")
 
 
-async def test_the_configured_key_signs_in_too(tmp_path: Path) -> None:
-    async with house(tmp_path, configured="a secret of the operator") as at, browsing(at) as browser:
-        _, told = await browser.sign_in("a secret of the operator")
+@pytest.mark.parametrize(
+    "key", ["a secret of the operator", f"ms_{'0' * 12}_{'1' * 64}"], ids=["any", "one that looks made here"]
+)
+async def test_the_configured_key_signs_in_too(tmp_path: Path, key: str) -> None:
+    async with house(tmp_path, configured=key) as at, browsing(at) as browser:
+        _, told = await browser.sign_in(key)
         assert (told["signed_in"], told["is_operator"]) == (True, True)
         assert (await browser.ask("GET", "/runs"))[0] == 200
     async with house(tmp_path, configured="another one") as at:

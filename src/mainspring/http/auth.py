@@ -202,7 +202,7 @@ class Keys:
         revocations, session = self._revocations, await self.sessions.find(token)
         if session is None:
             raise Fault(401, "session_ended", "the session has ended; sign in again, or send an API key")
-        if not session.key and self._is_configured(session.digest):
+        if self._is_configured(session.digest):
             return ApiCaller()
         found = await self._store.get(KIND, session.key)
         key = None if found is None else decode(found.body, Key)

@@ -27,11 +27,11 @@ def is_loopback(host: str) -> bool:
 
 def require_local(connection: HTTPConnection) -> None:
     """Raises `Fault` 403 for what a web page of somebody else's may have sent: a browser tells the name it was given for us, and,
-    for a socket, where the page is from."""
+    for a socket or a request with effects, where the page is from."""
     host, origin = connection.headers.get("host", ""), connection.headers.get("origin")
     if not _is_ours(f"//{host}"):
         raise Fault(403, "foreign_host", f"without API keys this server is not called `{host[:80]}`; {_LOCAL}")
-    if connection.scope["type"] == "websocket" and origin is not None and not _is_ours(origin):
+    if origin is not None and _is_sent_unasked(connection) and not _is_ours(origin):
         raise Fault(403, "foreign_origin", f"without API keys no page of `{origin[:80]}` may connect; {_LOCAL}")
 
 
@@ -43,9 +43,17 @@ def require_same_origin(connection: HTTPConnection) -> None:
     origin, host = connection.headers.get("origin", ""), connection.headers.get("host", "")
     if connection.headers.get("sec-fetch-site") == "same-origin":
         return  # behind a proxy we may be called otherwise than there
-    if not origin or urlsplit(origin).netloc.lower() != host.lower():
+    if origin.lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):
         message = f"a session counts only for pages of this server, not of `{origin[:80] or 'nowhere'}`; send an API key instead"
         raise Fault(403, "foreign_origin", message)
+
+
+def _is_sent_unasked(connection: HTTPConnection) -> bool:
+    """Whether a browser sends this for any page. Before JSON, and other methods, it asks whether the page may (CORS)."""
+    if connection.scope["type"] == "websocket":
+        return True
+    kind = connection.headers.get("content-type", "").lower()
+    return connection.scope["method"] == "POST" and not kind.startswith("application/json")
 
 
 @lru_cache(REMEMBERED)
