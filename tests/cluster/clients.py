@@ -183,7 +183,7 @@ class Client:
         return b"".join([frame + b"\n\n" for frame in read.split(b"\n\n")[:-1] if frame + b"\n\n" != PING])
 
     async def cancel_a_run(self) -> None:
-        if not (told := await self.order(self._random.choice(["wait", "work", "tell"]), background=True)):
+        if not (told := await self.order(self._random.choice(["wait", "wait", "work", "tell"]), background=True)):
             return
         await anyio.sleep(self._random.choice([0.0, 0.2, 0.6, 1.2]))
         status, ended = await self.ask("POST", f"/responses/{told['id']}/cancel")

@@ -84,7 +84,8 @@ SCRIPT = [
     {"when": "work", "calls": [{"name": "count", "arguments": {"seconds": 0.3}}, {"name": "look", "arguments": {}}]},
     {"when": "work", "think": "And again.", "calls": [{"name": "count", "arguments": {"seconds": 0.1}}]},
     {"when": "work", "say": LONG, "pause": 0.02},
-    {"when": "wait", "calls": [{"name": "count", "arguments": {"seconds": 1.5}}]},
+    # Longer than a lease: whoever has lost it must stop this, or it has an effect when nobody expects one any more.
+    {"when": "wait", "calls": [{"name": "count", "arguments": {"seconds": 7.0}}]},
     {"when": "wait", "say": "Waited."},
     {"when": "hold", "calls": [{"name": "count", "arguments": {"seconds": 600}}]},
     {"when": "hold", "say": "Held."},
