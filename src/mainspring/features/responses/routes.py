@@ -1,5 +1,6 @@
 """The Responses API: requests become runs, runs become answers."""
 
+from contextlib import suppress
 from typing import get_args
 
 from msgspec import Struct
@@ -7,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
 from mainspring.core.drafts import item_id
-from mainspring.core.errors import InvalidRequest, NotFound
+from mainspring.core.errors import InvalidRequest, NotFound, OurError
 from mainspring.core.events import Status
 from mainspring.core.response import Response
 from mainspring.core.tokens import estimate
@@ -102,7 +103,7 @@ class ResponseRoutes:
             if not handle.is_live and not handle.run.has_ended:
                 handle = await self._engine.follow(handle.id)
             return self._stream(handle, request, -1 if after is None else after, is_owner=False)
-        return self._answer(request, handle)
+        return self._answer(request, await self._wait_until_stored(request, handle))
 
     async def delete(self, request: Request) -> HttpResponse:
         """Deletes a response; one in progress is cancelled first."""
@@ -114,7 +115,7 @@ class ResponseRoutes:
 
     async def cancel(self, request: Request) -> HttpResponse:
         """Cancels a background response."""
-        handle = await self._find(request)
+        handle = await self._wait_until_stored(request, await self._find(request))
         # Clients learn the id of an agent's run while it works, so they can cancel it too.
         if not handle.run.spec.background and not handle.run.spec.agent:
             raise InvalidRequest("Only responses created with background=true can be cancelled.", param="response_id")
@@ -170,6 +171,14 @@ class ResponseRoutes:
         if handle.run.spec.tenant != get_tenant(request):
             raise missing
         return handle
+
+    async def _wait_until_stored(self, request: Request, handle: Handle) -> Handle:
+        """The run; if it has ended here, once the store has its end. Before that, another process may yet give it another one."""
+        if not (handle.is_live and handle.run.has_ended):
+            return handle
+        with suppress(OurError):
+            await handle.wait()
+        return await self._find(request)
 
     def _stream(
         self, handle: Handle, request: Request, after: int, *, is_owner: bool, headers: dict[str, str] | None = None
