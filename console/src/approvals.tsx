@@ -2,6 +2,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { get } from "./api";
 import { answer, type Approval, approvals, approvalsError, readApprovals } from "./approvals_data";
 import { duration, visible } from "./format";
+import { Markdown } from "./markdown";
 import { link } from "./router";
 import { Empty, Failure, now, Time, useKeys, useTitle, Value } from "./parts";
 
@@ -80,7 +81,7 @@ export function ApprovalCard({ approval, answered }: { approval: Approval; answe
         <span class="fill" />
         <span class={left !== null && left < 300 ? "bad" : "faint"}>{left === null ? "" : left > 0 ? `${duration(left)} left` : "expired"}</span>
       </div>
-      <p class="question">{visible(approval.question) || "May this call be made?"}</p>
+      <div class="question"><Markdown text={approval.question || "May this call be made?"} /></div>
       <p class="faint">
         Asked by the rule <code>{approval.policy}</code> <Time at={approval.asked_at} />, <a href={link(`runs/${approval.response_id}`)}>the run up to here</a>
       </p>

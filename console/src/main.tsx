@@ -2,21 +2,28 @@ import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { effect } from "@preact/signals";
 import "./style.css";
+import { Agents, WorkflowScreen } from "./agents";
 import { Approvals } from "./approvals";
 import { waitingCount, watchApprovals } from "./approvals_data";
 import { Chat } from "./chat";
+import { Governance } from "./governance";
 import { Empty, screenTitle, useKeys } from "./parts";
 import { link, place } from "./router";
 import { RunScreen } from "./run";
 import { Runs } from "./runs";
 import { watchRuns } from "./runs_data";
 import { isSignedOut, Session, SignIn, startSession } from "./session";
+import { System } from "./system";
+import { Usage } from "./usage";
 import { Welcome } from "./welcome";
 
-const SCREENS: [path: string, name: string][] = [["", "Welcome"], ["runs", "Runs"], ["approvals", "Approvals"], ["chat", "Chat"]];
+const SCREENS: [path: string, name: string][] = [
+  ["", "Welcome"], ["runs", "Runs"], ["approvals", "Approvals"], ["chat", "Chat"],
+  ["agents", "Agents"], ["usage", "Usage"], ["governance", "Governance"], ["system", "System"],
+];
 
 function Screen() {
-  const [name = "", id] = place.value.path;
+  const [name = "", id, run] = place.value.path;
   if (isSignedOut.value) return <SignIn />;
   switch (name) {
     case "":
@@ -27,6 +34,16 @@ function Screen() {
       return <Approvals />;
     case "chat":
       return <Chat />;
+    case "agents":
+      return <Agents />;
+    case "workflows":
+      return id && run ? <WorkflowScreen key={run} name={id} id={run} /> : <Agents />;
+    case "usage":
+      return <Usage />;
+    case "governance":
+      return <Governance />;
+    case "system":
+      return <System />;
     default:
       return <div class="page"><Empty><p>There is nothing here.</p><p><a href={link("")}>Welcome</a></p></Empty></div>;
   }

@@ -211,3 +211,44 @@ export function useTitle(title: string): void {
 }
 
 export const screenTitle = signal("");
+
+export interface Loaded<T> {
+  value: T | null;
+  error: unknown;
+  reload: () => void;
+}
+
+/** What `read` answers, asked again whenever `key` changes or one wants it. */
+export function useLoaded<T>(read: () => Promise<T>, key: string = ""): Loaded<T> {
+  const [state, setState] = useState<{ value: T | null; error: unknown }>({ value: null, error: null });
+  const [turn, setTurn] = useState(0);
+  useEffect(() => {
+    let isWanted = true;
+    read().then(
+      (value) => isWanted && setState({ value, error: null }),
+      (error) => isWanted && setState((known) => ({ value: known.value, error })),
+    );
+    return () => {
+      isWanted = false;
+    };
+  }, [key, turn]);
+  return { ...state, reload: () => setTurn((before) => before + 1) };
+}
+
+/** A part of a screen that is read from the server: its failure is its own. */
+export function Loading<T>({ of, children }: { of: Loaded<T>; children: (value: T) => ComponentChildren }) {
+  if (of.error) return <Failure error={of.error} retry={of.reload} />;
+  if (of.value === null) return <p class="faint" role="status">Loading…</p>;
+  return <>{children(of.value)}</>;
+}
+
+export function Grid({ label, head, rows }: { label: string; head: string[]; rows: ComponentChildren[][] }) {
+  return (
+    <div class="scroll grid" tabIndex={0} role="region" aria-label={label}>
+      <table>
+        <thead><tr>{head.map((name) => <th scope="col">{name}</th>)}</tr></thead>
+        <tbody>{rows.map((row) => <tr>{row.map((cell) => <td>{cell}</td>)}</tr>)}</tbody>
+      </table>
+    </div>
+  );
+}

@@ -133,7 +133,7 @@ function Head({ id, model, connected, prompt }: { id: string; model: RunModel; d
         {model.startedAt && !model.isOver ? <button class="danger" onClick={cancel}>Cancel</button> : null}
         {spec ? <Copy label="Copy as curl" text={() => asCurl(spec)} /> : null}
         {spec ? <Copy label="Copy as Python" text={() => asPython(spec)} /> : null}
-        {model.isOver ? <a class="button quiet" href={address(`runs/${id}/events`, { limit: 100_000 })} download={`${id}.json`}>Download JSON</a> : null}
+        {model.isOver ? <a class="button quiet" href={address(`runs/${id}/events`, { limit: 10_000, deltas: true })} download={`${id}.json`}>Download JSON</a> : null}
         {prompt && !spec?.metadata?.demo ? <button class="quiet" onClick={() => go("chat", { ask: prompt, model: spec.model })}>Ask again</button> : null}
         {model.isOver && model.status === "completed" && !spec?.metadata?.demo ? <button class="quiet" onClick={() => go("chat", { after: id })}>Continue</button> : null}
         {spec?.parent ? <a class="button quiet" href={link(`runs/${spec.parent}`)}>The run before</a> : null}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 from tests.kit.processes import ROOT
 from tests.kit.waiting import PATIENCE
 from tests.server.process import Served, serving
@@ -26,7 +26,16 @@ def read_page(url: str) -> str:
     """Reads a page."""
     return {NASTY!r}
 '''
-SETTINGS = '[governance.rules]\nremove_report = "ask"\n'
+SETTINGS = 'workflows = ["workflows"]\n[governance.rules]\nremove_report = "ask"\n'
+WORKFLOW = """
+name: tidy
+version: 1.0.0
+description: Tidies a folder.
+inputs:
+  folder: {type: string, required: true, description: Where.}
+steps:
+  - {id: look, action: transform, value: "{{ inputs.folder }}"}
+"""
 
 expect.set_options(timeout=PATIENCE * 1000)
 
@@ -44,6 +53,8 @@ def turns() -> list[dict[str, object]]:
 def served(tmp_path: Path, turns: list[dict[str, object]]) -> Iterator[Served]:
     (tmp_path / "archive_tools.py").write_text(TOOLS)
     (tmp_path / "mainspring.toml").write_text(SETTINGS)
+    (tmp_path / "workflows").mkdir()
+    (tmp_path / "workflows" / "tidy.yaml").write_text(WORKFLOW)
     with serving(tmp_path, turns, "--tool", "archive_tools", env={"PYTHONPATH": str(tmp_path)}) as server:
         yield server
 
@@ -52,12 +63,17 @@ def address(served: Served, place: str = "") -> str:
     return f"{served.url.removesuffix('/v1')}/#/{place}"
 
 
-def ask(served: Served, text: str) -> str:
-    """The id of a run that works in the background."""
-    body = json.dumps({"model": "scripted", "input": text, "background": True}).encode()
-    asked = urllib.request.Request(f"{served.url}/responses", body, {"content-type": "application/json"})
+def send(served: Served, path: str, body: dict[str, object], key: str = "") -> dict[str, str]:
+    headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
+    asked = urllib.request.Request(f"{served.url}/{path}", json.dumps(body).encode(), headers)
     with urllib.request.urlopen(asked, timeout=PATIENCE) as answer:
-        return str(json.load(answer)["id"])
+        found: dict[str, str] = json.load(answer)
+        return found
+
+
+def ask(served: Served, text: str, key: str = "") -> str:
+    """The id of a run that works in the background."""
+    return send(served, "responses", {"model": "scripted", "input": text, "background": True}, key)["id"]
 
 
 def test_the_demo_runs_to_its_end_before_ones_eyes(page: Page, served: Served) -> None:
@@ -147,6 +163,82 @@ def test_somebody_talks_to_the_model(page: Page, served: Served) -> None:
     page.get_by_label("Your question").fill("Clean up.")
     page.get_by_role("button", name="Ask").click()
     expect(page.locator(".entry.call .who")).to_have_text("remove_report")
+
+
+@pytest.mark.parametrize(
+    "turns", [[{"calls": [{"name": "read_page", "arguments": {"url": "x"}}]}, {"say": "word " * 60, "pause": 0.03}]]
+)
+def test_a_live_run_is_followed_across_a_restart_of_the_server(
+    page: Page, served: Served, tmp_path: Path, turns: list[dict[str, object]]
+) -> None:
+    run = ask(served, "Read it.")
+    page.goto(address(served, f"runs/{run}"))
+    expect(page.locator(".entry.message")).to_contain_text("word word")
+    assert page.locator(".runhead .status").text_content() == "running"
+    served.kill()
+    expect(page.get_by_text("The connection is lost; trying again.")).to_be_visible()
+    port = served.url.removesuffix("/v1").rpartition(":")[2]
+    with serving(tmp_path, turns, "--tool", "archive_tools", "--port", port, env={"PYTHONPATH": str(tmp_path)}):
+        expect(page.locator(".runhead .status")).to_have_text("completed")
+        expect(page.get_by_text("Taken up by another process")).to_be_visible()
+        assert page.locator(".entry.call").count() == 1
+
+
+def test_a_swapped_call_is_refused(page: Page, served: Served) -> None:
+    ask(served, "Clean up.")
+    page.goto(address(served, "approvals"))
+    sent: list[str] = []
+
+    def swap(route: Route) -> None:
+        body = json.loads(route.request.post_data or "")
+        sent.append(body["digest"])
+        route.continue_(post_data=json.dumps({**body, "digest": "0" * 64}))
+
+    page.route("**/v1/approvals/*", swap)
+    page.get_by_role("button", name="Approve").click()
+    expect(page.get_by_role("alert")).to_contain_text("digest")
+    assert len(sent[0]) == 64
+    expect(page.get_by_role("button", name="Deny")).to_be_visible()
+
+
+def test_a_key_signs_in_and_a_tenant_sees_only_its_own(page: Page, served: Served) -> None:
+    operator = send(served, "keys", {"name": "operator"})["key"]
+    keys = {name: send(served, "keys", {"tenant": name}, operator)["key"] for name in ("acme", "other")}
+    ask(served, "Clean up.", keys["acme"])
+    page.goto(address(served, "runs"))
+    for name, sign in (("other", "Nothing has run here yet."), ("acme", "Clean up.")):
+        page.get_by_label("API key").fill("ms_wrong")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("alert")).to_be_visible()
+        page.get_by_label("API key").fill(keys[name])
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_text(sign)).to_be_visible()
+        page.get_by_role("button", name="Sign out").click()
+    assert page.evaluate("document.cookie") == ""
+
+
+def test_a_workflow_runs_from_its_form(page: Page, served: Served) -> None:
+    page.goto(address(served, "agents"))
+    page.get_by_label("folder").fill("/archive")
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator(".steps .entry")).to_contain_text("success")
+
+
+def test_usage_is_summed_a_call_is_tried_and_the_audit_verified(page: Page, served: Served) -> None:
+    run = ask(served, "Clean up.")
+    page.goto(address(served, f"runs/{run}"))
+    expect(page.locator(".runhead .status")).to_have_text("waiting")
+    page.goto(address(served, "usage?by=model"))
+    expect(page.get_by_role("cell", name="scripted")).to_be_visible()
+    page.goto(address(served, "governance"))
+    page.get_by_label("Tool").fill("remove_report")
+    page.get_by_label("Arguments").fill('{"path": "x"}')
+    page.get_by_role("button", name="Try").click()
+    expect(page.locator(".verdict.ask")).to_contain_text("tool_rules")
+    page.get_by_role("button", name="Verify").click()
+    expect(page.get_by_text("Whole: ")).to_be_visible()
+    page.goto(address(served, "system"))
+    expect(page.get_by_role("cell", name="Removes a report from the archive.")).to_be_visible()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -1,0 +1,163 @@
+import { useEffect, useState } from "preact/hooks";
+import { get, type Json, post } from "./api";
+import { visible } from "./format";
+import { go, link } from "./router";
+import { Empty, Failure, Loading, Status, Tree, useLoaded, useTitle } from "./parts";
+
+interface Input {
+  type?: string;
+  description?: string;
+  required?: boolean;
+  default?: Json;
+}
+
+interface Definition {
+  name: string;
+  version: string;
+  description: string;
+  inputs: Record<string, Input>;
+  [field: string]: any;
+}
+
+interface List {
+  data: Definition[];
+  problems?: string[];
+}
+
+export function Agents() {
+  useTitle("Agents");
+  const agents = useLoaded(() => get<List>("agents"));
+  const workflows = useLoaded(() => get<List>("workflows"));
+  const invoke = async (agent: Definition, inputs: Record<string, Json>) => {
+    const run = await post<{ id: string }>("responses", { model: `agent:${agent.name}`, input: JSON.stringify(inputs), background: true });
+    go(`runs/${run.id}`);
+  };
+  const start = async (workflow: Definition, inputs: Record<string, Json>) => {
+    const run = await post<{ id: string }>(`workflows/${encodeURIComponent(workflow.name)}/runs`, { inputs, background: true });
+    go(`workflows/${encodeURIComponent(workflow.name)}/${run.id}`);
+  };
+  return (
+    <div class="page">
+      <h1>Agents and workflows</h1>
+      <h2>Agents</h2>
+      <Loading of={agents}>{(list) => <Cards list={list} none="No agent is defined; name a folder in the setting agents." act="Start" started={invoke} />}</Loading>
+      <h2>Workflows</h2>
+      <Loading of={workflows}>{(list) => <Cards list={list} none="No workflow is defined; name a folder in the setting workflows." act="Run" started={start} />}</Loading>
+    </div>
+  );
+}
+
+type Started = (definition: Definition, inputs: Record<string, Json>) => Promise<void>;
+
+function Cards({ list, none, act, started }: { list: List; none: string; act: string; started: Started }) {
+  return (
+    <>
+      {list.problems?.length ? <div class="failure" role="alert">{list.problems.map((each) => <p>{visible(each)}</p>)}</div> : null}
+      {list.data.length === 0 ? <Empty><p>{none}</p></Empty> : list.data.map((each) => <Card key={each.name} definition={each} act={act} started={started} />)}
+    </>
+  );
+}
+
+function Card({ definition, act, started }: { definition: Definition; act: string; started: Started }) {
+  const [given, setGiven] = useState<Record<string, string>>({});
+  const [error, setError] = useState<unknown>(null);
+  const names = Object.entries(definition.inputs ?? {});
+  const send = async (event: Event) => {
+    event.preventDefault();
+    try {
+      await started(definition, readInputs(definition.inputs ?? {}, given));
+    } catch (failure) {
+      setError(failure);
+    }
+  };
+  return (
+    <article class="card">
+      <h3 class="name"><code>{visible(definition.name)}</code> {definition.version}</h3>
+      <p>{visible(definition.description)}</p>
+      <form class="ask" onSubmit={send}>
+        {names.map(([name, input]) => (
+          <label class="field">
+            {name}{input.required ? " (required)" : ""} <span class="faint">{input.type ?? "text"} {visible(input.description ?? "")}</span>
+            <input
+              required={input.required && input.default === undefined} value={given[name] ?? ""} placeholder={input.default == null ? "" : JSON.stringify(input.default)}
+              onInput={(event) => setGiven({ ...given, [name]: event.currentTarget.value })}
+            />
+          </label>
+        ))}
+        <button class="main">{act}</button>
+      </form>
+      {error ? <Failure error={error} /> : null}
+      <details><summary>Definition</summary><Tree value={definition as unknown as Json} /></details>
+    </article>
+  );
+}
+
+/** Inputs by their types: a text is taken as it is, everything else is JSON. Throws for what is none. */
+function readInputs(inputs: Record<string, Input>, given: Record<string, string>): Record<string, Json> {
+  const found: Record<string, Json> = {};
+  for (const [name, text] of Object.entries(given)) {
+    if (!text) continue;
+    const type = inputs[name]?.type ?? "string";
+    try {
+      found[name] = type === "string" || type === "text" ? text : (JSON.parse(text) as Json);
+    } catch {
+      throw new Error(`${name} must be of the type ${type}, as JSON`);
+    }
+  }
+  return found;
+}
+
+interface WorkflowRun {
+  id: string;
+  status: string;
+  error: string | null;
+  outputs: Json;
+  steps: { id: string; action: string; status: string; attempt: number; error: string | null; run_id: string | null; approvals: string[] }[];
+}
+
+const OVER = ["completed", "success", "succeeded", "failed", "cancelled", "partial"];
+
+export function WorkflowScreen({ name, id }: { name: string; id: string }) {
+  useTitle(name);
+  const path = `workflows/${encodeURIComponent(name)}`;
+  const definition = useLoaded(() => get<Definition>(path), name);
+  const run = useLoaded(() => get<WorkflowRun>(`${path}/runs/${encodeURIComponent(id)}`), id);
+  const isOver = OVER.includes(run.value?.status ?? "");
+  useEffect(() => {
+    if (isOver) return;
+    const timer = setInterval(run.reload, 1000);
+    return () => clearInterval(timer);
+  }, [isOver]);
+  const act = (what: string) => post(`${path}/runs/${encodeURIComponent(id)}/${what}`).then(run.reload);
+  return (
+    <div class="page">
+      <p class="crumbs"><a href={link("agents")}>Workflows</a> / <code>{id}</code></p>
+      <h1>{visible(name)}</h1>
+      <Loading of={run}>
+        {(value) => (
+          <>
+            <div class="facts"><Status status={value.status} />{value.error ? <span class="bad">{visible(value.error)}</span> : null}</div>
+            <div class="actions">
+              {isOver ? <button onClick={() => void act("resume")}>Resume</button> : <button class="danger" onClick={() => void act("cancel")}>Cancel</button>}
+            </div>
+            <ol class="group steps">
+              {(definition.value?.steps ?? []).map((step: any) => {
+                const done = value.steps.find((each) => each.id === step.id);
+                return (
+                  <li class={`entry ${done?.status === "failed" ? "bad" : done ? "call" : ""}`}>
+                    <div class="head"><span class="who">{visible(step.id)}</span><span>{visible(String(step.action ?? ""))}</span><span class="fill" /><span>{done?.status ?? "not yet"}</span></div>
+                    {step.depends_on?.length ? <p class="faint">after {step.depends_on.join(", ")}</p> : null}
+                    {done?.error ? <p class="bad">{visible(done.error)}</p> : null}
+                    {done?.run_id ? <p><a href={link(`runs/${done.run_id}`)}>Its run</a></p> : null}
+                    {done?.approvals.length ? <p><a href={link("approvals")}>Waits for a person</a></p> : null}
+                  </li>
+                );
+              })}
+            </ol>
+            {isOver ? <section class="card"><h2>Outputs</h2><Tree value={value.outputs} /></section> : null}
+          </>
+        )}
+      </Loading>
+    </div>
+  );
+}

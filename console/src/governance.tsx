@@ -1,0 +1,103 @@
+import { useState } from "preact/hooks";
+import { get, post } from "./api";
+import { visible } from "./format";
+import { adjust, link, place } from "./router";
+import { Failure, Grid, Loading, Time, useLoaded, useTitle } from "./parts";
+
+interface Policy {
+  policies: { name: string; description: string }[];
+  steps: string[];
+  is_audited: boolean;
+}
+
+interface AuditRecord {
+  id: string;
+  said: string;
+  entry: any;
+}
+
+export function Governance() {
+  useTitle("Governance");
+  const policy = useLoaded(() => get<Policy>("policy"));
+  return (
+    <div class="page">
+      <h1>Governance</h1>
+      <section class="card">
+        <h2>Policies, in the order they are asked</h2>
+        <Loading of={policy}>
+          {({ policies, steps }) => (
+            <>
+              <ol class="policies">{policies.map((each) => <li><code>{each.name}</code> {visible(each.description)}</li>)}</ol>
+              <p class="faint">Before a run starts: {steps.join(", ")}.</p>
+            </>
+          )}
+        </Loading>
+      </section>
+      <Try />
+      <Audit />
+    </div>
+  );
+}
+
+function Try() {
+  const [tool, setTool] = useState("");
+  const [given, setGiven] = useState("{}");
+  const [error, setError] = useState<unknown>(null);
+  const [verdict, setVerdict] = useState<{ verdict: string; policy: string; reason: string } | null>(null);
+  const send = async (event: Event) => {
+    event.preventDefault();
+    setVerdict(null);
+    try {
+      setVerdict(await post("policy/try", { tool: tool.trim(), arguments: JSON.parse(given) }));
+      setError(null);
+    } catch (failure) {
+      setError(failure instanceof SyntaxError ? new Error("The arguments are not JSON.") : failure);
+    }
+  };
+  return (
+    <section class="card">
+      <h2>Try a call</h2>
+      <p class="faint">Nothing is performed: the policies are asked which of them would decide.</p>
+      <form class="ask" onSubmit={send}>
+        <label for="tool">Tool</label>
+        <input id="tool" value={tool} onInput={(event) => setTool(event.currentTarget.value)} required />
+        <label for="arguments">Arguments (JSON)</label>
+        <textarea id="arguments" rows={3} value={given} onInput={(event) => setGiven(event.currentTarget.value)} />
+        <button class="main">Try</button>
+      </form>
+      <p role="status">
+        {verdict ? <span class={`verdict ${verdict.verdict}`}><strong>{verdict.verdict}</strong> by <code>{verdict.policy}</code> {visible(verdict.reason)}</span> : null}
+      </p>
+      {error ? <Failure error={error} /> : null}
+    </section>
+  );
+}
+
+function Audit() {
+  const run = place.value.query.get("run") ?? "";
+  const audit = useLoaded(() => get<{ data: AuditRecord[] }>("audit", { limit: 100, run }), run);
+  const [proof, setProof] = useState<{ is_whole: boolean; records: number; flaw: string | null } | null>(null);
+  const [error, setError] = useState<unknown>(null);
+  const verify = () => get<typeof proof>("audit/verify").then(setProof, setError);
+  return (
+    <section>
+      <div class="bar">
+        <h2>Audit</h2>
+        <label class="inline">Run <input value={run} placeholder="id" onChange={(event) => adjust({ run: event.currentTarget.value.trim() })} /></label>
+        <button onClick={() => void verify()}>Verify</button>
+        <span role="status" class={proof && !proof.is_whole ? "bad" : "faint"}>
+          {proof ? (proof.is_whole ? `Whole: ${proof.records} records` : `Broken: ${proof.flaw}`) : ""}
+        </span>
+      </div>
+      {error ? <Failure error={error} /> : null}
+      <Loading of={audit}>
+        {({ data }) => data.length === 0 ? <p class="faint">The audit has no such record.</p> : (
+          <Grid label="Audit" head={["when", "what", "run"]} rows={data.map((record) => [
+            record.entry?.at ? <Time at={record.entry.at} /> : "", visible(record.said),
+            record.entry?.run ? <a href={link(`runs/${record.entry.run}`)}>{record.entry.run.slice(0, 14)}…</a> : "",
+          ])} />
+        )}
+      </Loading>
+    </section>
+  );
+}

@@ -1,0 +1,109 @@
+import { useState } from "preact/hooks";
+import { get, type Json, post, remove } from "./api";
+import { visible } from "./format";
+import { Failure, Grid, Loading, Status, Time, Tree, useLoaded, useTitle } from "./parts";
+
+export function System() {
+  useTitle("System");
+  const system = useLoaded(() => get<Record<string, Json>>("system"));
+  const models = useLoaded(() => get<{ data: { id: string; owned_by: string }[] }>("models"));
+  const servers = useLoaded(() => get<{ data: any[] }>("mcp_servers"));
+  const tools = useLoaded(() => get<{ data: any[] }>("tools", { limit: 100 }));
+  const workers = useLoaded(() => get<{ data: any[]; live: number; unfinished: number }>("workers"));
+  const settings = useLoaded(() => get<{ data: { name: string; value: Json; source: string }[]; file: string | null }>("settings"));
+  return (
+    <div class="page">
+      <h1>System</h1>
+      <section class="card"><h2>Server</h2><Loading of={system}>{(value) => <Tree value={value} />}</Loading></section>
+      <section class="card">
+        <h2>Models</h2>
+        <Loading of={models}>{({ data }) => data.length ? <ul>{data.map((each) => <li><code>{visible(each.id)}</code> <span class="faint">{visible(each.owned_by)}</span></li>)}</ul> : <p class="faint">No model was found. <code>mainspring doctor</code> says what was looked for.</p>}</Loading>
+      </section>
+      <section class="card">
+        <h2>MCP servers</h2>
+        <Loading of={servers}>{({ data }) => data.length ? <Grid label="MCP servers" head={["server", "state", "tools", "why"]} rows={data.map((each) => [visible(each.label), each.state, each.tools.length, visible(each.error ?? "")])} /> : <p class="faint">None is configured.</p>}</Loading>
+      </section>
+      <section class="card">
+        <h2>Tools</h2>
+        <Loading of={tools}>{({ data }) => data.length ? <Grid label="Tools" head={["tool", "declares", "what it does"]} rows={data.map((each) => [<code>{visible(each.name)}</code>, each.effects.join(", "), visible(each.description)])} /> : <p class="faint">None is configured.</p>}</Loading>
+      </section>
+      <Keys />
+      <section class="card">
+        <h2>Workers</h2>
+        <Loading of={workers}>{({ data, live, unfinished }) => (
+          <>
+            <p>{live} runs are driven here, {unfinished} have not ended.</p>
+            <Grid label="Workers" head={["process", "where", "this one"]} rows={data.map((each) => [each.pid, visible(each.place), each.is_self ? "yes" : ""])} />
+          </>
+        )}</Loading>
+      </section>
+      <section class="card">
+        <h2>Settings in force</h2>
+        <Loading of={settings}>{({ data, file }) => (
+          <>
+            <p class="faint">{file ? `File: ${file}` : "There is no settings file."}</p>
+            <Grid label="Settings" head={["setting", "value", "from"]} rows={data.map((each) => [<code>{each.name}</code>, <code>{visible(JSON.stringify(each.value))}</code>, each.source])} />
+          </>
+        )}</Loading>
+      </section>
+    </div>
+  );
+}
+
+interface Key {
+  id: string;
+  name: string;
+  tenant: string;
+  scopes: string[];
+  created_at: number;
+  expires_at: number | null;
+  revoked_at: number | null;
+  key: string | null;
+}
+
+function Keys() {
+  const keys = useLoaded(() => get<{ data: Key[] }>("keys", { limit: 100 }));
+  const [form, setForm] = useState({ name: "", tenant: "", scopes: "*", days: "" });
+  const [made, setMade] = useState<Key | null>(null);
+  const [error, setError] = useState<unknown>(null);
+  const act = async (what: () => Promise<Key | null>) => {
+    try {
+      setMade(await what());
+      setError(null);
+      keys.reload();
+    } catch (failure) {
+      setError(failure);
+    }
+  };
+  const create = (event: Event) => {
+    event.preventDefault();
+    const body = {
+      name: form.name.trim(), scopes: form.scopes.split(/[\s,]+/).filter(Boolean), ...(form.tenant.trim() ? { tenant: form.tenant.trim() } : {}),
+      ...(Number(form.days) > 0 ? { seconds: Number(form.days) * 86_400 } : {}),
+    };
+    void act(() => post<Key>("keys", body));
+  };
+  const field = (name: keyof typeof form, label: string) => (
+    <label>{label}<input value={form[name]} onInput={(event) => setForm({ ...form, [name]: event.currentTarget.value })} /></label>
+  );
+  return (
+    <section class="card">
+      <h2>API keys</h2>
+      <form class="filters" onSubmit={create}>
+        {field("name", "Name")}{field("tenant", "Tenant")}{field("scopes", "Scopes")}{field("days", "Days it lasts")}
+        <button>Create a key</button>
+      </form>
+      <p role="status">{made?.key ? <>Store this key now, it cannot be shown again: <code>{made.key}</code></> : null}</p>
+      {error ? <Failure error={error} /> : null}
+      <Loading of={keys}>
+        {({ data }) => data.length === 0 ? <p class="faint">There is none: only this machine may use the server, without a key. The first key ends that.</p> : (
+          <Grid label="API keys" head={["name", "tenant", "scopes", "created", "state", ""]} rows={data.map((key) => [
+            visible(key.name || key.id), visible(key.tenant), key.scopes.join(", "), <Time at={key.created_at} />,
+            key.revoked_at ? <Status status="cancelled" /> : key.expires_at ? <>until <Time at={key.expires_at} /></> : "valid",
+            key.revoked_at ? "" : <button class="quiet" onClick={() => void act(() => remove<Key>(`keys/${encodeURIComponent(key.id)}`).then(() => null))} aria-label={`Revoke ${key.name || key.id}`}>Revoke</button>,
+          ])} />
+        )}
+      </Loading>
+    </section>
+  );
+}
