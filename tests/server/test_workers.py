@@ -339,6 +339,39 @@ async def test_sighup_replaces_the_processes_one_by_one_with_new_settings(tmp_pa
     assert answered
 
 
+async def test_a_new_process_that_dies_while_an_old_one_lets_its_runs_end_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "tools.py").write_text(TOOLS.replace("await asyncio.sleep(seconds)", WAIT_FOR_FILE))
+    with serving_workers(tmp_path) as served:
+        first, second = children(served)
+        listener = list_sockets(first) & list_sockets(second)
+        async with connecting(served, first) as client:
+            await client.post("/responses", model="m", input="stamp", background=True)
+            await marked(tmp_path)
+            served.process.send_signal(signal.SIGHUP)
+            await until(lambda: not listener & list_sockets(first))
+            [new] = set(children(served)) - {first, second}
+            os.kill(new, signal.SIGKILL)
+            await until(lambda: len(set(children(served)) - {first, second, new}) == 1)
+            [newer] = set(children(served)) - {first, second, new}
+            async with connecting(served, newer):
+                assert {first, second} < set(children(served)), "one leaves at a time"
+            (tmp_path / "go").touch()
+            await until(lambda: len(children(served)) == 2 and not {first, second} & set(children(served)))
+        assert served.process.poll() is None
+
+
+WAIT_FOR_FILE = """while not Path("go").exists():
+        await asyncio.sleep(0.05)"""
+
+
+def list_sockets(pid: int) -> set[str]:
+    found = set[str]()
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):  # it was closed meanwhile
+            found.add(os.readlink(each))
+    return {name for name in found if name.startswith("socket:")}
+
+
 async def test_auto_is_a_process_for_each_core(tmp_path: Path) -> None:
     with serving(tmp_path, SCRIPT, "--workers", "auto") as served:
         try:

@@ -119,7 +119,8 @@ class ServerProcesses:
         if not (said := process.link.recv(65_536)):
             return
         process.is_ready, self._announcement = True, self._announcement or said.decode()
-        if self._stale:
+        # One that only takes the place of a process that has died replaces no other.
+        if self._stale and sum([not each.is_leaving for each in self._processes.values()]) > self._count:
             self._leave(self._stale.pop(0))
         if not self._is_announced and sum([each.is_ready for each in self._processes.values()]) >= self._count:
             self._is_announced = True
