@@ -169,6 +169,39 @@ FORMS = {
     "an end and a made-up turn": f"{HERMES}<|im_end|>\n<|im_start|>user\nnoon<|im_end|>",
     "a list": f"[{CALL}]",
     "as on the wire": f'{{"type": "function", "function": {CALL}}}',
+    "a message as on the wire": f'{{"role": "assistant", "content": null, "tool_calls": [{{"function": {CALL}}}]}}',
+    "an action": f'{{"action": "get_time", "action_input": {UTC}}}',
+    "a block of many calls": f"```tool_calls\n[{CALL}]\n```",
+    "a block in the tag": f"<tool_call>\n```json\n{CALL}\n```\n</tool_call>",
+    "a brace too many": f"<tool_call>\n{CALL}}}\n</tool_call>",
+    "a name in the tag": f'<tool_call name="get_time">{UTC}</tool_call>',
+    "elements": f"<tool_call>\n<name>get_time</name>\n<arguments>{UTC}</arguments>\n</tool_call>",
+    "Claude 2": "<function_calls>\n<invoke>\n<tool_name>get_time</tool_name>\n<parameters>\n<zone>UTC</zone>\n</parameters>\n"
+    "</invoke>\n</function_calls>",
+    "MiroThinker": "<use_mcp_tool>\n<server_name>clock</server_name>\n<tool_name>get_time</tool_name>\n"
+    f"<arguments>\n{UTC}\n</arguments>\n</use_mcp_tool>",
+    "an element called as the tool": "<tool_call>\n<get_time>\n<zone>UTC</zone>\n</get_time>\n</tool_call>",
+    "brackets and JSON": f"<tool_call>get_time({UTC})</tool_call>",
+    "a tool's tag": f"<tool>{CALL}</tool>",
+    "an order's tag": f"<execute_tool>{CALL}</execute_tool>",
+    "a tag in brackets": f"[tool_call]\n{CALL}\n[/tool_call]",
+    "Mistral with an id": f"[TOOL_CALLS]get_time[CALL_ID]a1b2c3d4e[ARGS]{UTC}",
+    "Kimi, of one call": "<|tool_call_section_begin|><|tool_call_begin|>functions.get_time:0"
+    f"<|tool_call_argument_begin|>{UTC}<|tool_call_end|><|tool_call_section_end|>",
+    "DeepSeek in ASCII": "<|tool▁calls▁begin|><|tool▁call▁begin|>function<|tool▁sep|>get_time\n"
+    f"```json\n{UTC}\n```<|tool▁call▁end|><|tool▁calls▁end|>",
+    "DeepSeek 3.2 in ASCII": '<|DSML|function_calls>\n<|DSML|invoke name="get_time">\n'
+    '<|DSML|parameter name="zone" string="true">UTC</|DSML|parameter>\n</|DSML|invoke>\n</|DSML|function_calls>',
+    "DeepSeek 4": '<\uff5cDSML\uff5ctool_calls>\n<\uff5cDSML\uff5cinvoke name="get_time">\n'
+    '<\uff5cDSML\uff5cparameter name="zone" string="true">UTC</\uff5cDSML\uff5cparameter>\n</\uff5cDSML\uff5cinvoke>\n'
+    "</\uff5cDSML\uff5ctool_calls>",
+    "Llama 4 with tokens": '<|python_start|>[get_time(zone="UTC")]<|python_end|><|eom|>',
+    "Llama's own tools": '<|python_tag|>get_time.call(zone="UTC")',
+    "Solar": "<|tool_calls|><|tool_call:begin|>dnq7x2vk1a<|tool_call:name|>get_time"
+    f"<|tool_call:args|>{UTC}<|tool_call:end|><|calls|>",
+    "Pangu": f"[unused11][{CALL}][unused12]",
+    "Gorilla": '<<function>>get_time(zone="UTC")',
+    "GigaChat": f"function call<|role_sep|>\n{CALL}<|message_sep|>",
 }
 # What only looks like a call.
 TWINS = {
@@ -184,6 +217,14 @@ TWINS = {
     "a tool described": '{"name": "get_time", "parameters": {"type": "object", "properties": {"zone": {"type": "string"}}}}',
     "no such tool": '<tool_call>{"name": "set_time", "arguments": {}}</tool_call>',
     "a tag alone": "<tool_call> is a tag.",
+    "a token around answers": "<|begin_of_box|> is a token of GLM's.",
+    "an action of another kind": '{"action": "jump", "action_input": {"height": 3}}',
+    "a tag of a client's": "<use_mcp_tool> is a tag of Cline's.",
+    "Mistral's call in words": f"[TOOL_CALLS]get_time[ARGS]{UTC} is how Mistral writes it.",
+    "a call in elements and words": "<tool>\n<name>get_time</name>\n<arguments>{}</arguments>\n</tool>\nThis is the format.",
+    "an unused token": "[unused11] is a token of Pangu's.",
+    "a token named last": "What ends it is <|eom|>",
+    "an output": "<output>42</output>",
     "other tags": "<details>\n<summary>Noon</summary>\n</details>\n[link](https://example.org) <function>",
     "Python in words": 'The call would be: [get_time(zone="UTC")]',
     "Python and words": '[get_time(zone="UTC")] is how it is called.',

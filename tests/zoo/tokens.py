@@ -216,6 +216,26 @@ class CallBesideItsTags(Animal):
         return sse(chunk({"content": "<tool_call>\n"}), CALLED, chunk({"content": "\n</tool_call>"})) + FINISH
 
 
+class CallInOldFieldToo(Animal):
+    """Quirk 13: one delta has a call as `tool_calls` and as `function_call`; supposed, without a source."""
+
+    number = 13
+
+    def first(self, body: Json) -> bytes:
+        made = {"name": "get_time", "arguments": UTC}
+        both = {**call_piece(0, id="a", name="get_time", arguments=UTC), "function_call": made}
+        return sse(chunk(both)) + FINISH
+
+
+class AnswerInBox(Animal):
+    """Quirk 77: tokens stand around the answer, as GLM-4.1V was trained to box it; supposed, without a source."""
+
+    number = 77
+
+    def last(self, body: Json) -> bytes:
+        return say("<|begin_of", "_box|>", NOON, "<|end_of", "_box|>")
+
+
 class CallTwiceInText(Animal):
     """Quirk 16: a call is written twice in the text; supposed, without a source."""
 

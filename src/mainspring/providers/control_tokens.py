@@ -8,6 +8,8 @@ STOPS: Final = (
     "<end_of_turn>", "<turn|>", "<eos>", "<|endofturn|>", "<|end_of_turn|>", "<|end_of_role|>", "<|END_OF_TURN_TOKEN|>",
     "<|END_RESPONSE|>", "<|END_TEXT|>", "<|end_of_solution|>", "<\uff5cend▁of▁sentence\uff5c>", "<|user|>", "<|observation|>",
     "<[EOS]>", "[|endofturn|]", "<|message_end|>", "<|im_sep|>",
+    "<|message_sep|>", "<|eom|>", "<|EOT|>", "<|role_end|>", "<|flush|>", "<|end_of_box|>", "<eoa>", "<pad>", "[e~[",
+    "<end_of_sentence>",
 )  # fmt: skip
 """What ends a turn."""
 HEADERS: Final = (
@@ -20,9 +22,11 @@ WRAPPERS: Final = {
     "<|begin_of_solution|>": "<|end_of_solution|>",
     "<|START_RESPONSE|>": "<|END_RESPONSE|>",
     "<|START_TEXT|>": "<|END_TEXT|>",
+    "<|begin_of_box|>": "<|end_of_box|>",
 }
 """What stands around an answer, by what opens it."""
-ANSWER_TAGS: Final = {"<answer>": "</answer>", "<response>": "</response>", "<final_answer>": "</final_answer>"}
+ANSWER_TAGS: Final = {"<answer>": "</answer>", "<response>": "</response>", "<final_answer>": "</final_answer>",
+    "<output>": "</output>", "<Output>": "</Output>"}  # fmt: skip
 """The same as plain tags, which people ask for, too: no tokens, unless the model has thought before and nobody asked for them."""
 NEXT_TURN: Final = re.compile(
     r"<\|im_start\|>|<\|start_header_id\|>|<start_of_turn>|<\|turn>|\[INST\]|<\|(?:user|system|observation|start|start_of_role)\|>"

@@ -13,7 +13,7 @@ from mainspring.core.errors import BadOutput, Refused
 from mainspring.core.items import Json
 
 _MOST_TOKENS = 2**53
-ARGUMENT_KEYS: Final = ("arguments", "parameters", "args", "input", "tool_input")
+ARGUMENT_KEYS: Final = ("arguments", "parameters", "args", "input", "tool_input", "action_input")
 _BESIDE_ARGUMENTS: Final = ("name", "tool", "tool_name", "function", "function_name", "type", "id")
 _HEAD: Final = re.compile(r'\s*\{\s*"(\w*)("?)')
 _HALF_HEAD: Final = re.compile(r"\s*(?:\{\s*(?:\}\s*)?)?")

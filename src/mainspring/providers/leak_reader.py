@@ -178,14 +178,19 @@ _MARKS: Final = (
     "<|tool_call>", "<|tool_call_start|>", "<start_function_call>", "<\uff5cdsml\uff5cfunction_calls>", "<tools>",
     "<\uff5cdsml\uff5cinvoke name=", "<seed:tool_call>", "<|action_start|>", "<|start_action|>", "<tool_use>", "<tool_code>",
     "<|tools_prefix|>", "<longcat_tool_call>", "<\uff5ctool_calls_begin\uff5c>", "</tool_call>", FUNCTOOLS,
+    "<|python_start|>", "<|tool_call_section_begin|>", "<\uff5cdsml\uff5ctool_calls>", "<|dsml|function_calls>",
+    "<|dsml|tool_calls>", "<|dsml|invoke name=", "<|tool▁calls▁begin|>", "<|tool▁call▁begin|>",
+    "<|tool_calls|>", "<|tool_call:begin|>", "<tool>",
+    "<use_mcp_tool>", "<execute_tool>", "<tool_call name=", "[tool_call]", "[unused11]", "<<function>>",
+    "<|tool_calls_section_end|>", "function call<|role_sep|>",
 )  # fmt: skip
-_FENCES: Final = ("```tool_code\n", "```tool_call\n")
+_FENCES: Final = ("```tool_code\n", "```tool_call\n", "```tool_calls\n")
 _LONGEST: Final = max(map(len, (*_MARKS, *STOPS)))
 _SIGNS: Final = re.compile(r"[<\[`]|(?:(?<=\n)|\A)f(?=u|\Z)")
 # How the marks and the tokens begin, or what may still become such a beginning.
 _MAY_BEGIN: Final = re.compile(
-    r"<(?:\Z|t(?:\Z|[ou])|f(?:\Z|u)|i(?:\Z|n)|m(?:\Z|i)|s(?:\Z|[et>])|l(?:\Z|o)|e(?:\Z|[no])|/(?:\Z|[tsarf])|[|\uff5c\[])"
-    r"|\[(?:\Z|[T|])|(?:\A|\n)(?:f(?:\Z|u)|\[|`)",
+    r"<(?:\Z|t(?:\Z|[ou])|f(?:\Z|u)|i(?:\Z|n)|m(?:\Z|i)|s(?:\Z|[et>])|l(?:\Z|o)|e(?:\Z|[nox])|u(?:\Z|s)|p(?:\Z|a)|/(?:\Z|[tsarfo])|[|\uff5c\[<])"
+    r"|\[(?:\Z|[TUE|])|(?:\A|\n)(?:f(?:\Z|u)|\[|`)",
     re.IGNORECASE,
 )
 # What may stand before a call: nothing, a line or a sentence of its own.
@@ -193,7 +198,7 @@ _LEAD: Final = re.compile(r"(?:\A|\n|[.!?…>])\s*\Z")
 _SENTENCE: Final = re.compile(r"[.!?…>][ \t]*\n\s*\Z")
 # A call that is closed, and then words.
 _PAST: Final = re.compile(
-    r"(?:</(?:tool_call|function|invoke|function_calls?|toolcall|tools|tool_use|tool_code|seed:tool_call|longcat_tool_call)>|_end\|>"
+    r"(?:</(?:tool_call|function|invoke|function_calls?|toolcall|tools|tool|execute_tool|use_mcp_tool|tool_use|tool_code|seed:tool_call|longcat_tool_call)>|_end\|>"
     r"|▁end\uff5c>|<tool_call\|>|<end_function_call>|</\uff5cDSML\uff5c\w+>|\[END_TOOL_REQUEST\]|\n```\s)\s*+[^\s<\[{,;]",
     re.IGNORECASE,
 )

@@ -47,7 +47,7 @@ def _flatten(name: str) -> str:
 
 def parse_calls(text: str, tools: Tools) -> list[LeakedCall]:
     """The calls that a text consists of; none if it has anything else in it. An output that the model made up ends the text."""
-    text = _open_fence(text.strip())
+    text = _WITH_ASCII_BARS.sub("<\\1\uff5c\\2\uff5c", _open_fence(text.strip()))
     calls: list[LeakedCall] = []
     place = 0
     while True:
@@ -93,8 +93,8 @@ def may_name_tool(text: str, tools: Tools) -> bool | None:
     if head is None:
         return None if len(text) < _MOST_HEAD and _HALF_HEAD.fullmatch(text) else False
     key, value = head[1], head[2]
-    if key == "type" and value is not None:
-        return value == "function"
+    if key in ("type", "role") and value is not None:
+        return value == ("function" if key == "type" else "assistant")
     if key in _NAME_KEYS and value is not None:
         return find_tool_name(value, tools) in tools
     return key in _KEYS and (value is None or key in ARGUMENT_KEYS)
@@ -116,8 +116,8 @@ def _read_json(text: str, place: int, tools: Tools) -> _Found | None:
 
 def _list_calls(value: object, tools: Tools, *, is_whole: bool) -> list[LeakedCall]:
     """The calls that a JSON value stands for; none unless all of it is calls."""
-    if isinstance(value, dict) and len(value) == 1 and isinstance(inner := value.get("tool_calls"), list):
-        value = inner
+    if isinstance(value, dict) and value.keys() <= _MESSAGE_KEYS and not value.get("content"):
+        value = value.get("tool_calls", value)
     made = [_make_call(each, tools, is_whole=is_whole) for each in (value if isinstance(value, list) else [value])]
     calls = [call for call in made if call is not None]
     return calls if len(calls) == len(made) else []
@@ -143,7 +143,9 @@ def _make_call(value: object, tools: Tools, *, is_whole: bool) -> LeakedCall | N
         arguments = json.loads(written)
     if not isinstance(arguments, dict) or _is_declaration(arguments, tools[name]):
         return None
-    return LeakedCall(name, json_text(arguments))
+    properties = _properties(tools[name])
+    typed = {key: _type_value(each, properties.get(key)) if isinstance(each, str) else each for key, each in arguments.items()}
+    return LeakedCall(name, json_text(typed))
 
 
 def _is_declaration(arguments: Json, tool: ToolDefinition) -> bool:
@@ -155,9 +157,18 @@ def _read_xml(text: str, place: int, tools: Tools) -> _Found | None:
     found = _XML.match(text, place)
     if found is None:
         return None
-    values = {part[1]: part[2] for part in _PARAMETER.finditer(found[2])}
-    rest = _PARAMETER.sub("", found[2]).strip()
-    return _finish_call(found[1], values, rest, found.end(), tools)
+    values = {part[1]: part[2] for part in _PARAMETER.finditer(found[3])}
+    rest = _PARAMETER.sub("", found[3]).strip()
+    return _finish_call(found[2], values, rest, found.end(), tools)
+
+
+def _read_elements(text: str, place: int, tools: Tools) -> _Found | None:
+    """An element for the name and one for the arguments, or one that is called as the tool, between the tags of a call."""
+    found = (_NAME_ELEMENT.match(text, place) or _TOOL_ELEMENT.match(text, place)) if place else None
+    if found is None:
+        return None
+    values = {part[1]: part[2] for part in _ELEMENT.finditer(found[2])}
+    return _finish_call(found[1], values, _ELEMENT.sub("", found[2]).strip(), found.end(), tools)
 
 
 def _read_pairs(text: str, place: int, tools: Tools) -> _Found | None:
@@ -195,7 +206,8 @@ def _type_value(value: str, schema: object) -> object:
     for written in (value, value.lower()):
         with suppress(ValueError, RecursionError):
             return json.loads(written)
-    return value
+    literal = parse_loosely(value) if kind in ("array", "object") else None
+    return value if literal is None else literal
 
 
 def _read_tokens(text: str, place: int, tools: Tools) -> _Found | None:
@@ -232,7 +244,7 @@ def _make_python_call(node: ast.expr, tools: Tools) -> LeakedCall | None:
             return _make_python_call(inner, tools)
         case ast.Call(func=ast.Name() | ast.Attribute() as called, args=[], keywords=keywords):
             arguments = {str(each.arg): ast.literal_eval(each.value) for each in keywords if each.arg}
-            value = {"name": ast.unparse(called), "arguments": arguments}
+            value = {"name": ast.unparse(called).removesuffix(".call"), "arguments": arguments}
             return _make_call(value, tools, is_whole=False) if len(arguments) == len(keywords) else None
         case _:
             return None
@@ -266,32 +278,34 @@ _BRACES: Final = re.compile(r"call:([\w.:-]+?)\{(.*?)\}(?=\s*(?:<tool_call\|>|<e
 _QUOTE_TOKEN: Final = re.compile(r'<\|"\|>|<escape>')
 _BARE_KEY: Final = re.compile(r"(\A|[{,\[])\s*([A-Za-z_]\w*)\s*:")
 _NAME_ONLY: Final = re.compile(r"([\w.:-]++)\s*+(?=</(?:longcat_)?tool_call>)")
-_NAME_KEYS: Final = ("name", "tool", "tool_name", "function", "function_name")
+_NAME_KEYS: Final = ("name", "tool", "tool_name", "function", "function_name", "action")
+_MESSAGE_KEYS: Final = {"role", "content", "tool_calls"}
 _KEYS: Final = {*_NAME_KEYS, *ARGUMENT_KEYS, "id", "call_id", "tool_call_id", "index", "type", "function_call", "tool_calls"}
 _MOST_HEAD: Final = 200
 FUNCTOOLS: Final = "functools["
 _HALF_PYTHON: Final = re.compile(r"\[\s*(?:[A-Za-z_][\w.]*)?")
-_HEAD: Final = re.compile(r'(?:```(?:json|tool_call|tool_code|tool)?\s*)?(?:\[\s*)?\{\s*"(\w+)"\s*:\s*(?:"([^"]*)"|[^\s"])')
+_HEAD: Final = re.compile(r'(?:```(?:json|tool_calls?|tool_code|tool)?\s*)?(?:\[\s*)?\{\s*"(\w+)"\s*:\s*(?:"([^"]*)"|[^\s"])')
 _PYTHON_HEAD: Final = re.compile(r"(?:```tool_code\s+|\[\s*)(?:print\()?(?!print\()([A-Za-z_][\w.]*)\(")
 _HALF_HEAD: Final = re.compile(
     r'`{0,3}|(?:```tool_code\s+|\[\s*)(?:print\()?(?:[A-Za-z_][\w.]*)?|(?:```[a-z_]*\s*)?(?:\[\s*)?(?:\{\s*(?:"\w*(?:"\s*(?::\s*(?:"[^"]*)?)?)?)?)?'
 )
-_FENCES: Final = ("", "json", "tool_call", "tool_code", "tool")
-_FENCE_END: Final = re.compile(r"\s*```")
+_FENCES: Final = ("", "json", "tool_call", "tool_calls", "tool_code", "tool")
+_FENCE_END: Final = re.compile(r"\s*(?:```|\))")
 # An object with slips or as Python writes it, up to the tag that closes it or the end.
 _LITERAL: Final = re.compile(r"\{.*?\}(?=\s*(?:</\w+>|\[END_TOOL|<\||\Z))", re.DOTALL)
 _GLUE: Final = re.compile(
-    r"(?:[\s,;]|</?(?:\w+:)?(?:(?:longcat_)?tool_calls?|toolcall|tools|tool_use|tool_code|function_?calls?)>|</?\uff5cDSML\uff5cfunction_calls>|\[/?TOOL_CALLS\]|\[(?:END_)?TOOL_REQUEST\]|functools(?=\[)|<\|python_tag\|>|<\|tool_call>|<tool_call\|>"
+    r"(?:[\s,;]|</?(?:\w+:)?(?:(?:longcat_)?tool_calls?|toolcall|tools|tool_use|tool_code|function_?calls?|(?:execute_)?tool|use_mcp_tool)>|</?\uff5cDSML\uff5c(?:function|tool)_calls>|\[/?TOOL_CALLS?\]|\[(?:END_)?TOOL_REQUEST\]|functools(?=\[)|<\|python_tag\|>|<\|tool_call>|<tool_call\|>"
     r"|<(?:start|end)_function_call>|<\uff5ctool_calls?_(?:begin|end)\uff5c>|function<\uff5ctool_sep\uff5c>"
-    r"|<\|(?:im_end|eom_id|eot_id|end|call|/?tool_calls?|tool_calls?_(?:section_)?(?:begin|start|end)|action_start|plugin|action_end"
+    r"|(?<=>\n)```(?:json)?\n|```(?=\s*</)|(?<=\})\}(?=\s*</tool_call>)|\[unused1[12]\]|<<function>>|function call<\|role_sep\|>"
+    r"|<\|tool_call:begin\|>\w*<\|tool_call:name\|>|<\|(?:im_end|calls|tool_call:end|python_start|python_end|eom_id|eot_id|end|call|/?tool_calls?|tool_calls?_(?:section_)?(?:begin|start|end)|action_start|plugin|action_end"
     r"|START_ACTION|END_ACTION|tools_prefix|tools_suffix)\|>"
     rf"|<\uff5ctool▁calls?▁(?:begin|end)\uff5c>|function<\uff5ctool▁sep\uff5c>|{'|'.join(map(re.escape, STOPS))})*",
     re.IGNORECASE,
 )
 _MADE_UP: Final = re.compile(rf"</?tool_(?:response|result|output)s?>|<\uff5ctool▁outputs?▁begin\uff5c>|{NEXT_TURN.pattern}")
 _XML: Final = re.compile(
-    r"<(?:\uff5cDSML\uff5c|\w+:)?(?:function|invoke)(?:=|\s+name=)\"?([^\">\s{]+)\"?\s*(?:>|(?=\{))(.*?)"
-    r"(?:</(?:\uff5cDSML\uff5c|\w+:)?(?:function|invoke)>|\Z)",
+    r"<(?:\uff5cDSML\uff5c|\w+:)?(function|invoke|tool_call)(?:=|\s+name=)\"?([^\">\s{]+)\"?\s*(?:>|(?=\{))(.*?)"
+    r"(?:</(?:\uff5cDSML\uff5c|\w+:)?\1>|\Z)",
     re.DOTALL,
 )
 _PARAMETER: Final = re.compile(
@@ -299,13 +313,23 @@ _PARAMETER: Final = re.compile(
     r"(?:</(?:\uff5cDSML\uff5c|\w+:)?parameter>|(?=<parameter\b)|\Z)",
     re.DOTALL,
 )
+# The name of a server may stand before that of its tool.
+_NAME_ELEMENT: Final = re.compile(
+    r"(?:<invoke>\s*)?(?:<server_name>[^<]*</server_name>\s*)?<(?:tool_)?name>\s*([^<\s]+)\s*</(?:tool_)?name>\s*"
+    r"<(?:arguments|parameters)>(.*?)</(?:arguments|parameters)>(?:\s*</invoke>)?",
+    re.DOTALL,
+)
+_TOOL_ELEMENT: Final = re.compile(r"<([\w.-]+)>(.*?)</\1>", re.DOTALL)
+_ELEMENT: Final = re.compile(r"<(\w+)>(.*?)</\1>", re.DOTALL)
+# Some write the bars of DeepSeek's tokens as ASCII has them.
+_WITH_ASCII_BARS: Final = re.compile(r"<(/?)\|(DSML|tool▁[^|<>]+)\|")
 _PAIR: Final = re.compile(
     r"<(?:longcat_)?arg_key>(.*?)</(?:longcat_)?arg_key>\s*<(?:longcat_)?arg_value>(.*?)</(?:longcat_)?arg_value>\s*", re.DOTALL
 )
 _PAIRS: Final = re.compile(rf"([\w.:-]+)\s*((?:{_PAIR.pattern.replace('(.*?)', '.*?')})+)", re.DOTALL)
 _NAMED: Final = re.compile(
-    r"([\w.:-]++)\s*+(?:<\|tool_call_argument_begin\|>|<\uff5ctool▁sep\uff5c>|\[ARGS\])?\s*+(?:```(?:json)?\s*+)?(?=\{)"
+    r"([\w.:-]++)\s*+(?:<\|tool_call_argument_begin\|>|<\|tool_call:args\|>|<\uff5ctool▁sep\uff5c>|(?:\[CALL_ID\]\w+)?\[ARGS\]|\()?\s*+(?:```(?:json)?\s*+)?(?=\{)"
 )
 _READERS: Final[tuple[Callable[[str, int, Tools], _Found | None], ...]] = (
-    _read_json, _read_xml, _read_pairs, _read_tokens, _read_python, _read_braces, _read_name,
+    _read_json, _read_xml, _read_pairs, _read_tokens, _read_python, _read_braces, _read_name, _read_elements,
 )  # fmt: skip

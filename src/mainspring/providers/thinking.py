@@ -100,11 +100,11 @@ class TagSplitter:
 
     def _may_open(self, begun: str) -> bool:
         """Whether more of the text is to come before it can be told what it begins as."""
-        openings = (*CHANNELS, "</think>\n", SPOKEN[0], *_CLOSINGS, *WRAPPERS, *(ANSWER_TAGS if self._has_thought else ()))
+        openings = (*CHANNELS, "</think>\n", SPOKEN[0], *_CLOSINGS, *(ANSWER_TAGS if self._has_thought else ()))
         folded = begun.lower()
         if any(len(begun) < len(opening) and opening.lower().startswith(folded) for opening in openings):
             return True
-        return any(len(begun) <= len(header) and header.startswith(begun) for header in HEADERS)
+        return any(len(begun) <= len(header) and header.startswith(begun) for header in (*HEADERS, *WRAPPERS))
 
     def _drop_opening(self, held: str) -> str:
         """The text without the tag or token that opens the answer behind thoughts."""
@@ -120,6 +120,8 @@ class TagSplitter:
     def _find_opening(self, begun: str) -> str:
         opening = _find_start(begun, (*WRAPPERS, *ANSWER_TAGS))
         is_kept = opening in ANSWER_TAGS and (not self._has_thought or self._is_asked(opening))
+        # Whoever speaks of a token goes on with a space.
+        is_kept = is_kept or (not self._has_thought and begun[len(opening) :].startswith(" "))
         return "" if is_kept else opening
 
     @property

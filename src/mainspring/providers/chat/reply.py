@@ -122,7 +122,7 @@ def _say(turn: TurnBuilder, delta: "_ChatDelta", host: str, logprobs: Sequence[J
             turn.annotation(_flat(annotation))
     if delta.tool_calls:
         _call(turn, delta.tool_calls, host)
-    if delta.function_call is not None:
+    if delta.function_call is not None and not delta.tool_calls:
         # Before there were tool calls there was one function call, and it needed no number.
         turn.call(index="function_call", name=delta.function_call.name or "", arguments=json_text(delta.function_call.arguments))
 
