@@ -150,6 +150,20 @@ def test_a_budget_that_is_suspended_at_the_command_line_admits_nobody_until_it_i
         assert asked(served, "/responses", {"input": "Hi."})[0] == 200
 
 
+def test_a_budget_is_suspended_and_activated_over_http_by_those_who_may(tmp_path: Path) -> None:
+    prepared(tmp_path, SHARED)
+    with running(tmp_path, {"say": "Hello."}) as served:
+        assert asked(served, "/responses", {"input": "Hi."})[0] == 200
+        status, told = asked(served, "/budgets/default/suspend", {})
+        assert (status, told["id"], told["state"]) == (200, "default", "suspended")
+        assert asked(served, "/responses", {"input": "Hi."})[0] == 400
+        assert asked(served, "/budgets/none/suspend", {})[0] == 404
+        status, told = asked(served, "/budgets/default/activate", {})
+        assert (status, told["state"]) == (200, "active")
+        assert asked(served, "/responses", {"input": "Hi."})[0] == 200
+        assert asked(served, "/budgets/default/activate", {})[0] == 400, "it is active"
+
+
 @pytest.mark.slow
 def test_a_request_may_narrow_the_budget_of_the_server_and_a_prompt_beyond_it_is_refused(tmp_path: Path) -> None:
     prepared(tmp_path, "[budget]\nlimits = { max_tokens = 500 }\n")

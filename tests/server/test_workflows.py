@@ -161,6 +161,22 @@ async def test_a_killed_server_goes_on_where_it_was_and_so_does_a_stream(tmp_pat
     assert tally.arrivals.count("POST /first") == 1
 
 
+async def test_a_run_that_goes_on_or_has_ended_is_not_begun_again_by_resume(tmp_path: Path, http: aiohttp.ClientSession) -> None:
+    with tallying() as tally:
+        held = Held(tally)
+        with serving(prepared(tmp_path), SCRIPT) as served:
+            path = await begun(http, served, tally, held)
+            status, run = await answer(http, "POST", f"{served.url}{path}/resume")
+            assert (status, run["status"]) == (200, "running")
+            held.go.set()
+            await streamed(http, f"{served.url}{path}/events")
+            status, run = await answer(http, "POST", f"{served.url}{path}/resume")
+            assert (status, run["status"]) == (200, "success")
+            other = path.replace("/calls/", "/others/")
+            assert (await answer(http, "POST", f"{served.url}{other}/resume"))[0] == 404
+    assert tally.counted == {"/first": 1, "/second": 1}
+
+
 @pytest.mark.slow
 async def test_cancel_ends_a_run_and_its_stream(tmp_path: Path, http: aiohttp.ClientSession) -> None:
     with tallying() as tally:
