@@ -71,7 +71,7 @@ def test_every_route_needs_a_scope_and_has_a_summary() -> None:
             "workflows:run": {"/v1/workflows"},
             "models": {"/v1/models"},
             "metrics": {"/metrics"},
-            "public": {"/health", "/healthz", "/readyz", "/v1/session"},
+            "public": {"/docs", "/docs/files", "/health", "/healthz", "/readyz", "/v1/session"},
             "admin": {
                 "/openapi.json",
                 "/v1/audit",

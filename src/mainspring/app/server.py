@@ -32,6 +32,7 @@ from mainspring.features.memory.routes import MemoryRoutes
 from mainspring.features.models.routes import ModelRoutes
 from mainspring.features.responses.routes import ResponseRoutes
 from mainspring.features.runs.routes import RunRoutes
+from mainspring.features.system.reference_routes import ReferenceRoutes
 from mainspring.features.system.routes import SettingList, SystemParts, SystemRoutes
 from mainspring.features.traces.routes import TraceRoutes
 from mainspring.features.traces.shared_metrics import SharedMetrics
@@ -88,6 +89,7 @@ def server(
         AuditRoutes(core),
         PolicyRoutes(core),
         McpRoutes(lambda: engine.mcp.states),
+        ReferenceRoutes(),
         SystemRoutes(core, SystemParts(mainspring.__version__, engine.database_kind, engine.builtins.health, list_settings)),
         MemoryRoutes(engine.memory),
         ContainerRoutes(engine.builtins.containers, core.new_id),
