@@ -224,6 +224,26 @@ async def test_a_cancel_does_not_mind_what_a_driver_writes_that_has_just_lost_th
         assert left == []
 
 
+async def test_a_run_that_another_engine_has_claimed_first_is_not_read(location: Location) -> None:
+    async with open_store(location) as store, open_store(location) as beside, asyncio.timeout(PATIENCE):
+        read = list[str]()
+
+        async def note_and_read(run_id: str, after: int = -1) -> list[Recorded]:
+            read.append(run_id)
+            return await type(beside).events(beside, run_id, after)
+
+        beside.events = note_and_read  # type: ignore[method-assign]
+        stalling = Scripted(turn(say="one two three", stall=True))
+        async with make_engine(stalling, store) as engine, make_engine(Scripted(), beside) as other:
+            handle = await engine.start(make_order(background=True))
+            watching = asyncio.create_task(other.watch_over())
+            await asyncio.sleep(0)
+            await other.drive(handle.id)
+            assert read == []
+            assert (await other.resume(handle.id)).is_elsewhere, "whoever asks for it follows it"
+            watching.cancel()
+
+
 async def test_a_look_for_runs_to_take_up_reads_no_log(tmp_path: Path) -> None:
     """And costs the same, however many runs others drive."""
     steps: list[int] = []

@@ -484,12 +484,18 @@ class Engine:
     async def resume(self, run_id: str) -> Handle:
         """Resumes a run that nobody drives; one that is live here or has ended is only shown, and another engine's is followed.
         Raises `NotFound`."""
+        return await self._resume(run_id) or await self.follow(run_id)
+
+    async def _resume(self, run_id: str) -> Handle | None:
+        """As `resume`, but for another engine's run, of which nothing is read."""
         async with self._resuming.setdefault(run_id, Lock()):
             try:
-                handle = await self._resume(run_id)
+                handle = await self._claim_and_drive(run_id)
             except MainspringError:
                 await self._attempts.end(run_id)
                 raise
+        if handle is None:
+            return None
         if not handle.run.has_ended and handle.run.spec.governed not in ("", self.governed):
             log.warning(
                 "run %s was started under other governance or budget settings and continues under the current ones", run_id
@@ -502,7 +508,7 @@ class Engine:
         """A run as it stands now. Raises `NotFound`."""
         return (await self.attach(run_id)).run
 
-    async def _resume(self, run_id: str) -> Handle:
+    async def _claim_and_drive(self, run_id: str) -> Handle | None:
         if (handle := self._live.get(run_id) or self._unsaved.get(run_id)) is not None:
             return handle
         await self.presence.show()
@@ -517,7 +523,7 @@ class Engine:
                 return await self._take_up(await read, was_free=claim.was_free)
         self._left.discard(run_id)
         await self._attempts.end(run_id)
-        return await self.follow(run_id)
+        return None if await self._is_elsewhere(run_id) else await self.follow(run_id)
 
     async def _claim(self, run_id: str) -> Claim | None:
         if (claim := await self.store.leases.claim(run_id, self.presence.id)) is None:
@@ -584,7 +590,8 @@ class Engine:
     async def _try_to_resume(self, run_id: str, handles: list[Handle], turns: CapacityLimiter) -> None:
         async with turns:
             try:
-                handles.append(await self.resume(run_id))
+                if (handle := await self._resume(run_id)) is not None:
+                    handles.append(handle)
             except NotFound:
                 self._left.discard(run_id)
             except HistoryTooLarge as error:
