@@ -158,11 +158,24 @@ def test_a_link_leads_to_an_exact_event_and_keys_step_from_it(page: Page, served
     expect(chosen.locator(".who")).to_have_text("Reasoning")
 
 
-def test_somebody_talks_to_the_model(page: Page, served: Served) -> None:
+def test_somebody_talks_to_the_model_and_finds_the_conversation_again(page: Page, served: Served) -> None:
     page.goto(address(served))
     page.get_by_label("Your question").fill("Clean up.")
     page.get_by_role("button", name="Ask").click()
     expect(page.locator(".entry.call .who")).to_have_text("remove_report")
+    page.get_by_role("button", name="Approve").click()
+    expect(page.locator(".entry.message")).to_contain_text("The report is gone.")
+    listed = page.get_by_role("navigation", name="Conversations").get_by_role("listitem")
+    expect(listed).to_contain_text("Clean up.")
+    page.get_by_role("button", name="Rename").click()
+    page.get_by_label("Title").fill("The archive")
+    page.get_by_role("button", name="Save").click()
+    page.get_by_role("button", name="New conversation").click()
+    expect(page.locator(".entry")).to_have_count(0)
+    page.get_by_role("link", name="The archive").click()
+    expect(page.locator(".entry.message")).to_contain_text("The report is gone.")
+    page.get_by_role("button", name="Delete").click()
+    expect(listed).to_have_count(0)
 
 
 @pytest.mark.parametrize(
