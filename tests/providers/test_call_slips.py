@@ -58,6 +58,7 @@ TWINS = {
     "a text that may go on": (CLOCK, '{"zone": "UT'),
     "a list of several": (CLOCK, '[{"zone": "UTC"}, {"zone": "CET"}]'),
     "nested": (CLOCK, '{"notes": [{"a": {"b": {}}}], "zone": "UTC"}'),
+    "the same within": (ANY, '{"q": {"q": {"q": 1}}}'),
     "nothing": (CLOCK, "{}"),
 }
 

@@ -36,14 +36,17 @@ class CallDraft(Struct, eq=False):
     """What was not told yet, of arguments that are told as they come."""
     told: int = 0
     is_held: bool = False
+    is_repeating: bool = False
+    """A piece has repeated all before it."""
 
     def add(self, arguments: str) -> None:
         """Adds a piece of the arguments. What follows a whole object is none of it, unless that is empty."""
         if self.pieces and len(arguments) >= self.size and arguments.startswith(self.pieces[0]):
-            # Some backends repeat all before it with each piece. No JSON goes on as it began, but for the odd name.
+            # Some backends repeat all before it with each piece. JSON goes on as it began only where a value is to come.
             said = self.arguments
-            if (said == "{" or len(said) > 2) and said.startswith("{") and arguments.startswith(said):
-                arguments = arguments[len(said) :]
+            is_said = (said == "{" or len(said) > 2) and said.startswith("{") and arguments.startswith(said)
+            if is_said and (self.is_repeating or not _BEFORE_VALUE.search(said)):
+                arguments, self.is_repeating = arguments[len(said) :], True
         if not self.told and self.size < _MOST_BLANK and (empty := _EMPTY.match(self.arguments + arguments)):
             arguments = (self.arguments + arguments)[empty.end() :]
             self.pieces, self.size, self.rest = [], 0, ""
@@ -170,6 +173,7 @@ def is_json(text: str) -> bool:
 
 _decode: Final = msgspec.json.decode
 _MOST_BLANK: Final = 20
+_BEFORE_VALUE: Final = re.compile(r"[:\[,]\s*\Z")
 _EMPTY: Final = re.compile(r"\s*\{\s*\}\s*(?=\{)")
 _BEHIND: Final = re.compile(r"\}\s*[^\s,\]:\"\\]")
 _SIGN: Final = re.compile("[<,TFN]")
