@@ -13,8 +13,11 @@ from tests.server.process import serving
 from tests.server.test_approvals import House, house
 from tests.server.test_serve import get, post
 
+from mainspring import Engine
 from mainspring.core.items import Json
 from mainspring.engine.approvals import continuing_id
+from mainspring.features.runs.change_feed import KEPT, ChangeFeed
+from mainspring.providers.scripted import Scripted, say
 
 pytestmark = pytest.mark.usefixtures("each_database")
 
@@ -230,6 +233,18 @@ async def test_the_feed_of_a_tenant_has_nothing_of_another(tmp_path: Path) -> No
             [own] = await acme.asked("sda")
             _, _, line = await feed.next()
             assert (line["id"], line["tenant"]) == (own["response_id"], "acme")
+
+
+async def test_who_follows_the_feed_too_slowly_learns_that_something_is_missing() -> None:
+    async with Engine(Scripted(*[say("Hello.")] * (KEPT + 1))) as engine:
+        feed = ChangeFeed(engine.store)
+        with feed.join():
+            assert await feed.find_place("") is None
+            for _ in range(KEPT + 1):
+                await engine.run("hi")
+            assert await feed.read(0) is None
+            assert len(await feed.read(1) or ()) == KEPT
+            assert await feed.find_place(feed.make_cursor(0)) is None
 
 
 async def test_the_feed_tells_of_runs_of_another_process(tmp_path: Path) -> None:

@@ -75,13 +75,15 @@ class ChangeFeed:
     def make_cursor(self, number: int) -> str:
         return f"{self._epoch}.{number}"
 
-    async def read(self, after: int) -> Sequence[Change]:
-        """What has changed behind this number; nothing if that is so for a second or so."""
+    async def read(self, after: int) -> Sequence[Change] | None:
+        """What has changed behind this number; nothing if that is so for a second or so, None if some of it is not known any
+        more."""
         if after == self._number:
             async with self._looking:
                 if after == self._number:  # nobody has found something meanwhile
                     await self._look()
-        return [change for change in self._changes if change.number > after]
+        found = [change for change in self._changes if change.number > after]
+        return None if found and found[0].number > after + 1 else found
 
     async def _begin(self) -> None:
         last = await self._store.find_last_number()

@@ -144,9 +144,9 @@ class RunRoutes:
         return EventStream(write, {}, lambda: None, end=b"")
 
     async def _push_changes(self, request: Request, writer: BodyWriter, tenant: str | None, number: int) -> None:
+        """Ends if the client was too slow: with its cursor it comes again, and learns that it has missed something."""
         checked = time.monotonic()
-        while True:
-            changes = await self._feed.read(number)
+        while (changes := await self._feed.read(number)) is not None:
             if time.monotonic() - checked > CHECK_SECONDS:
                 checked = time.monotonic()
                 try:
