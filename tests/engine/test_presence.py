@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -15,8 +15,19 @@ import pytest
 from tests.kit.engine import Perform, RecordingExecutor, make_engine, make_order
 from tests.kit.waiting import PATIENCE, until
 
-from mainspring.core.errors import Interrupted, StoreError, Superseded
-from mainspring.core.events import Event, ItemStarted, ModelEvent, Recorded, RunResumed, RunStarted, TextDelta, TurnStarted
+from mainspring.core.errors import Interrupted, MainspringError, StoreError, Superseded
+from mainspring.core.events import (
+    Event,
+    ItemStarted,
+    ModelEvent,
+    Reason,
+    Recorded,
+    RunEnded,
+    RunResumed,
+    RunStarted,
+    TextDelta,
+    TurnStarted,
+)
 from mainspring.core.history import History
 from mainspring.core.items import ToolDefinition, assistant
 from mainspring.core.model_request import ModelRequest
@@ -26,7 +37,7 @@ from mainspring.engine.handle import Handle
 from mainspring.engine.journal import Journal
 from mainspring.engine.presence import Presence
 from mainspring.engine.segment_writer import SegmentWriter
-from mainspring.ports import CallContext, Driver, Store, ToolCall, ToolResult
+from mainspring.ports import CallContext, Driver, Segment, Store, ToolCall, ToolResult
 from mainspring.providers.scripted import Scripted, call, calls, say, turn
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.lease_rows import SqliteLeases, list_claimable
@@ -222,6 +233,27 @@ async def test_a_cancel_does_not_mind_what_a_driver_writes_that_has_just_lost_th
         async with make_engine(Scripted(), store) as engine:
             assert (await engine.cancel("resp_1")).status == "cancelled"
         assert left == []
+
+
+@pytest.mark.parametrize("drives", [True, False])
+async def test_a_cancel_that_the_store_did_not_take_is_done_later(location: Location, drives: bool) -> None:
+    async with open_store(location) as store, asyncio.timeout(PATIENCE):
+        await store.append("resp_1", [Recorded(0, 1.0, RunStarted(make_order(background=True), "gone"))])
+        append_all = store.append_all
+
+        def refuse(segments: Sequence[Segment]) -> "asyncio.Future[list[MainspringError | None]]":
+            store.append_all = append_all  # type: ignore[method-assign]
+            refused: asyncio.Future[list[MainspringError | None]] = asyncio.get_running_loop().create_future()
+            refused.set_result([StoreError("the disk is full")] * len(segments))
+            return refused
+
+        store.append_all = refuse  # type: ignore[method-assign]
+        async with Engine(Scripted(), store, drives=drives) as engine:
+            with pytest.raises(StoreError):
+                await engine.cancel("resp_1")
+            watching = asyncio.create_task(engine.watch_over())
+            assert [records[-1].event async for records in store.follow("resp_1")][-1] == RunEnded("cancelled", Reason.CANCELLED)
+            watching.cancel()
 
 
 async def test_a_run_that_another_engine_has_claimed_first_is_not_read(location: Location) -> None:

@@ -199,6 +199,8 @@ class Engine:
         self._live: dict[str, Handle] = {}
         # Runs that were told to have failed, while the store could not be told.
         self._unsaved: dict[str, Handle] = {}
+        # Runs that nobody drove, and that are to be ended here, while the store could not be told.
+        self._to_end: dict[str, Finish] = {}
         self._refusals: Counter[str] = Counter()
         self._starting: set[str] = set()
         self._resuming: WeakValueDictionary[str, Lock] = WeakValueDictionary()
@@ -431,9 +433,8 @@ class Engine:
             if len(handle.log) > 1 or not handle.is_live:
                 return
             await self.presence.show()
-            if await self.store.leases.claim(handle.id, self.presence.id) is not None:
-                error = ErrorInfo.of(NoWorker(f"nobody has taken up this run within {OFFER_SECONDS:g} s; {START_WORKER}"))
-                await self._end_stored(handle.id, Finish("failed", Reason.INTERNAL_ERROR, error))
+            error = ErrorInfo.of(NoWorker(f"nobody has taken up this run within {OFFER_SECONDS:g} s; {START_WORKER}"))
+            await self._end_unless_driven(handle.id, Finish("failed", Reason.INTERNAL_ERROR, error))
 
     async def _hold(self, spec: RunSpec, history: History | None = None) -> Hold:
         """Counts what a run by this order will hold when it begins, before any of it is read. Raises `MemoryLimit`."""
@@ -631,6 +632,11 @@ class Engine:
         for run_id, handle in list(self._unsaved.items()):
             if self._refusals[run_id] < 2 * MOST_REFUSALS and await self._save_end(run_id, handle.journal):
                 del self._unsaved[run_id], self._refusals[run_id]
+        for run_id, finish in list(self._to_end.items()):
+            if self._postponed.get(run_id, 0.0) < current_time():
+                self._postponed[run_id] = current_time() + POSTPONED_SECONDS  # unless it can be ended now
+                with suppress(MainspringError):
+                    await self._end_unless_driven(run_id, finish)
 
     async def _save_end(self, run_id: str, journal: Journal) -> bool:
         """Tells the store of the end of one run. If it refuses that while it takes other things, it is told of an end without
@@ -784,11 +790,25 @@ class Engine:
             await self._dispatcher.cancel(run_id)
             await self.presence.show()
             await self.presence.end_leases_of_the_dead()
-            if await self.store.leases.claim(run_id, self.presence.id) is None:
-                with move_on_after(LOOK_SECONDS), suppress(OurError):
-                    return await (await self.follow(run_id)).wait()
-                return None
+            if (run := await self._end_unless_driven(run_id, CANCELLED)) is not None:
+                return run
+            with move_on_after(LOOK_SECONDS), suppress(OurError):
+                return await (await self.follow(run_id)).wait()
+            return None
         return await self._end_stored(run_id, CANCELLED)
+
+    async def _end_unless_driven(self, run_id: str, finish: Finish) -> Run | None:
+        """Ends a run that nobody drives; returns None if somebody does. If the store cannot be told now, it is told later, since
+        nobody else takes up a run that is claimed here."""
+        self._to_end[run_id] = finish
+        try:
+            claim = await self.store.leases.claim(run_id, self.presence.id)
+            run = None if claim is None else await self._end_stored(run_id, finish)
+        except NotFound:
+            self._to_end.pop(run_id, None)
+            raise
+        self._to_end.pop(run_id, None)
+        return run
 
     def _request_cancel(self, run_id: str) -> None:
         self._start_feeder(self._send_cancel(run_id))
