@@ -183,6 +183,16 @@ class CallAgainUnderAnotherId(Animal):
         return sse(chunk(call_piece(0, id="a", name="get_time", arguments=UTC)), again) + DONE
 
 
+class CallAgainWithoutId(Animal):
+    """Quirk 76: the last chunk has the call once more, without an id; supposed, without a source."""
+
+    number = 76
+
+    def first(self, body: Json) -> bytes:
+        again = chunk(call_piece(0, name="get_time", arguments=UTC), finish="tool_calls")
+        return sse(chunk(call_piece(0, id="a", name="get_time", arguments=UTC)), again) + DONE
+
+
 class CallAgainInPieces(Animal):
     """Quirk 76: the call comes once more in pieces, under another id; supposed, without a source."""
 

@@ -137,7 +137,12 @@ async def test_a_call_may_be_nothing_but_a_name() -> None:
 
 @pytest.mark.parametrize(
     "tags",
-    [("<longcat_think>", "</longcat_think>"), ("<|channel>thought\n", "<channel|>"), ("<|START_THINKING|>", "<|END_THINKING|>")],
+    [
+        ("<longcat_think>", "</longcat_think>"),
+        ("[unused16]", "[unused17]"),
+        ("<|channel>thought\n", "<channel|>"),
+        ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ],
 )
 async def test_thoughts_are_told_by_the_tokens_around_them(tags: tuple[str, str]) -> None:
     class Thinking(Talker):

@@ -216,6 +216,16 @@ class CallBesideItsTags(Animal):
         return sse(chunk({"content": "<tool_call>\n"}), CALLED, chunk({"content": "\n</tool_call>"})) + FINISH
 
 
+class ThoughtsOfReka(Thinker):
+    """Quirk 23: `<reasoning>` stands around thoughts, as Reka Flash 3 was trained to write them.
+    https://huggingface.co/RekaAI/reka-flash-3"""
+
+    number = 23
+
+    def last(self, body: Json) -> bytes:
+        return say("<reason", "ing> The sun is high.", " </reasoning>", NOON)
+
+
 class CallInOldFieldToo(Animal):
     """Quirk 13: one delta has a call as `tool_calls` and as `function_call`; supposed, without a source."""
 

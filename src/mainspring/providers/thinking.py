@@ -18,6 +18,8 @@ THINK_TAGS: Final = (
     ("<seed:think>", "</seed:think>"),
     ("◁think▷", "◁/think▷"),
     ("<longcat_think>", "</longcat_think>"),
+    ("<reasoning>", "</reasoning>"),
+    ("[unused16]", "[unused17]"),
     ("<|begin_of_thought|>", "<|end_of_thought|>"),
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|channel>thought", "<channel|>"),
@@ -86,6 +88,8 @@ class TagSplitter:
             yield True, thought.strip("\n")
             return self._enter("after", said)
         opened = _find_start(begun, _CLOSINGS)
+        if opened == _PLAIN and self._is_asked(opened):
+            opened = ""
         if not opened and (tag := _OTHER_CASE.match(begun)):
             opened = tag[0]
         if not opened and (closed := find_unopened(begun)):
@@ -231,6 +235,8 @@ _TOKEN: Final = re.compile(r"<\|(?:start|channel|constrain|message|end|return|ca
 _HALF_TOKEN: Final = re.compile(r"<(?:\|(?:[a-z]{1,9}\|?)?)?\Z")
 _RECIPIENT: Final = re.compile(r"\bto=(?:functions\.)?([\w.:-]+)")
 _CLOSINGS: Final = dict(THINK_TAGS)
+# Reka's, which people ask for, too.
+_PLAIN: Final = "<reasoning>"
 _OTHER_CASE: Final = re.compile("<(?:think|thinking|thought)>", re.IGNORECASE)
 _MOST_SPOKEN: Final = 32_768
 _FIRST: Final = frozenset([opening[0] for opening in (*CHANNELS, *_CLOSINGS, *HEADERS, *WRAPPERS, SPOKEN[0])])
