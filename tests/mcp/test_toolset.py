@@ -148,10 +148,10 @@ def test_the_operator_and_a_trusted_server_can_declare_a_tool_to_poll() -> None:
         assert [tool.polls for tool in build_toolset([offer]).definitions] == [trusted]
 
 
-def test_each_tool_is_looked_at_by_itself() -> None:
+async def test_each_tool_is_looked_at_by_itself() -> None:
     broken = RemoteTool("broken", "", {"type": "object", "properties": {"text": {"pattern": "("}}})
     listing = ToolListing((remote("read"), broken, remote("read"), remote("secret")), (RejectedTool("null", "no schema"),))
-    offer = build_offer(server(allowed_tools=ToolFilter(("read", "broken"))), listing)
+    offer = await build_offer(server(allowed_tools=ToolFilter(("read", "broken"))), listing)
     assert [tool.name for tool in offer.tools] == ["read"]
     assert [found.name for found in offer.rejected] == ["null", "broken", "read"]
     assert "not a JSON Schema" in offer.rejected[1].reason
@@ -216,10 +216,10 @@ def test_the_kind_of_a_file_is_one_that_can_be_written_down() -> None:
     )
 
 
-def test_a_server_that_tells_too_much_is_cut_short() -> None:
+async def test_a_server_that_tells_too_much_is_cut_short() -> None:
     wide: Json = {"type": "object", "properties": {"text": {"type": "string", "description": "x" * 60_000}}}
     listed = (RemoteTool("long", "x" * 15_000_000, SCHEMA), *[RemoteTool(f"wide{number}", "", wide) for number in range(20)])
-    offer = build_offer(server(), ToolListing(listed))
+    offer = await build_offer(server(), ToolListing(listed))
     assert len(offer.tools[0].description) == 8_000
     assert len(encode(offer.tools)) < 600_000
     assert offer.rejected[-1] == RejectedTool("wide19", "what the server tells of its tools has more than 512000 bytes")

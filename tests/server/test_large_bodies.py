@@ -175,6 +175,36 @@ def test_an_answer_is_held_against_a_schema_of_relative_references(tmp_path: Pat
         assert error["reason"] == "provider_invalid_output"
 
 
+@pytest.mark.parametrize(
+    "patterns",
+    [
+        [rf"(?=\w{{100}})\w{{100}}{number}" for number in range(300)],
+        [r"\w{50}+" * 9_000],
+        [r"(?:(?:a{1,99}){1,99}){1,99}"],
+    ],
+    ids=["looking ahead", "long", "nested"],
+)
+def test_patterns_that_take_long_to_compile_are_refused(tmp_path: Path, patterns: list[str]) -> None:
+    properties = {f"p{number}": {"type": "string", "pattern": pattern} for number, pattern in enumerate(patterns)}
+    form = {"type": "json_schema", "name": "f", "schema": {"type": "object", "properties": properties}}
+    with serving(tmp_path, [{"when": "", "say": "{}"}]) as served:
+        used = cpu_seconds(served)
+        status, error = post(served, "/v1/responses", json.dumps({"input": "x", "text": {"format": form}}).encode())
+        assert error, status
+        assert cpu_seconds(served) - used < 2 * MOST_SECONDS
+
+
+def test_an_answer_is_not_held_against_a_slow_pattern_for_minutes(tmp_path: Path) -> None:
+    words = {"type": "array", "items": {"type": "string", "pattern": r"(?=x*)^(?:(?:a|a)+)+(?<!b)$"}}
+    form = {"type": "json_schema", "name": "f", "schema": {"type": "object", "properties": {"words": words}}}
+    sent = json.dumps({"input": "x", "text": {"format": form}}).encode()
+    with serving(tmp_path, [{"when": "", "say": json.dumps({"words": ["a" * 60 + "!"] * 3_000})}], chunk=10_000) as served:
+        used = cpu_seconds(served)
+        status, error = post(served, "/v1/responses", sent)
+        assert "steps" in error["message"], (status, error)
+        assert cpu_seconds(served) - used < 2 * MOST_SECONDS
+
+
 def test_an_answer_is_not_held_against_a_schema_for_years(tmp_path: Path) -> None:
     twice = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
     schema = {"$ref": "#/$defs/d0", "$defs": {**twice, "d40": {"type": "object"}}}

@@ -4,6 +4,7 @@ References make a small schema large: one of two kilobytes, in which each of 40 
 validator years. The cost is counted here with every pair of subschema and value looked at once.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 from urllib.parse import unquote, urljoin
@@ -13,7 +14,10 @@ from mainspring.core.items import Json
 MOST_STEPS: Final = 2_000_000
 # Counting takes longer than validating.
 MOST_VISITS: Final = 200_000
+# A pattern may be tried in thousands of ways on one value.
+PATTERN_STEPS: Final = 1_000
 
+_SLOW = re.compile(r"\(\?[=!<>(]|\\[1-9kKG]|[*+?}]\+")
 _REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 _BESIDE = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "then", "else"})
 _ITEMS = frozenset({"items", "contains", "additionalItems", "unevaluatedItems"})
@@ -35,7 +39,7 @@ class SchemaCost:
         self._named: dict[str, Any] = {_BASE: schema}
         self._dynamic: dict[str, list[Json]] = {}
         self._bases: dict[int, str] = {}
-        self._size = 0
+        self._size = PATTERN_STEPS * sum([is_slow_pattern(pattern) for pattern in list_patterns(schema)])
         ahead: list[tuple[Any, str]] = [(schema, _BASE)]
         while ahead:
             self._size += 1
@@ -110,7 +114,9 @@ class _Count:
             return known
         self._known[pair] = 1  # validators do not follow a circle either
         pairs = (inner for key, part in node.items() for inner in self._list_pairs(node, key, part, value))
-        self._known[pair] = steps = 1 + sum([self.visit(*inner) for inner in pairs])
+        slow = sum([is_slow_pattern(pattern) for pattern in _read_patterns(node)])
+        own = 1 + slow * PATTERN_STEPS * (len(value) if isinstance(value, dict) else 1)
+        self._known[pair] = steps = own + sum([self.visit(*inner) for inner in pairs])
         return steps
 
     def _list_pairs(self, node: Json, key: str, part: Any, value: Any) -> Iterator[tuple[Any, Any]]:
@@ -146,6 +152,30 @@ def _join(base: str, reference: str) -> str:
         return f"{base.partition('#')[0]}{reference}" if reference.startswith("#") else urljoin(base, reference)
     except ValueError:  # no URL at all
         return reference
+
+
+def list_patterns(schema: Any) -> Iterator[str]:
+    """The regular expressions of a schema."""
+    ahead = [schema]
+    while ahead:
+        match ahead.pop():
+            case dict() as node:
+                yield from _read_patterns(node)
+                ahead += node.values()
+            case list() as nodes:
+                ahead += nodes
+
+
+def is_slow_pattern(pattern: str) -> bool:
+    """Whether it looks around or back, so that matching it may mean to try many ways."""
+    return _SLOW.search(pattern) is not None
+
+
+def _read_patterns(node: Json) -> Iterator[str]:
+    if isinstance(pattern := node.get("pattern"), str):
+        yield pattern
+    if isinstance(patterns := node.get("patternProperties"), dict):
+        yield from patterns
 
 
 def _measure(value: Any) -> int:

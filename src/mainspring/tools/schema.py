@@ -1,5 +1,6 @@
 """The JSON Schema of a tool: `inline_components` makes one complete in itself, `Validator` holds arguments against it."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ from msgspec import Struct
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json, ToolDefinition, encode
 from mainspring.core.lru_cache import LRUCache
-from mainspring.core.schema_cost import MOST_STEPS, SchemaCost
+from mainspring.core.schema_cost import MOST_STEPS, SchemaCost, list_patterns
 
 if TYPE_CHECKING:
     from jsonschema_rs import ValidationError
@@ -20,9 +21,16 @@ MOST_SCHEMA_BYTES = 512_000
 # Each error takes longer than a hundred steps.
 FEW_STEPS = 5_000
 LONGEST_MESSAGE = 300
+# Compiling a pattern of 1 MB takes about 10 ms, and 10,000 steps back at most one.
+MOST_PATTERN_BYTES = 16_000_000
+LARGEST_PATTERN = 4_000_000
+MOST_BACKTRACKS = 10_000
+MOST_PATTERN_STEPS = 400_000
 REF = "#/$defs/"
 
 _VALUES = frozenset({"default", "examples", "enum", "const"})
+# Where a pattern may fall into parts that are compiled each by itself: groups, possessive quantifiers, references, boundaries.
+_SEAM = re.compile(r"\(|[*+?}]\+|\\[1-9kKGbB]")
 
 
 class Validator:
@@ -73,15 +81,26 @@ class CompiledSchema:
 def compile_schema(schema: Json) -> CompiledSchema:
     """Compiles the schema. Raises `ValueError` that says what is wrong with it, and where."""
     # The library takes longer to import than most commands need to start.
-    from jsonschema_rs import validator_for
+    from jsonschema_rs import FancyRegexOptions, validator_for
 
     if (size := len(encode(schema))) > MOST_SCHEMA_BYTES:
         raise ValueError(f"it has {size} bytes, more than {MOST_SCHEMA_BYTES}")
+    options = FancyRegexOptions(backtrack_limit=MOST_BACKTRACKS, size_limit=_limit_patterns(schema))
     try:
-        return CompiledSchema(validator_for(schema, retriever=_refuse_fetch), SchemaCost(schema))
+        return CompiledSchema(validator_for(schema, retriever=_refuse_fetch, pattern_options=options), SchemaCost(schema))
     except ValueError as error:
         place = _render_path(getattr(error, "instance_path", []), "the schema")
         raise ValueError(f"{place}: {_shorten(getattr(error, 'message', str(error)))}") from error
+
+
+def _limit_patterns(schema: Json) -> int:
+    """How many bytes each part of a pattern may be compiled to. Raises `ValueError` for patterns that are too long."""
+    patterns = list(list_patterns(schema))
+    # The library reads a pattern again for each of its escapes.
+    if sum([len(pattern) * pattern.count("\\") for pattern in patterns]) > MOST_PATTERN_STEPS:
+        raise ValueError("its patterns are too long for the escapes that they have; make them shorter")
+    parts = sum([1 + len(_SEAM.findall(pattern)) for pattern in patterns])
+    return min(LARGEST_PATTERN, MOST_PATTERN_BYTES // max(1, parts))
 
 
 class Validators:

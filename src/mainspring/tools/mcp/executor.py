@@ -130,7 +130,7 @@ class McpTools:
             return ServerOffer(spec, error=error.message)
         known, offer = self._offers.get(self._key(spec, principal), (None, None))
         if offer is None or known != listing or offer.spec != spec:
-            offer = build_offer(spec, listing)
+            offer = await build_offer(spec, listing)
             self._offers[self._key(spec, principal)] = listing, offer
         return offer
 

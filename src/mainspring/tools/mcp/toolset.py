@@ -5,6 +5,7 @@ The operator's servers come first: a tool of another server gets none of their n
 its tool.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Collection, Sequence
 
@@ -61,12 +62,13 @@ class Toolset(Struct, frozen=True):
         return self.routes.get(name) or self.qualified.get(name)
 
 
-def build_offer(spec: ServerSpec, listing: ToolListing) -> ServerOffer:
+async def build_offer(spec: ServerSpec, listing: ToolListing) -> ServerOffer:
     """The tools that the server's spec allows, each checked by itself: an invalid one does not affect the others."""
     sound: dict[str, RemoteTool] = {}
     unsound = list(listing.rejected)
     size = 0
     for listed in listing.tools:
+        await asyncio.sleep(0)  # schemas may take a while to compile
         if not spec.offers(listed.name, listed.is_read_only):
             continue
         tool = replace(listed, description=listed.description[:LONGEST_DESCRIPTION])
