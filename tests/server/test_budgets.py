@@ -165,6 +165,22 @@ def test_a_budget_is_suspended_and_activated_over_http_by_those_who_may(tmp_path
 
 
 @pytest.mark.slow
+def test_a_tenant_does_not_activate_the_budget_that_an_operator_has_suspended(tmp_path: Path) -> None:
+    prepared(tmp_path, '[budget]\nper = "tenant"\nlimits = { max_tool_calls = 9 }\n')
+    operator, tenant = command(tmp_path, "keys", "create"), command(tmp_path, "keys", "create", "--tenant", "acme")
+    with running(tmp_path, {"say": "Hello."}) as served:
+        assert asked(served, "/responses", {"input": "Hi."}, tenant)[0] == 200
+        [budget] = asked(served, "/budgets", key=tenant)[1]["data"]
+        path = f"/budgets/{budget['id']}"
+        assert asked(served, f"{path}/suspend?tenant=acme", {}, operator)[1]["state"] == "suspended"
+        status, told = asked(served, f"{path}/activate", {}, tenant)
+        assert (status, told["error"]["code"]) == (403, "insufficient_scope")
+        assert asked(served, "/responses", {"input": "Hi."}, tenant)[0] == 400
+        assert asked(served, f"{path}/activate?tenant=acme", {}, operator)[1]["state"] == "active"
+        assert asked(served, "/responses", {"input": "Hi."}, tenant)[0] == 200
+
+
+@pytest.mark.slow
 def test_a_request_may_narrow_the_budget_of_the_server_and_a_prompt_beyond_it_is_refused(tmp_path: Path) -> None:
     prepared(tmp_path, "[budget]\nlimits = { max_tokens = 500 }\n")
     with running(tmp_path, turn(1, 2, 3), {"say": "Done."}) as served:

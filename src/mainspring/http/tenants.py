@@ -39,7 +39,7 @@ async def find_run(request: Request, engine: Engine) -> Handle:
 
 
 def require_operator(request: Request) -> None:
-    """Raises `Fault` 403 for what is about all tenants, unless an operator asks."""
+    """Raises `Fault` 403 for what is not for a tenant to see or decide, unless an operator asks."""
     if not get_caller(request).is_operator:
-        message = "this is about all tenants; a key of the default tenant with the scope `admin` is needed here"
+        message = "this is for operators; a key of the default tenant with the scope `admin` is needed here"
         raise Fault(403, "insufficient_scope", message)

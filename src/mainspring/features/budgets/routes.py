@@ -17,7 +17,7 @@ from mainspring.http.auth import get_caller
 from mainspring.http.endpoints import COUNT, Endpoint, Parameter
 from mainspring.http.faults import json_response
 from mainspring.http.queries import Page, make_page, read_choice, read_number
-from mainspring.http.tenants import TENANT, choose_tenant
+from mainspring.http.tenants import TENANT, choose_tenant, require_operator
 from mainspring.ports import Filter, RunStore, UsageGroup, UsageSum
 
 _ONE: Final = "/v1/budgets/{budget_id}"
@@ -86,6 +86,7 @@ class BudgetRoutes:
         return await self._move(request, "active")
 
     async def _move(self, request: Request, state: State) -> HttpResponse:
+        require_operator(request)  # a tenant does not take back what was decided about it
         tenant, by = choose_tenant(request) or "", get_caller(request).subject
         account = await self._ledger.move(str(request.path_params["budget_id"]), state, by=by, tenant=tenant)
         return json_response(make_statement(account))
