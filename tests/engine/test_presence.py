@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import closing
 from pathlib import Path
 
+import asyncpg  # type: ignore[import-untyped]
 import pytest
 from tests.kit.engine import Perform, RecordingExecutor, make_engine, make_order
 from tests.kit.waiting import PATIENCE, until
@@ -254,6 +255,23 @@ async def test_a_cancel_that_the_store_did_not_take_is_done_later(location: Loca
             watching = asyncio.create_task(engine.watch_over())
             assert [records[-1].event async for records in store.follow("resp_1")][-1] == RunEnded("cancelled", Reason.CANCELLED)
             watching.cancel()
+
+
+async def test_a_run_whose_log_cannot_be_read_keeps_no_other_from_being_taken_up(location: Location) -> None:
+    async with open_store(location) as store, asyncio.timeout(PATIENCE):
+        await store.append("resp_1", [Recorded(0, 1.0, RunStarted(make_order("resp_1", background=True), "gone"))])
+        if location.file is not None:
+            with closing(sqlite3.connect(location.file)) as file:
+                file.execute("UPDATE segments SET body = x'7b'")
+                file.commit()
+        else:
+            connection = await asyncpg.connect(location.given)
+            await connection.execute("UPDATE mainspring_segments SET body = '\\x7b'")
+            await connection.close()
+        await store.append("resp_2", [Recorded(0, 1.0, RunStarted(make_order("resp_2", background=True), "gone"))])
+        async with make_engine(Scripted(turn(say="Hello")), store) as engine:
+            [handle] = await engine.resume_all()
+            assert (await handle.wait()).spec.id == "resp_2"
 
 
 async def test_a_run_that_another_engine_has_claimed_first_is_not_read(location: Location) -> None:

@@ -194,7 +194,8 @@ class PostgresStore:
         if not rows and after < 0:
             # It has begun between the two questions.
             rows = await self._fetch(_EVENTS, key, after)
-        return [record for [body] in rows for record in decode_log(body) if record.seq > after]
+        with self._server.explained():
+            return [record for [body] in rows for record in decode_log(body) if record.seq > after]
 
     async def follow(self, run_id: str, after: int = -1) -> AsyncGenerator[list[Recorded], None]:
         async with (
@@ -206,7 +207,8 @@ class PostgresStore:
 
     async def load(self, run_id: str) -> StoredRun:
         for row in await self._fetch(f"{_RUN} WHERE key = $1", make_key(run_id)):
-            return _read_run(row)
+            with self._server.explained():
+                return _read_run(row)
         raise not_found(run_id)
 
     async def items(self, ids: Sequence[str], *, tenant: str = "") -> dict[str, Item]:
@@ -215,7 +217,8 @@ class PostgresStore:
         check_holding(sum([size for _, size in found]), len(ids))
         query = "SELECT entries FROM mainspring_runs WHERE number = ANY($1::bigint[]) ORDER BY number"
         rows = await self._fetch(query, [number for number, _ in found]) if found else ()
-        return pick_items(ids, [decode(entries, list[Entry]) for [entries] in rows])
+        with self._server.explained():
+            return pick_items(ids, [decode(entries, list[Entry]) for [entries] in rows])
 
     async def history(self, run_id: str, *, tenant: str | None = None) -> list[Entry]:
         rows = await self._fetch(_LINKS, make_key(run_id), None if tenant is None else escape(tenant))
@@ -224,12 +227,13 @@ class PostgresStore:
             for id, parent, entries, owner, conversation in rows
         }
         found: list[Entry] = []
-        for known, owner, conversation in order_links(run_id, links):
-            if conversation is not None:
-                upto = conversation.upto + 1
-                items = await self.documents(ITEM, tenant=owner, parent=conversation.id, after=upto, newest_first=True)
-                found += read_conversation(reversed(items), conversation)
-            found += known
+        with self._server.explained():
+            for known, owner, conversation in order_links(run_id, links):
+                if conversation is not None:
+                    upto = conversation.upto + 1
+                    items = await self.documents(ITEM, tenant=owner, parent=conversation.id, after=upto, newest_first=True)
+                    found += read_conversation(reversed(items), conversation)
+                found += known
         return found
 
     async def measure_history(self, run_id: str, *, tenant: str | None = None) -> int:
@@ -262,7 +266,8 @@ class PostgresStore:
             most=take(values, PAGE_BYTES),
         )
         rows = await self._fetch(query, *values)
-        runs = [_read_run(row[:-1]) for row in rows[:limit]]
+        with self._server.explained():
+            runs = [_read_run(row[:-1]) for row in rows[:limit]]
         return Page(tuple(runs), has_more=bool(rows) and rows[0][-1] > len(runs))
 
     async def summarize(

@@ -11,8 +11,8 @@ Each kind of content counts its migrations in one table, and brings itself up to
 import os
 import ssl
 from asyncio import Semaphore, sleep
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from logging import getLogger
 from pathlib import Path
 from time import monotonic
@@ -206,6 +206,16 @@ class Server:
             )
         if encoding != "UTF8":
             raise StoreError(f"{self.name} has the encoding {encoding}; make a database with: createdb --encoding=UTF8")
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Raises what goes wrong as `StoreError`: what the server says, and what cannot be decoded. Errors of ours stay."""
+        try:
+            yield
+        except MainspringError:
+            raise
+        except Exception as error:  # asyncpg's are many
+            raise self.explain(error) from error
 
     def explain(self, error: BaseException) -> MainspringError:
         """The error in words for whoever runs the machine. No word of it is the password."""

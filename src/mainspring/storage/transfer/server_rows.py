@@ -1,8 +1,8 @@
 """Tables on a PostgreSQL server, for copying: read at one moment, while others write to them, or filled."""
 
 import struct
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from itertools import count
 from typing import Any, Final
@@ -44,7 +44,7 @@ class ServerRows:
         self._columns: dict[str, list[ServerColumn]] = {}
 
     async def count(self, table: Table) -> Counted:
-        with self._explained():
+        with self._server.explained():
             found = await self._reading.fetchval(f"SELECT count(*) FROM {PREFIX}{table.name}", timeout=LONG_SECONDS)
             mark = 0
             for column in await self._list_columns(table):
@@ -53,7 +53,7 @@ class ServerRows:
             return Counted(found, mark)
 
     async def read(self, table: Table) -> AsyncIterator[Row]:
-        with self._explained():
+        with self._server.explained():
             types = {column.name: column.type for column in await self._list_columns(table)}
             take = [self._find_forms(table, types[name])[0] for name in table.columns]
             cursor = f"rows_{next(self._cursors)}"
@@ -67,7 +67,7 @@ class ServerRows:
                 await self._reading.execute(f"CLOSE {cursor}")
 
     async def change(self, table: Table, gone: Sequence[Row], new: Sequence[Row]) -> None:
-        with self._explained():
+        with self._server.explained():
             async with self._writing.transaction():
                 await self._change(table, gone, new)
 
@@ -106,7 +106,7 @@ class ServerRows:
         return _FORMS.get(type, (_keep, _keep))
 
     async def raise_mark(self, table: Table, mark: int) -> None:
-        with self._explained():
+        with self._server.explained():
             for column in await self._list_columns(table):
                 if column.is_counted:
                     highest = f"(SELECT greatest($3::bigint, max({column.name})) FROM {PREFIX}{table.name})"
@@ -119,7 +119,7 @@ class ServerRows:
 
     async def settle(self, contents: Sequence[Content]) -> None:
         """Does what is left once all rows are there."""
-        with self._explained():
+        with self._server.explained():
             for statement in [each for content in contents for each in content.settle]:
                 await self._writing.execute(statement, timeout=LONG_SECONDS)
 
@@ -129,13 +129,6 @@ class ServerRows:
             self._columns[table.name] = [ServerColumn(*row) for row in rows]
         return self._columns[table.name]
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # asyncpg's are many; ours stay as they are
-            raise self._server.explain(error) from error
-
 
 @asynccontextmanager
 async def open_server(location: Location, contents: Sequence[Content], *, is_source: bool) -> AsyncIterator[ServerRows]:
@@ -143,11 +136,9 @@ async def open_server(location: Location, contents: Sequence[Content], *, is_sou
     `StoreError`."""
     await make_tables(replace(location, is_unfinished=not is_source), contents)
     server = Server(location)
-    try:
+    with server.explained():
         reading = await server.connect()
         writing = reading if is_source else await server.connect()
-    except Exception as error:  # Likewise.
-        raise server.explain(error) from error
     try:
         if not is_source:
             await writing.execute(f"INSERT INTO mainspring_schemas VALUES ('{UNFINISHED}', 0) ON CONFLICT DO NOTHING")
@@ -203,14 +194,12 @@ async def has_served(location: Location, content: Content) -> bool:
 @asynccontextmanager
 async def _ask(location: Location) -> AsyncIterator[Connection]:
     server = Server(location)
-    try:
+    with server.explained():
         connection = await server.connect()
         try:
             yield connection
         finally:
             connection.terminate()
-    except Exception as error:  # asyncpg's are many; ours stay as they are
-        raise server.explain(error) from error
 
 
 def _keep(value: Any) -> Any:
