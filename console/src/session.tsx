@@ -1,7 +1,7 @@
 // Who one is to the server. Where no key is needed, nothing of this is seen.
 import { useState } from "preact/hooks";
 import { signal } from "@preact/signals";
-import { ApiError, get, post, remove } from "./api";
+import { get, post, remove } from "./api";
 import { Failure, useTitle } from "./parts";
 
 export interface SessionState {
@@ -22,7 +22,8 @@ export async function startSession(): Promise<void> {
     session.value = await get<SessionState>("session");
     isSignedOut.value = session.value.needs_key && !session.value.signed_in;
   } catch (error) {
-    if (!(error instanceof ApiError)) throw error;
+    // Every screen tells what it cannot read; a page that is being left tells nobody.
+    void error;
   }
 }
 
@@ -30,7 +31,7 @@ export function Session() {
   const known = session.value;
   if (!known?.signed_in || !known.needs_key) return null;
   const leave = async () => {
-    await remove("session");
+    await remove("session").catch(() => undefined);
     location.reload();
   };
   return <span class="session">{known.tenant || "operator"} <button class="quiet" onClick={leave}>Sign out</button></span>;

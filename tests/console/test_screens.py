@@ -227,6 +227,7 @@ def test_a_key_signs_in_and_a_tenant_sees_only_its_own(page: Page, served: Serve
         page.get_by_role("button", name="Sign in").click()
         expect(page.get_by_text(sign)).to_be_visible()
         page.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_label("API key")).to_be_visible()
     assert page.evaluate("document.cookie") == ""
 
 
