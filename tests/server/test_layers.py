@@ -76,6 +76,14 @@ async def test_pages_of_the_named_origins_may_use_the_api(tmp_path: Path) -> Non
         assert without.status_code == 401
 
 
+async def test_a_server_for_pages_of_every_origin_needs_a_key(tmp_path: Path) -> None:
+    for origin, status in (("*", 401), (PAGE, 200)):
+        (tmp_path / "mainspring.toml").write_text(f'[http]\ncors_origins = ["{origin}"]\n')
+        with serving(tmp_path, TURNS) as served:
+            answer = httpx2.post(f"{served.url}/responses", json={"input": "hi"}, headers={"origin": PAGE}, timeout=60)
+            assert answer.status_code == status
+
+
 async def test_without_the_setting_no_page_is_told_that_it_may(tmp_path: Path) -> None:
     with serving(tmp_path, TURNS, "--api-key", "secret") as served:
         key = {"authorization": "Bearer secret", "origin": PAGE}

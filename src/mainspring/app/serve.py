@@ -163,12 +163,17 @@ class EngineServer(Server):
         self._captured_signals.clear()
 
 
+def is_only_local(settings: Settings) -> bool:
+    """Whether nobody but this machine can reach the server: neither by the network, nor from every web page that is looked at."""
+    return is_loopback(settings.host) and "*" not in settings.http.cors_origins
+
+
 async def announce(settings: Settings, choice: ServerEngine, url: str, count: int) -> str:
     """What a server says once it serves, and a worker once it works."""
     example, is_worker = choice.engine.model or "NAME", settings.role == "worker"
     database = parse_location(settings.database)
     keys, header, key = "none needed, since only this machine can reach it, until you make one", "", "unused"
-    if not is_loopback(settings.host) or await Keys(choice.engine.store, configured=settings.api_key).are_needed():
+    if not is_only_local(settings) or await Keys(choice.engine.store, configured=settings.api_key).are_needed():
         keys = f"needed; `mainspring keys create --database {database}` makes one"
         header, key = " -H 'authorization: Bearer KEY'", "KEY"
     lines = [
@@ -212,7 +217,7 @@ def serve(settings: Settings, file: Path | None = None, siblings: Siblings | Non
     keys = Keys(engine.store, configured=settings.api_key, most_requests=connections.most_per_key, quota=engine.core.quota)
     is_worker = settings.role == "worker"
     metrics = None if siblings is None else SharedMetrics(engine.metrics, siblings.metrics)
-    is_local, layers = is_loopback(settings.host), make_layers(settings.http)
+    is_local, layers = is_only_local(settings), make_layers(settings.http)
     app = server(
         engine,
         dialect,

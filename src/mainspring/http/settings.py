@@ -32,7 +32,8 @@ class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """A file that gets a line of JSON for every request: when, request id, method, path, status, milliseconds, id of the API key
     and tenant, and no content. `-` is standard error. A file that is moved away is begun anew."""
     cors_origins: tuple[str, ...] = ()
-    """Origins whose web pages may use the API in a browser, such as `https://app.example.com`; `*` is all of them."""
+    """Origins whose web pages may use the API in a browser, such as `https://app.example.com`; `*` is all of them, and
+    has every request need an API key."""
     requests_per_key: Annotated[int, Meta(ge=1)] | None = None
     """The most requests at a time with one key, open streams among them; half of `connections` if not given."""
 
