@@ -217,8 +217,7 @@ class CallBesideItsTags(Animal):
 
 
 class ThoughtsOfReka(Thinker):
-    """Quirk 23: `<reasoning>` stands around thoughts, as Reka Flash 3 was trained to write them.
-    https://huggingface.co/RekaAI/reka-flash-3"""
+    """Quirk 23: `<reasoning>` stands around thoughts, as Reka Flash 3 is said to write them; supposed, without a source."""
 
     number = 23
 
