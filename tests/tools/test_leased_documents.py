@@ -9,11 +9,13 @@ import pytest
 from msgspec import Struct
 from tests.kit.waiting import PATIENCE
 
-from mainspring.core.errors import NotFound, SandboxBusy, Superseded
+from mainspring.core.errors import NotFound, SandboxBusy, StoreError, Superseded
 from mainspring.engine.presence import Presence
 from mainspring.ports import Document, Store
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import Location
+from mainspring.storage.memory_runs import MemoryStore
+from mainspring.tools.browser.shared_sessions import SharedSessions
 from mainspring.tools.builtin.leased_documents import LeasedDocuments
 
 KEY = ("acme", "thing_1")
@@ -147,3 +149,25 @@ async def test_a_document_that_a_newer_version_has_written_more_into_can_be_clai
     claim = await processes.second.claim(KEY, 0)
     await claim.release(Counted(3))
     assert (await processes.first.read(KEY)).state == Counted(3)
+
+
+class StoppedClock(MemoryStore):
+    """Cannot tell the time once it has stopped."""
+
+    is_stopped = False
+
+    async def read_clock(self) -> float:
+        if self.is_stopped:
+            raise StoreError("no clock")
+        return await super().read_clock()
+
+
+async def test_a_browser_session_is_given_back_though_the_store_cannot_tell_the_time() -> None:
+    store = StoppedClock()
+    sessions, key = SharedSessions(store, Presence(store), 600.0), ("acme", "conv_1")
+    async with sessions.hold(key, makes=True) as held:
+        held.keep("https://example.com", ())
+        store.is_stopped = True
+    with anyio.fail_after(PATIENCE):
+        async with sessions.hold(key, makes=False) as held:
+            assert held.state.address == "https://example.com"

@@ -6,7 +6,7 @@ stay behind.
 """
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from logging import getLogger
 from typing import Final
 
@@ -14,7 +14,7 @@ from anyio import CancelScope
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.core.errors import NotFound, OurError, ToolUnavailable
+from mainspring.core.errors import NotFound, OurError, StoreError, ToolUnavailable
 from mainspring.core.ids import derive_id
 from mainspring.core.items import Json, encode
 from mainspring.ports import DocumentStore, Drivers
@@ -71,9 +71,10 @@ class SharedSessions:
         try:
             yield held
         finally:
-            with CancelScope(shield=True):
-                now = await self._records.read_clock()
-            await claim.end(replace(held.state, used_at=now, home=self._records.me))
+            state = replace(held.state, home=self._records.me)
+            with CancelScope(shield=True), suppress(StoreError):  # it is given back all the same
+                state = replace(state, used_at=await self._records.read_clock())
+            await claim.end(state)
 
     async def is_here(self, key: Key) -> bool:
         """Whether no other process has gone on with it."""
