@@ -109,7 +109,7 @@ async def _check_idle(places: Sequence[Placed]) -> None:
                     who = ", ".join([f"{driver.pid} on {driver.place}" if driver.place else driver.id for driver in drivers[:3]])
                     raise InvalidRequest(
                         f"{place.location} is worked on by {len(drivers)} process(es) ({who}), and what they write would be left "
-                        "behind; stop them, wait 5 seconds, and try again"
+                        "behind; stop them, and try again; one that was killed counts for a minute"
                     )
 
 
