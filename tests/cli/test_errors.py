@@ -89,15 +89,15 @@ def test_two_tools_of_the_same_name(shell: Shell) -> None:
 
 
 def test_a_previous_run_without_its_database(shell: Shell) -> None:
-    assert complaint(shell, "run", "Hi", "--model", shell.script(HELLO), "--previous", "resp_1", "--no-store") == snapshot(
+    assert complaint(shell, "run", "Hi", "--model", shell.script(HELLO), "--previous", "resp_none", "--no-store") == snapshot(
         "--previous names a run of the database, and --no-store does without; leave one of them out"
     )
 
 
 def test_a_previous_run_that_is_not_stored(shell: Shell) -> None:
-    options = ("--previous", "resp_1", "--database", "runs.db")
+    options = ("--previous", "resp_none", "--database", "runs.db")
     assert complaint(shell, "run", "Hi", "--model", shell.script(HELLO), *options) == snapshot(
-        "Previous response with id 'resp_1' not found; list the runs with: mainspring runs --database runs.db"
+        "Previous response with id 'resp_none' not found; list the runs with: mainspring runs --database runs.db"
     )
 
 
@@ -123,12 +123,12 @@ def test_a_database_of_a_newer_version(shell: Shell) -> None:
     with sqlite3.connect(shell.folder / "runs.db") as connection:
         connection.execute("PRAGMA user_version = 999")
     connection.close()
-    told = complaint(shell, "show", "resp_1", "--database", "runs.db", code=1)
+    told = complaint(shell, "show", "resp_none", "--database", "runs.db", code=1)
     assert told.startswith("FOLDER/runs.db was written by a newer Mainspring (schema 999, this one knows ")
     assert told.endswith("); upgrade Mainspring or choose another file with --database")
 
 
-@pytest.mark.parametrize("arguments", [("runs",), ("show", "resp_1"), ("resume", "resp_1"), ("resume", "--all")])
+@pytest.mark.parametrize("arguments", [("runs",), ("show", "resp_none"), ("resume", "resp_none"), ("resume", "--all")])
 def test_a_database_that_is_not_there_is_not_made_by_reading_it(shell: Shell, arguments: tuple[str, ...]) -> None:
     assert complaint(shell, *arguments, "--database", "none.db") == snapshot(
         "there is no database `none.db`; check --database, or `database` in the settings"
@@ -138,8 +138,8 @@ def test_a_database_that_is_not_there_is_not_made_by_reading_it(shell: Shell, ar
 
 def test_a_run_that_is_not_stored(shell: Shell) -> None:
     assert shell.run("run", "Hi", "--model", shell.script(HELLO), "--database", "runs.db").code == 0
-    assert complaint(shell, "show", "resp_1", "--database", "runs.db") == snapshot(
-        "run `resp_1` is not stored; it may have been deleted; list the runs with: mainspring runs --database runs.db"
+    assert complaint(shell, "show", "resp_none", "--database", "runs.db") == snapshot(
+        "run `resp_none` is not stored; it may have been deleted; list the runs with: mainspring runs --database runs.db"
     )
 
 

@@ -352,7 +352,7 @@ def test_another_content_type_is_refused(door: Door, kind: str | None) -> None:
         ("/v1/responses/compact", "POST"),
         ("/v1/responses/RESPONSE", "DELETE, GET, HEAD"),
         ("/v1/responses/RESPONSE/cancel", "POST"),
-        ("/v1/conversations", "POST"),
+        ("/v1/conversations", "GET, HEAD, POST"),
         ("/v1/conversations/CONVERSATION", "DELETE, GET, HEAD, POST"),
         ("/v1/conversations/CONVERSATION/items", "GET, HEAD, POST"),
         ("/v1/models", "GET, HEAD"),
@@ -367,7 +367,7 @@ def test_a_wrong_method_is_told_the_right_ones(door: Door, path: str, allowed: s
 @pytest.mark.parametrize(
     "path",
     [
-        "/", "/v1", "/v1/", "/v2/responses", "/v1/responses/", "/v1//responses", "//v1/responses", "/v1/responses/a/b/c",
+        "/v1", "/v1/", "/v2/responses", "/v1/responses/", "/v1//responses", "//v1/responses", "/v1/responses/a/b/c",
         "/v1/responses/..%2f..%2f..%2fetc%2fpasswd", "/v1/responses/%2e%2e/%2e%2e/etc/passwd", "/%2e%2e/%2e%2e/etc/passwd",
         "/v1/responses%00", "/v1/responses%2f", "/v1/%72esponses%2fx%2fy", "/v1/responses/%ff", "/v1/responses/%ed%a0%80",
         "/v1/responses/%", "/v1/responses/%zz", "/v1/responses/resp_nope%0d%0ax-evil:%201", "/v1/responses/" + "x" * 8000,
