@@ -30,11 +30,14 @@ async def follow_with_answers(assembly: Assembly, handle: Handle, database: Loca
             return code
         waiting = await assembly.list_waiting(handle.run)
         answers = {call.id: await _ask(call, always) for call in waiting}
-        if None in answers.values():
+        going_on: Handle | None = None
+        if None not in answers.values():
+            for call in waiting:
+                going_on = await assembly.answer(call, bool(answers[call.id])) or going_on
+        if going_on is None:  # nobody has said, or a call waits for its client, too
             say(explain_end(handle.run, database) or "")
             return code
-        going_on = [await assembly.answer(call, bool(answers[call.id])) for call in waiting]
-        handle = next(each for each in going_on if each is not None)
+        handle = going_on
 
 
 async def _ask(call: WaitingCall, always: set[tuple[str, str]]) -> bool | None:
