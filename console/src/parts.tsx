@@ -1,6 +1,6 @@
 // What every screen is made of.
 import type { ComponentChildren } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import type { Json, JsonObject } from "./api";
 import { exactTime, number, statusName, time, visible } from "./format";
@@ -188,7 +188,7 @@ function Table({ rows }: { rows: JsonObject[] }) {
 
 /** Handles keys while a screen is shown, unless somebody types. */
 export function useKeys(keys: Record<string, (event: KeyboardEvent) => void>): void {
-  useEffect(() => {
+  useLayoutEffect(() => {
     const pressed = (event: KeyboardEvent) => {
       const target = event.target as HTMLElement;
       if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName)) return;

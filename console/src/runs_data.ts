@@ -32,8 +32,8 @@ export function watchRuns(): void {
   const heard = (event: ServerEvent) => {
     const told = JSON.parse(event.data);
     if (event.event === "ready") {
-      // What happened while nobody listened is not told again.
-      if (cursor && !told.is_complete) missed.value += 1;
+      // What happened while nobody listened, as between the reading of a list and this moment, is not told again.
+      if (!cursor || !told.is_complete) missed.value += 1;
       cursor = told.cursor;
       return;
     }

@@ -103,8 +103,8 @@ async def test_a_move_that_was_killed_is_taken_up_and_brings_what_has_changed(
         served = old if source == "postgres" else new
         async with open_store(served):
             pass  # the tables are there
-        with shell.started("migrate", old.given, new.given) as live:
-            async with held(served, "mainspring_documents", is_read=source == "postgres") as until_blocked:
+        async with held(served, "mainspring_documents", is_read=source == "postgres") as until_blocked:
+            with shell.started("migrate", old.given, new.given) as live:
                 await until_blocked(live)
                 live.process.send_signal(signal.SIGKILL)
                 await asyncio.to_thread(live.process.wait, PATIENCE)

@@ -16,8 +16,9 @@ FLAGS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def browser() -> Iterator[Browser]:
+    """One for each test: while Playwright is there, its event loop runs, and no other test could have one."""
     if not (FILES / "index.html").is_file():
         pytest.skip(f"the console is not built; {BUILD_COMMAND} builds it")
     try:

@@ -440,7 +440,9 @@ _THOUGHT: Final = re.compile(
     r"|<\|(?:begin_of_thought|START_THINKING)\|>|Here is my thought process:\n.*\nHere is my response:)",
     re.DOTALL | re.IGNORECASE,
 )
-_HARMONY: Final = "(?<!`)<\\|(?:(?:channel|message|start|call|python_tag)\\||tool_call)|\\[TOOL_CALLS\\]|<\uff5ctool"
+_HARMONY: Final = (
+    "(?<!`)<\\|(?:(?:channel|message|start|call|python_tag)\\||tool_call)|\\[TOOL_CALLS\\](?=.*[\\]}>]\\s*\\Z)|<\uff5ctool"
+)
 _IN_ONE: Final[Mapping[str, Callable[[Seen], object]]] = {
     "calls without index": lambda seen: seen.is_stream and any(piece.get("index") is None for piece in seen.pieces),
     "one index for all": _repeats_index,
@@ -468,7 +470,7 @@ _IN_ONE: Final[Mapping[str, Callable[[Seen], object]]] = {
     "call as XML text": lambda seen: _leaks(seen, r"<function=|<invoke|<parameter"),
     "call as fenced text": lambda seen: _leaks(seen, r"\A\s*```[a-z_]*\s*[\[{].*```\s*\Z"),
     "call as JSON text": lambda seen: _leaks(seen, r"\A\s*[\[{].*[\]}]\s*\Z"),
-    "call in control tokens": lambda seen: re.search(_HARMONY, seen.text),
+    "call in control tokens": lambda seen: re.search(_HARMONY, seen.text, re.DOTALL),
     "call in thoughts": lambda seen: not seen.calls and not seen.text and _is_call(seen, seen.thoughts),
     "call beside its text": lambda seen: seen.calls and re.search(r"(?i)</?(?:tool_call|function)", seen.text),
     "stop tokens": _leaves_stops,
