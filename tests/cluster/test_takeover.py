@@ -91,7 +91,7 @@ async def test_a_run_is_taken_up_when_the_lease_of_its_driver_is_over(
                 first, expires, stopped = await database.fetchrow(DRIVER, run)
                 assert expires - stopped <= LEASE_SECONDS
                 with anyio.fail_after(PATIENCE):
-                    while (row := await database.fetchrow(DRIVER, run))[0] == first:  # noqa: ASYNC110
+                    while (row := await database.fetchrow(DRIVER, run)) is None or row[0] == first:  # noqa: ASYNC110
                         await anyio.sleep(0.02)
                 print(f"{how}, {driver} to {survivor}: taken up after {row[2] - stopped:.2f} s")
                 is_seen = survivor != "worker2" and driver != "worker2"

@@ -95,7 +95,8 @@ async def count_in_chain(turns: int) -> int:
 async def test_a_late_turn_takes_the_work_of_an_early_one(count: Callable[[int], Any]) -> None:
     tracer = sys.gettrace()
     try:
-        early, late = await count(SHORT), await count(LONG)
+        # The fewest of three: what the engine does by the clock may come at any moment.
+        early, late = [min([await count(turns) for _ in range(3)]) for turns in (SHORT, LONG)]
     finally:
         sys.settrace(tracer)
     assert early > 200

@@ -463,8 +463,11 @@ async def test_a_server_that_never_stops_talking_of_its_own_accord_is_not_listen
 
     async def flood(request: web.Request, message: Json) -> web.StreamResponse:
         stream = await begin(request)
-        while True:
-            await stream.write(said)
+        try:
+            while True:
+                await stream.write(said)
+        finally:  # cancelled, or told by the write
+            wild.cancelled.set()
 
     async with serve(Wild(is_modern=is_modern, tells_of_changes=True)) as wild:
         wild.answers.update({"GET": flood, "subscriptions/listen": flood})

@@ -196,7 +196,7 @@ async def test_damage_in_the_middle_is_reported_when_it_is_met_and_only_the_log_
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "runs.db"
-    await make(path, length=500)
+    await make(path, length=20_000)
     whole = path.read_bytes()
     half = len(whole) // 2
     path.write_bytes(whole[:half] + b"\xa5" * (len(whole) - half))

@@ -56,7 +56,7 @@ class Amended(Struct, frozen=True, tag=True):
     budget: AutonomyBudget
 
 
-class Reserved(Struct, frozen=True, tag=True):
+class Reserved(Struct, frozen=True, tag=True, omit_defaults=True):
     """The share of a run. Two processes may try to begin the same one: `admitted` says how many have not given up."""
 
     run_id: str
