@@ -55,7 +55,7 @@ class Client:
 async def test_each_client_gets_all_of_it_at_its_own_pace_and_one_that_breaks_fails_alone(
     tmp_path: Path, is_stored: bool
 ) -> None:
-    wires, dialect = Wires(), Dialect()
+    wires, dialect = Wires(Wire), Dialect()
     quick, slow, broken = Client(), Client(is_slow=True), Client(breaks_at=5)
     async with SqliteStore(tmp_path / "runs.db") as store, Engine(Slow(say(WORDS), chunk=5), store=store) as engine:
         handle = await engine.ask("Go.", store=is_stored)

@@ -32,8 +32,9 @@ from mainspring.core.items import Message, OutputText, Reasoning, ReasoningText,
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.response import response
 from mainspring.features.governance.rule_policy import RulePolicy, Rules
+from mainspring.http.frame_log import DONE
 from mainspring.http.streams import Wires, read_frames
-from mainspring.http.wire import DONE, Dialect, Wire, extract_data, render_response
+from mainspring.http.wire import Dialect, Wire, extract_data, render_response
 from mainspring.providers.scripted import Scripted, call, calls, raw, say
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring.tools.functions import tool
@@ -52,7 +53,7 @@ def quiet() -> Iterator[None]:
 async def streamed(world: World, dialect: Dialect = PLAIN) -> tuple[bytes, dict[str, object], list[bytes]]:
     """A world played with a viewer: the bytes it read, the Response that GET would show, and the frames made again."""
     store, new_id = MemoryStore(), counting()
-    wires = Wires()
+    wires = Wires(Wire)
     async with engine_for(world, store, new_id=new_id) as engine:
         handle = await engine.start(world.spec(new_id))
         wire = wires.find(handle, dialect)
@@ -82,7 +83,7 @@ async def test_events_that_were_read_leave_memory_and_whoever_comes_late_reads_t
             seen += b"".join(await anext(reader))
         return seen
 
-    wires = Wires()
+    wires = Wires(Wire)
     async with Engine(Held(say(words), chunk=5)) as engine:
         handle = await engine.ask("Go.")
         wire = wires.find(handle, PLAIN)
@@ -178,7 +179,7 @@ async def test_a_question_that_nobody_waits_for_any_more_is_followed_by_the_call
 
 @given(worlds, st.booleans())
 async def test_a_stream_cut_after_any_event_and_resumed_is_the_uncut_one(world: World, background: bool) -> None:
-    store, new_id, wires = MemoryStore(), counting(), Wires()
+    store, new_id, wires = MemoryStore(), counting(), Wires(Wire)
     world = replace(world, options={**world.options, "background": background})
     async with engine_for(world, store, new_id=new_id) as engine:
         handle = await engine.start(world.spec(new_id))
@@ -192,7 +193,7 @@ async def test_a_stream_cut_after_any_event_and_resumed_is_the_uncut_one(world: 
 
 async def test_two_hundred_viewers_of_one_run_see_the_same_bytes() -> None:
     world = World((say("A rather long answer, told to very many."),), {"max_turns": 1})
-    store, new_id, wires = MemoryStore(), counting(), Wires()
+    store, new_id, wires = MemoryStore(), counting(), Wires(Wire)
     seen: list[bytes] = []
     async with engine_for(world, store, new_id=new_id) as engine:
         handle = await engine.start(world.spec(new_id))

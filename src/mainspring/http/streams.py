@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from itertools import takewhile
 from logging import getLogger
+from typing import Generic
 from weakref import WeakKeyDictionary
 
 from starlette.responses import Response as HttpResponse
@@ -14,7 +15,7 @@ from mainspring.core.errors import MainspringError
 from mainspring.core.memory_quota import measure_items
 from mainspring.engine.handle import Handle
 from mainspring.http.client_connection import BodyWriter, find_writer, watch_client
-from mainspring.http.wire import DONE, Dialect, Wire
+from mainspring.http.frame_log import DONE, D, FrameLog
 
 log = getLogger(__name__)
 
@@ -28,21 +29,22 @@ FRAME_BYTES = 256
 WriteEvents = Callable[[BodyWriter], Awaitable[None]]
 
 
-class Wires:
-    """The wire events of runs that somebody watches, made once per run and dialect."""
+class Wires(Generic[D]):
+    """The wire events of runs that somebody watches, made once per run and dialect, as `kind` spells them."""
 
-    def __init__(self) -> None:
-        self._wires: WeakKeyDictionary[Handle, dict[Dialect, Wire]] = WeakKeyDictionary()
-        self._ended: WeakKeyDictionary[Handle, dict[Dialect, EndedFrames]] = WeakKeyDictionary()
+    def __init__(self, kind: type[FrameLog[D]]) -> None:
+        self._kind = kind
+        self._wires: WeakKeyDictionary[Handle, dict[D, FrameLog[D]]] = WeakKeyDictionary()
+        self._ended: WeakKeyDictionary[Handle, dict[D, EndedFrames[D]]] = WeakKeyDictionary()
 
-    def find(self, handle: Handle, dialect: Dialect) -> Wire:
+    def find(self, handle: Handle, dialect: D) -> FrameLog[D]:
         wires = self._wires.setdefault(handle, {})
         if (wire := wires.get(dialect)) is None or wire.is_over:
-            wires[dialect] = wire = Wire(dialect)
+            wires[dialect] = wire = self._kind(dialect)
             handle.watch(wire)
         return wire
 
-    def find_writer(self, handle: Handle, dialect: Dialect, after: int = -1) -> WriteEvents:
+    def find_writer(self, handle: Handle, dialect: D, after: int = -1) -> WriteEvents:
         """What writes the events behind number `after`. Raises `MemoryLimit` if there is no room for those of a run that has
         ended."""
         if handle.is_live or not handle.run.has_ended:
@@ -50,7 +52,7 @@ class Wires:
         ended = self._ended.setdefault(handle, {})
         if dialect not in ended:
             handle.journal.hold.add_copy(_estimate_frames(handle))
-            ended[dialect] = EndedFrames(handle, dialect)
+            ended[dialect] = EndedFrames(handle, self._kind(dialect))
         return write_batches(ended[dialect].read(handle, after))
 
 
@@ -59,12 +61,12 @@ def _estimate_frames(handle: Handle) -> int:
     return FRAME_BYTES * len(handle.log) + 5 * measure_items(handle.run.output)
 
 
-class EndedFrames:
+class EndedFrames(Generic[D]):
     """The frames of a run that has ended, made once for all that read them at the same time."""
 
-    def __init__(self, handle: Handle, dialect: Dialect) -> None:
-        self._wire = Wire(dialect)
-        self._making = handle.retell_in_slices(self._wire)
+    def __init__(self, handle: Handle, wire: FrameLog[D]) -> None:
+        self._wire = wire
+        self._making = handle.retell_in_slices(wire)
         self._lock = Lock()
 
     async def read(self, handle: Handle, after: int) -> AsyncIterator[list[bytes]]:
@@ -78,10 +80,10 @@ class EndedFrames:
 
 
 @contextmanager
-def follow_wire(handle: Handle, wire: Wire, reader: object, after: int = -1) -> Iterator[Wire]:
+def follow_wire(handle: Handle, wire: FrameLog[D], reader: object, after: int = -1) -> Iterator[FrameLog[D]]:
     """The wire from which the reader gets the events behind number `after`."""
     if not wire.has(after + 1):
-        wire = Wire(wire.dialect)
+        wire = wire.begin_again()
         handle.watch(wire)
     wire.enter(reader, after + 1)
     try:
@@ -92,7 +94,7 @@ def follow_wire(handle: Handle, wire: Wire, reader: object, after: int = -1) -> 
             handle.unwatch(wire)
 
 
-async def read_frames(handle: Handle, wire: Wire, after: int = -1) -> AsyncIterator[list[bytes]]:
+async def read_frames(handle: Handle, wire: FrameLog[D], after: int = -1) -> AsyncIterator[list[bytes]]:
     """The events behind number `after`, as many at a time as there are, each whole. Ends with the run."""
     reader = object()
     with follow_wire(handle, wire, reader, after) as wire:
@@ -104,7 +106,7 @@ async def read_frames(handle: Handle, wire: Wire, after: int = -1) -> AsyncItera
 
 class EventStream(HttpResponse):
     """A stream of server-sent events: those that `write` writes, and `end`. `on_disconnect` is called if the client leaves before
-    that."""
+    that. A `ping` is sent now and then."""
 
     media_type = "text/event-stream"
 
@@ -114,10 +116,11 @@ class EventStream(HttpResponse):
         headers: dict[str, str],
         on_disconnect: Callable[[], None],
         end: bytes = DONE,
+        ping: bytes = PING,
     ) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no", **headers}, media_type=self.media_type)
         self._write = write
-        self._on_disconnect, self._end = on_disconnect, end
+        self._on_disconnect, self._end, self._ping = on_disconnect, end, ping
 
     def init_headers(self, headers: dict[str, str] | None = None) -> None:  # type: ignore[override]
         super().init_headers(headers)
@@ -149,7 +152,7 @@ class EventStream(HttpResponse):
 
     async def _write_all(self, writer: BodyWriter) -> bytes:
         """Writes what there is to tell. Returns what is to be sent last."""
-        with _pings.setdefault(get_running_loop(), Pings()).send_to(writer):
+        with _pings.setdefault(get_running_loop(), Pings()).send_to(writer, self._ping):
             try:
                 await self._write(writer)
             except MainspringError as error:
@@ -159,13 +162,13 @@ class EventStream(HttpResponse):
             return self._end
 
 
-class RunPusher:
+class RunPusher(Generic[D]):
     """Writes the events of a run behind number `after` in the moment they may be seen. The task of the request is woken only when
     there is much to write, when its client has not read what it was sent, and at the end."""
 
     __slots__ = ("_after", "_handle", "_is_due", "_loop", "_rest", "_waiter", "_wire", "_writer")
 
-    def __init__(self, handle: Handle, wire: Wire, after: int = -1) -> None:
+    def __init__(self, handle: Handle, wire: FrameLog[D], after: int = -1) -> None:
         self._handle, self._wire, self._after = handle, wire, after
         self._waiter: Future[None] | None = None
         self._rest: list[bytes] = []
@@ -266,12 +269,12 @@ class Pings:
     """A comment now and then, which keeps proxies from closing a quiet stream. One timer serves all of them."""
 
     def __init__(self) -> None:
-        self._due: dict[BodyWriter, float] = {}
+        self._due: dict[BodyWriter, tuple[float, bytes]] = {}
         self._timer: TimerHandle | None = None
 
     @contextmanager
-    def send_to(self, writer: BodyWriter) -> Iterator[None]:
-        self._due[writer] = get_running_loop().time() + PING_SECONDS
+    def send_to(self, writer: BodyWriter, ping: bytes) -> Iterator[None]:
+        self._due[writer] = get_running_loop().time() + PING_SECONDS, ping
         if self._timer is None:
             self._wait()
         try:
@@ -281,15 +284,15 @@ class Pings:
 
     def _wait(self) -> None:
         """The first in the dict is due first: whoever was sent one goes to its end."""
-        self._timer = get_running_loop().call_at(next(iter(self._due.values())), self._send) if self._due else None
+        self._timer = get_running_loop().call_at(next(iter(self._due.values()))[0], self._send) if self._due else None
 
     def _send(self) -> None:
         now = get_running_loop().time()
-        for writer in [writer for writer, due in takewhile(lambda each: each[1] <= now, self._due.items())]:
+        for writer, (_, ping) in list(takewhile(lambda each: each[1][0] <= now, self._due.items())):
             del self._due[writer]
-            self._due[writer] = now + PING_SECONDS
+            self._due[writer] = now + PING_SECONDS, ping
             if not writer.is_full:
-                writer.write_chunk(PING)
+                writer.write_chunk(ping)
         self._wait()
 
 

@@ -6,7 +6,6 @@ expansion is a function of the log alone: whoever reads a run again, from whatev
 """
 
 import re
-from array import array
 from collections.abc import Iterator, Sequence
 from io import StringIO
 from typing import Literal
@@ -50,6 +49,7 @@ from mainspring.core.items import (
 from mainspring.core.response import Response, response
 from mainspring.core.run import Run
 from mainspring.http.client_tools import parse_arguments, read_commands, read_custom_input, render_client_item
+from mainspring.http.frame_log import FrameLog
 from mainspring.http.hosted_calls import (
     INTERPRETER,
     ClientTools,
@@ -61,9 +61,6 @@ from mainspring.http.hosted_calls import (
 )
 
 _ADDRESS = re.compile(r"https?://[^\s,;'\"`)]+")
-DONE = b"data: [DONE]\n\n"
-# How many events are dropped at a time.
-MOST_READ = 16
 
 
 class Dialect(Struct, frozen=True):
@@ -115,23 +112,11 @@ class _Open(Struct):
     is_formed: bool = False
 
 
-class Wire:
-    """The wire events of one run, as whole server-sent events. `ends[n]` counts those that record n completes.
-
-    Events that all readers have are dropped; one that comes for them gets a wire of its own. One without readers is over.
-    """
-
-    def __init__(self, dialect: Dialect) -> None:
-        self.dialect = self._dialect = dialect
-        self._readers: dict[object, int] = {}
-        self.is_over = False
-        self.reset()
+class Wire(FrameLog[Dialect]):
+    """The wire events of one run."""
 
     def reset(self) -> None:
-        self.frames: list[bytes] = []
-        self._dropped = 0
-        self._made = 0
-        self.ends = array("I")
+        super().reset()
         self._count = 0
         self._entries = 0
         self._open: dict[str, _Open] = {}
@@ -164,32 +149,6 @@ class Wire:
             self._tell_delta(event)  # type: ignore[arg-type]
         self.ends.append(self._made)
         return True
-
-    def has(self, position: int) -> bool:
-        """Whether everything from this event on can be read."""
-        return not self.is_over and position >= self._dropped
-
-    def enter(self, reader: object, position: int) -> None:
-        """Somebody reads from this event on."""
-        self._readers[reader] = position
-
-    def read(self, reader: object, shown: int) -> list[bytes]:
-        """What the reader has not read yet of the first `shown` records."""
-        start, stop, dropped = self._readers[reader], self.ends[shown - 1], self._dropped
-        if start >= stop:
-            return []
-        found = self.frames[start - dropped : stop - dropped]
-        self._readers[reader] = stop
-        if stop - dropped >= MOST_READ:
-            least = min(self._readers.values())
-            if least - dropped >= MOST_READ:
-                del self.frames[: least - dropped]
-                self._dropped = least
-        return found
-
-    def leave(self, reader: object) -> None:
-        del self._readers[reader]
-        self.is_over = not self._readers
 
     def _release(self, run: Run) -> None:
         """Tells what was held back, once it is known of every call of the turn whether a person is asked about it: then the
@@ -224,7 +183,7 @@ class Wire:
                 self._annotate(id_, index, annotation)
             case RunStarted():
                 self._tell_created(run)
-            case ToolProgress(call_id, text) if self._dialect.extensions:
+            case ToolProgress(call_id, text) if self.dialect.extensions:
                 self._tell("mainspring:tool_progress", {"call_id": call_id, "text": text})
             case _:
                 self._tell_entries(run)
@@ -247,10 +206,10 @@ class Wire:
     def _tell_created(self, run: Run) -> None:
         self._entries = run.base
         began = response(run)
-        if self._dialect.server_calls == "mcp_call":
+        if self.dialect.server_calls == "mcp_call":
             self._clients = list_client_tools(began)
         status = "queued" if run.spec.background else "in_progress"
-        body = {"response": replace(render_response(began, self._dialect), status=status, output=())}
+        body = {"response": replace(render_response(began, self.dialect), status=status, output=())}
         self._tell("response.created", body)
         if run.spec.background:
             self._tell("response.queued", body)
@@ -259,7 +218,7 @@ class Wire:
 
     def _running(self, run: Run) -> None:
         self._is_running = True
-        now = replace(render_response(response(run), self._dialect), status="in_progress", output=())
+        now = replace(render_response(response(run), self.dialect), status="in_progress", output=())
         self._tell("response.in_progress", {"response": now})
 
     def _tell_end(self, run: Run) -> None:
@@ -270,7 +229,7 @@ class Wire:
             self._clients = self._clients and self._clients.add(call.name)
             self._begin(call)
             self._finish(call)
-        told = render_response(made, self._dialect)
+        told = render_response(made, self.dialect)
         match run.status:
             case "completed" | "requires_action":
                 kind = "response.completed"
@@ -278,7 +237,7 @@ class Wire:
                 kind = "response.incomplete"
             case _:
                 kind = "response.failed"
-        if run.status == "failed" and self._dialect.error_event and run.error is not None:
+        if run.status == "failed" and self.dialect.error_event and run.error is not None:
             flat = {"code": run.error.code, "message": hide_addresses(run.error.message), "param": None}
             self._tell("error", {**flat, "error": {"type": classify_error(run.error), **flat}})
         self._tell(kind, {"response": told})
@@ -462,10 +421,6 @@ class Wire:
         data = _encode({"type": kind, **body, "sequence_number": self._made})
         self._add(b"event: %b\ndata: %b\n\n" % (kind.encode(), data))
 
-    def _add(self, frame: bytes) -> None:
-        self.frames.append(frame)
-        self._made += 1
-
     def _head(self, kind: str, id_: str, output_index: int, is_summary: bool = False, index: int | None = None) -> bytes:
         body: Json = {"type": kind, "item_id": id_, "output_index": output_index}
         if index is not None:
@@ -477,7 +432,7 @@ class Wire:
 
     def _delta_name(self, kind: str) -> str:
         if kind == "reasoning_text":
-            return self._dialect.reasoning
+            return self.dialect.reasoning
         return "reasoning_summary_text" if kind == "summary_text" else kind
 
 

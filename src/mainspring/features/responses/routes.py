@@ -29,7 +29,7 @@ from mainspring.http.idempotency import IdempotentRuns, read_key
 from mainspring.http.queries import CURSOR, FLAGS, Deleted, Page, cut_page, make_page, read_choice, read_cursor, read_number
 from mainspring.http.run_replies import choose_dialect, outlives, raise_failure, wait_for_end
 from mainspring.http.streams import EventStream, Wires
-from mainspring.http.wire import Dialect, render_response
+from mainspring.http.wire import Dialect, Wire, render_response
 from mainspring.ports import Filter, TokenCounter
 
 # The store knows no `queued`: such a run is in progress there.
@@ -61,7 +61,7 @@ class ResponseRoutes:
     def __init__(self, engine: Engine, agents: AgentRuntime, dialect: Dialect) -> None:
         self._engine, self._agents = engine, agents
         self._dialect = dialect
-        self._wires = Wires()
+        self._wires = Wires(Wire)
         self._runs = IdempotentRuns(engine)
 
     def endpoints(self) -> tuple[Endpoint, ...]:
