@@ -1,7 +1,7 @@
 """Containers that several processes share: each works in its own sandbox on the same files, one at a time; nothing is lost."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -30,6 +30,7 @@ class Failing:
         self.storage = storage
         self.is_down = False
         self.writes = 0
+        self.before_list_and_remove: Callable[[], Awaitable[None]] | None = None
 
     async def open(self) -> None:
         await self.storage.open()
@@ -45,10 +46,14 @@ class Failing:
 
     async def remove(self, keys: "list[str]") -> None:
         self._check()
+        if self.before_list_and_remove is not None:
+            await self.before_list_and_remove()
         await self.storage.remove(keys)
 
     async def list_keys(self, prefix: str) -> "list[str]":
         self._check()
+        if self.before_list_and_remove is not None:
+            await self.before_list_and_remove()
         return list(await self.storage.list_keys(prefix))
 
     async def list_folders(self, prefix: str) -> "list[str]":
@@ -339,3 +344,40 @@ async def test_a_stop_in_the_middle_of_a_call_saves_its_files(world: World, sand
     await first.__aexit__(None, None, None)
     await asyncio.wait_for(running, PATIENCE)
     assert await ran(second, "cat file") == "half\n[exit code 0]"
+
+
+@pytest.mark.parametrize("is_orphan", [False, True], ids=["deleted", "orphaned"])
+async def test_a_container_made_anew_while_the_files_of_the_old_one_are_removed_keeps_its_own(
+    world: World, is_orphan: bool
+) -> None:
+    first, second = await world.join(), await world.join(idle_seconds=600.0)
+    await first.create("", "cntr_1")
+    await first.put("", "cntr_1", "old", b"old")
+    if is_orphan:
+        await first.records.remove(("", "cntr_1"))
+
+    async def make_anew() -> None:
+        try:
+            await second.describe("", "cntr_1")
+        except NotFound:
+            world.storage.before_list_and_remove = None
+            await second.create("", "cntr_1")
+            await second.put("", "cntr_1", "new", b"new")
+
+    world.storage.before_list_and_remove = make_anew
+    await (first.expire() if is_orphan else first.remove("", "cntr_1"))
+    assert await second.get("", "cntr_1", "new") == b"new"
+
+
+async def test_a_container_whose_files_cannot_be_listed_is_not_removed_and_is_free(world: World) -> None:
+    first, second = await world.join(), await world.join()
+    await first.create("", "cntr_1")
+    await first.put("", "cntr_1", "kept", b"kept")
+    world.storage.is_down = True
+    with pytest.raises(FilesUnavailable):
+        await first.remove("", "cntr_1")
+    world.storage.is_down = False
+    assert await second.get("", "cntr_1", "kept") == b"kept"
+    await second.remove("", "cntr_1")
+    with pytest.raises(NotFound):
+        await first.describe("", "cntr_1")

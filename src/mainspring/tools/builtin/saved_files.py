@@ -111,8 +111,9 @@ class SavedFiles(Struct, frozen=True):
     async def remove(self, names: Iterable[str]) -> None:
         await self.storage.remove([self._key(name) for name in names if name])
 
-    async def remove_all(self) -> None:
-        await self.storage.remove(await self.storage.list_keys(self.folder))
+    async def list_names(self) -> Sequence[str]:
+        """Whatever is kept, needed or not."""
+        return [key.rpartition("/")[2] for key in await self.storage.list_keys(self.folder)]
 
     async def save(
         self, lease: SandboxLease, listing: WorkspaceListing, known: FileList, seen: Collection[WorkspaceFile]

@@ -243,8 +243,15 @@ class SharedContainers(Containers):
         raise SandboxFull(f"your {len(keys)} containers are in use; try again when some of the work there is done, or delete one")
 
     async def _remove(self, key: Key, claim: Containment) -> None:
+        saved = self._files_of(key)
+        try:
+            # As soon as the document is gone, another container of this id may have files in the same folder.
+            names = await saved.list_names()
+        except BaseException:
+            await claim.end(claim.state)
+            raise
         await claim.remove()
-        await self._files_of(key).remove_all()
+        await saved.remove(names)
 
     async def _claim(self, key: Key) -> Containment:
         """The container for a call, made if it is missing."""
@@ -336,11 +343,18 @@ class SharedContainers(Containers):
 
     async def _remove_orphans(self) -> None:
         """Removes the files of containers that are gone. A container is there before its files are."""
-        folders = await self._transfers.storage.list_folders(self._folder)
-        known = {_name_folder(key) for key in await self.records.list_all_keys()}
-        for folder in folders:
-            if folder not in known:
-                await SavedFiles(self._transfers, f"{self._folder}/{folder}").remove_all()
+        folders = set(await self._transfers.storage.list_folders(self._folder))
+        orphans = [SavedFiles(self._transfers, f"{self._folder}/{folder}") for folder in folders - await self._list_folders()]
+        found = [(saved, await saved.list_names()) for saved in orphans]
+        # A container of the same id may have been made meanwhile.
+        known = await self._list_folders() if found else ()
+        for saved, names in found:
+            if saved.folder.rpartition("/")[2] not in known:
+                await saved.remove(names)
+
+    async def _list_folders(self) -> frozenset[str]:
+        """Those of all containers that there are."""
+        return frozenset([_name_folder(key) for key in await self.records.list_all_keys()])
 
 
 def _name_folder(key: Key) -> str:
