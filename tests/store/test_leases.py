@@ -2,6 +2,7 @@
 
 import asyncio
 
+import asyncpg  # type: ignore[import-untyped]
 import pytest
 from tests.kit.engine import make_order
 from tests.kit.waiting import PATIENCE
@@ -129,6 +130,30 @@ async def test_of_many_who_claim_a_run_at_once_one_has_it(location: Location) ->
             )
             winners = {name for name, claim in zip(("left", "right", "left", "right"), claims, strict=True) if claim}
             assert winners == {await right.leases.find_driver(f"r{number}")}
+
+
+@pytest.mark.slow
+async def test_a_driver_that_has_its_lease_again_and_has_confirmed_its_run_keeps_it(emptied: Location) -> None:
+    """Another has asked for the run while the lease was over, and waits for the confirmation to be written."""
+    async with open_store(emptied) as store, asyncio.timeout(PATIENCE):
+        await store.leases.beat(Driver("one"), OVER)
+        await store.leases.beat(Driver("other"), LONG)
+        await begin(store, "a", "one")
+        connection = await asyncpg.connect(emptied.given)
+        try:
+            confirming = connection.transaction()
+            await confirming.start()
+            await connection.execute("UPDATE mainspring_drivers SET expires = 'infinity' WHERE id = 'one'")
+            assert await connection.execute("UPDATE mainspring_runs SET driver = 'one' WHERE driver = 'one'") == "UPDATE 1"
+            claim = asyncio.create_task(store.leases.claim("a", "other"))
+            waits = "SELECT 1 FROM pg_locks WHERE NOT granted AND pid <> pg_backend_pid()"
+            while await connection.fetchval(waits) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await confirming.commit()
+            assert await claim is None
+        finally:
+            await connection.close(timeout=1)
+        assert await store.leases.find_driver("a") == "one"
 
 
 async def test_whoever_waits_is_woken_in_another_process(location: Location) -> None:
