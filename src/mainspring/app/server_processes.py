@@ -7,8 +7,8 @@ are shared by `SO_REUSEPORT` would give each process a queue of its own, and res
 The first process starts alone: it brings the database up to date, and what is wrong with the settings is told once. A link, a
 pair of sockets, joins each process to this one. The process says there once that it is ready, and learns by its end that nobody
 looks after it any more. One that dies is replaced, at once at first, then with exponential backoff. SIGTERM and SIGINT are passed
-on; SIGHUP replaces the processes one after the other by new ones, which read the settings again. This module imports next to
-nothing, since it stays for as long as the server does.
+on; SIGHUP replaces the processes one after the other by new ones, which read the settings again. One that does not stop in time
+is killed. This module imports next to nothing, since it stays for as long as the server does.
 
     python -m mainspring.app.server_processes SETTINGS FILE LISTENER COUNT DRAIN_SECONDS
 """
@@ -35,7 +35,7 @@ class ServerProcess:
 
     def __init__(self, pid: int, link: socket, place: int) -> None:
         self.pid, self.link, self.place = pid, link, place
-        self.begun = time.monotonic()
+        self.begun, self.kill_at = time.monotonic(), float("inf")
         self.is_ready = self.is_leaving = False
 
 
@@ -54,7 +54,7 @@ class ServerProcesses:
         self._stale: list[int] = []
         self._announcement = ""
         self._is_announced = self._is_stopping = False
-        self._failures, self._not_before, self._kill_at = 0, 0.0, float("inf")
+        self._failures, self._not_before = 0, 0.0
         self._code = 0
         self._had_terminal = os.isatty(0)
 
@@ -80,20 +80,26 @@ class ServerProcesses:
 
     def _act(self, now: float) -> float | None:
         """Starts, replaces and ends what is due. Returns in how many seconds there is more to do, None if that is not known."""
-        if self._is_stopping:
-            if now >= self._kill_at:
-                self._signal_all(signal.SIGKILL)
-                self._kill_at = float("inf")
-            return None if self._kill_at == float("inf") else self._kill_at - now
+        for process in self._processes.values():
+            if now >= process.kill_at:
+                late = f"the server process {process.pid} has not stopped within {self._patience:g} s, and is killed"
+                print(f"mainspring: {late}", file=sys.stderr, flush=True)
+                os.kill(process.pid, signal.SIGKILL)
+                process.kill_at = float("inf")
+        due = min([self._start_due(now), *[process.kill_at for process in self._processes.values()]])
+        return None if due == float("inf") else max(due - now, 0.0)
+
+    def _start_due(self, now: float) -> float:
+        """Starts a process if one is missing. Returns when there may be another to start."""
         staying = [process for process in self._processes.values() if not process.is_leaving]
         is_settled = len(staying) == len(self._processes) and all(process.is_ready for process in staying)
         wanted = self._count + bool(self._stale and is_settled) if self._announcement else 1
-        if len(staying) >= wanted:
-            return None
-        if now < self._not_before:
-            return self._not_before - now
-        self._start()
-        return 0.0
+        if self._is_stopping or len(staying) >= wanted:
+            return float("inf")
+        if now >= self._not_before:
+            self._start()
+            return now
+        return self._not_before
 
     def _start(self) -> None:
         taken = [process.place for process in self._processes.values()]
@@ -132,17 +138,17 @@ class ServerProcesses:
                 self._stale = [pid for pid, process in self._processes.items() if not process.is_leaving]
         elif number in SIGNALS:  # a terminal that is gone says SIGHUP as well
             self._is_stopping, self._stale = True, []
-            self._kill_at = min(self._kill_at, time.monotonic() + self._patience)
-            self._signal_all(signal.SIGTERM if number == signal.SIGHUP else number)
+            for process in self._processes.values():
+                self._stop(process, signal.SIGTERM if number == signal.SIGHUP else number)
 
-    def _signal_all(self, number: int) -> None:
-        for pid in self._processes:
-            os.kill(pid, number)  # whoever has ended is not reaped yet, so the number is still theirs
+    def _stop(self, process: ServerProcess, number: int) -> None:
+        process.kill_at = min(process.kill_at, time.monotonic() + self._patience)
+        os.kill(process.pid, number)  # whoever has ended is not reaped yet, so the number is still theirs
 
     def _leave(self, pid: int) -> None:
         if (process := self._processes.get(pid)) is not None:
             process.is_leaving = True
-            os.kill(pid, signal.SIGTERM)
+            self._stop(process, signal.SIGTERM)
 
     def _reap(self) -> None:
         """Takes note of every process that has ended. As the first of a container, this one has orphans, too."""
