@@ -16,7 +16,7 @@ import pytest
 from tests.kit.engine import Perform, RecordingExecutor, make_engine, make_order
 from tests.kit.waiting import PATIENCE, until
 
-from mainspring.core.errors import Interrupted, MainspringError, StoreError, Superseded
+from mainspring.core.errors import DispatcherUnavailable, Interrupted, MainspringError, StoreError, Superseded
 from mainspring.core.events import (
     Event,
     ItemStarted,
@@ -30,15 +30,16 @@ from mainspring.core.events import (
     TurnStarted,
 )
 from mainspring.core.history import History
-from mainspring.core.items import ToolDefinition, assistant
+from mainspring.core.items import ToolDefinition, assistant, encode
 from mainspring.core.model_request import ModelRequest
 from mainspring.engine import presence
 from mainspring.engine.engine import Engine
 from mainspring.engine.handle import Handle
 from mainspring.engine.journal import Journal
 from mainspring.engine.presence import Presence
+from mainspring.engine.resume_attempts import RESUMED, Attempts
 from mainspring.engine.segment_writer import SegmentWriter
-from mainspring.ports import CallContext, Driver, Segment, Store, ToolCall, ToolResult
+from mainspring.ports import CallContext, DispatchedRuns, Document, Driver, Segment, Store, ToolCall, ToolResult
 from mainspring.providers.scripted import Scripted, call, calls, say, turn
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.lease_rows import SqliteLeases, list_claimable
@@ -48,6 +49,7 @@ from mainspring.storage.sqlite_runs import SqliteStore
 DRIVER = """
 import asyncio, sys
 from mainspring.engine.presence import Presence
+from mainspring.engine.resume_attempts import RESUMED, Attempts
 from mainspring.engine.segment_writer import SegmentWriter
 from mainspring.storage.sqlite_runs import SqliteStore
 
@@ -476,3 +478,45 @@ async def test_whoever_waits_for_the_store_is_told_that_the_run_is_another_s(loc
             with pytest.raises(Superseded):
                 await waiting
             await writer.drain()
+
+
+class Late:
+    """A dispatcher that has a run driven, and then fails to say so in time."""
+
+    def __init__(self, worker: Engine) -> None:
+        self._worker = worker
+
+    async def submit(self, run_id: str) -> None:
+        await self._worker.resume(run_id)
+        raise DispatcherUnavailable("it has not answered in time")
+
+    async def cancel(self, run_id: str) -> None:
+        raise AssertionError
+
+    async def work(self, runs: DispatchedRuns) -> None:
+        raise AssertionError
+
+
+async def test_a_run_that_was_dispatched_though_nobody_said_so_goes_on(location: Location) -> None:
+    go = asyncio.Event()
+    async with open_store(location) as store, open_store(location) as beside, asyncio.timeout(PATIENCE):
+        worker, executor = make_acting(beside, go)
+        async with worker, Engine(Scripted(), store, drives=False, dispatcher=Late(worker)) as gateway:
+            handle = await gateway.start(make_order(tools=(TOOL,)))
+            assert await store.leases.find_driver(handle.id) == worker.presence.id
+            go.set()
+            assert (await handle.wait()).status == "completed"
+        assert len(executor.done) == 1
+
+
+@pytest.mark.parametrize("how", ["cancelled", "deleted"])
+async def test_nothing_is_left_of_the_attempts_of_a_run_that_another_engine_ends(location: Location, how: str) -> None:
+    async with open_store(location) as store, make_engine(Scripted(), store) as engine:
+        # An engine has taken it up, and was killed.
+        await store.append("resp_1", [Recorded(0, 1.0, RunStarted(make_order("resp_1"), "gone"))])
+        await store.put([Document(RESUMED, "resp_1", encode(Attempts(1, 1.0)))])
+        if how == "cancelled":
+            assert (await engine.cancel("resp_1")).status == "cancelled"
+        else:
+            await engine.forget("resp_1")
+        assert not await store.documents(RESUMED)

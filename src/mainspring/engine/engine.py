@@ -414,13 +414,15 @@ class Engine:
         return self._drive(journal) if self.drives else await self._offer(journal)
 
     async def _offer(self, journal: Journal) -> Handle:
-        """Has a run driven by another engine, and follows it. Raises what the dispatcher does."""
+        """Has a run driven by another engine, and follows it. Raises what the dispatcher does, unless somebody drives the run all
+        the same: it may only have failed to say that it has it."""
         spec = journal.run.spec
         try:
             await self._dispatcher.submit(spec.id)
         except MainspringError as error:
-            await self._end_stored(spec.id, Finish("failed", Reason.INTERNAL_ERROR, ErrorInfo.of(error)))
-            raise
+            finish = Finish("failed", Reason.INTERNAL_ERROR, ErrorInfo.of(error))
+            if await self._end_unless_driven(spec.id, finish) is not None:
+                raise
         handle = self._follow(journal)
         if not spec.background:
             self._start_feeder(self._expect_driver(handle))
@@ -432,7 +434,6 @@ class Engine:
         with suppress(NotFound, StoreError):
             if len(handle.log) > 1 or not handle.is_live:
                 return
-            await self.presence.show()
             error = ErrorInfo.of(NoWorker(f"nobody has taken up this run within {OFFER_SECONDS:g} s; {START_WORKER}"))
             await self._end_unless_driven(handle.id, Finish("failed", Reason.INTERNAL_ERROR, error))
 
@@ -788,7 +789,6 @@ class Engine:
             return None
         if run_id not in self._unsaved:
             await self._dispatcher.cancel(run_id)
-            await self.presence.show()
             await self.presence.end_leases_of_the_dead()
             if (run := await self._end_unless_driven(run_id, CANCELLED)) is not None:
                 return run
@@ -802,6 +802,7 @@ class Engine:
         nobody else takes up a run that is claimed here."""
         self._to_end[run_id] = finish
         try:
+            await self.presence.show()
             claim = await self.store.leases.claim(run_id, self.presence.id)
             run = None if claim is None else await self._end_stored(run_id, finish)
         except NotFound:
@@ -833,7 +834,9 @@ class Engine:
         """Ends a run that is this engine's to end, unless it has ended."""
         while True:
             with suppress(Superseded):  # whoever has just lost it was quicker
-                return await self._end_read(self._unsaved.get(run_id) or await self._read_run(run_id, "end"), finish)
+                run = await self._end_read(self._unsaved.get(run_id) or await self._read_run(run_id, "end"), finish)
+                await self._attempts.forget(run_id)
+                return run
 
     async def _end_read(self, handle: Handle, finish: Finish) -> Run:
         journal = handle.journal
@@ -858,6 +861,8 @@ class Engine:
                     await self.cancel(child := child_id(run_id, item.call_id))
                     await self.forget(child)
         await self.store.delete(run_id)
+        if not run.has_ended:
+            await self._attempts.forget(run_id)
         self._unsaved.pop(run_id, None)
         self._shown.pop(run_id, None)
         self._refusals.pop(run_id, None)

@@ -57,6 +57,12 @@ class ResumeAttempts:
                 await self._store.remove(RESUMED, run_id)
                 self._own.discard(run_id)
 
+    async def forget(self, run_id: str) -> None:
+        """The run has ended without a driver, or is gone, whoever has counted its attempts."""
+        if self._is_kept:
+            self._own.add(run_id)
+            await self.end(run_id)
+
     async def end_all(self) -> None:
         for run_id in list(self._own):
             await self.end(run_id)
