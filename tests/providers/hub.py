@@ -11,7 +11,7 @@ PATH = "/owner/model/resolve/main/small/model.gguf"
 
 
 class Hub:
-    """Serves `data` at `PATH`. `sha256` may be a lie.
+    """Serves `data` at `path`, or as every file. `sha256` may be a lie.
 
     `cuts` are the lengths after which answers break off, one per answer; but not before some of it has arrived, which the test
     says by `progress`. What has `excess` is followed by that many megabytes that nobody has announced.
@@ -19,6 +19,7 @@ class Hub:
 
     def __init__(self) -> None:
         self.url = ""
+        self.path: str | None = PATH
         self.data = bytes(range(256)) * 4096
         self.sha256 = hashlib.sha256(self.data).hexdigest()
         self.cuts: list[int] = []
@@ -39,7 +40,7 @@ class Hub:
         """What the hub itself says: where the file is, and what it must be."""
         if self.token is not None and request.headers.get("Authorization") != f"Bearer {self.token}":
             return web.Response(status=401)
-        if request.path != PATH:
+        if self.path not in (None, request.path):
             return web.Response(status=404)
         headers = {"Location": f"{self.url}/cdn/file"}
         if self.knows_sums:

@@ -277,7 +277,7 @@ async def test_a_file_of_ones_own_is_used_where_it_is_and_missed_when_it_goes(tm
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ("gpt-5", "local model `gpt-5` is not known; use `smollm2`, the path of a .gguf file, or `hf:OWNER/REPO/FILE.gguf`"),
+        ("gpt-5", "local model `gpt-5` is not known; use `smollm2`, `qwen2.5-1.5b`, "),
         ("/nowhere/at.gguf", "there is no file `/nowhere/at.gguf`"),
         ("hf:owner/model", "names no file of the hub"),
         ("hf:owner/model/weights.bin", "names no file of the hub"),

@@ -31,6 +31,7 @@ from mainspring.features.approvals.pending import Approvals
 from mainspring.features.budgets.plan import find_plan_doubts
 from mainspring.features.governance.governance_settings import find_rule_doubts
 from mainspring.features.models import backends, discovery, model_choice
+from mainspring.features.models.backends import FoundBackend
 from mainspring.features.models.model_choice import ModelChoice
 from mainspring.http.settings import find_most_bytes
 from mainspring.ports import Provider
@@ -200,7 +201,7 @@ def _choose_model(options: EngineOptions, settings: Settings) -> tuple[Provider,
         return model_choice.resolve_provider(model, base_url, api_key, progress=say), model
     if base_url is not None:
         raise InvalidRequest(f"no model is named; pass --model with a name that {base_url} knows")
-    if (found := model_choice.choose_discovered(asyncio.run(discovery.find_backends()), progress=say)) is None:
+    if (found := model_choice.choose_discovered(_find_backends(), progress=say)) is None:
         raise InvalidRequest(
             "no model is named, and none was found; pass --model NAME (with --base-url URL, unless it is a vendor's) or set "
             "MAINSPRING_MODEL; `mainspring demo` needs none"
@@ -231,10 +232,20 @@ def _choose_server_model(settings: Settings, note: Callable[[str], None]) -> Mod
         provider = model_choice.resolve_provider(model, settings.base_url, settings.backend_key, progress=note)
         told = settings.model or f"every model of {settings.base_url or backends.OPENAI}"
         return ModelChoice(provider, model, told)
-    found = asyncio.run(discovery.find_backends())
+    found = _find_backends(may_ask=settings.workers == 1 and note is _note)
     if (answering := model_choice.choose_discovered(found, aliases=settings.aliases, progress=note)) is not None:
         return answering
     return ModelChoice(Scripted(reply(WELCOME), repeat=True, chunk=4), "scripted", "a scripted stand-in, since there is no other")
+
+
+def _find_backends(may_ask: bool = True) -> dict[str, FoundBackend]:
+    """What can be asked without being configured. Where that is a local model alone, a person is asked about a better one."""
+    found = asyncio.run(discovery.find_backends())
+    if may_ask and [*found] == ["local"] and sys.stdin.isatty():
+        from mainspring.features.models.pull import offer_model  # only where a person can answer
+
+        found = asyncio.run(discovery.find_backends()) if offer_model() else found
+    return found
 
 
 def _note(line: str) -> None:

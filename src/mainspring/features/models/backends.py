@@ -21,7 +21,6 @@ from mainspring.providers.scripted import Scripted
 
 Progress = Callable[[str], None]
 
-LOCAL_MODEL = "smollm2"
 OPENAI = "https://api.openai.com/v1"
 
 
@@ -58,6 +57,16 @@ OWN_FIELDS: dict[Kind, tuple[str, ...]] = {
     "vertex": ("project", "region", "credentials_file"),
 }
 """The settings that only these kinds have. They look for the rest of what they need in the environment."""
+
+
+def find_own_model() -> str:
+    """The local model where none is named: the ablest that was pulled and fits into memory, or the one that comes along."""
+    from mainspring.providers.local.catalogue import measure_memory, pick_model
+    from mainspring.providers.local.weights import SMOLLM2, find_cache_folder, find_target
+
+    cache = find_cache_folder()
+    pulled = pick_model(measure_memory(), lambda model: find_target(model.source, cache).exists())
+    return SMOLLM2 if pulled is None else pulled.name
 
 
 class FoundBackend(Struct, frozen=True):
@@ -99,7 +108,7 @@ def make_provider(
     if backend.kind == "local":
         from mainspring.providers.local.provider import Local
 
-        return compose(Local(backend.model or LOCAL_MODEL, progress=progress), _pick_options(backend))
+        return compose(Local(backend.model or find_own_model(), progress=progress), _pick_options(backend))
     key = backend.key or (environment.get(backend.key_env) if backend.key_env else None)
     if backend.key_env and not key:
         message = f"providers.{name}: the variable {backend.key_env}, named by `key_env`, is not set"
@@ -168,4 +177,4 @@ def pick_default_model(backends: Mapping[str, FoundBackend]) -> str | None:
 
 
 def _own_model(backend: ProviderSettings) -> str | None:
-    return backend.model or (LOCAL_MODEL if backend.kind == "local" else None)
+    return backend.model or (find_own_model() if backend.kind == "local" else None)

@@ -16,6 +16,7 @@ from mainspring.cli.output import format_moment, say, write_lines, write_table
 from mainspring.core.errors import InvalidRequest, MainspringError
 from mainspring.features.models import backends, discovery, model_choice
 from mainspring.features.models.backends import FoundBackend
+from mainspring.features.models.pull import pull
 from mainspring.features.models.settings import ModelSettings, ProviderSettings
 from mainspring.ports import KnownProfile, ProfileFact, Provider, Tape
 from mainspring.providers.wrapper import explain_profiles, forget_profiles, keep_profiles, write_profiles
@@ -23,6 +24,7 @@ from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import Location
 
 app = typer.Typer()
+app.command()(pull)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A model as requests name it: `PROVIDER/MODEL`, or an alias.")]
 
 
@@ -41,6 +43,7 @@ def models(
     Lists the models that can be asked: configured, or found by keys in the environment and servers on this machine.
 
         mainspring models
+        mainspring models pull
         mainspring models show house/qwen3
         mainspring models forget house/qwen3
     """
@@ -115,8 +118,12 @@ def _make_cells(entry: tuple[str, ProfileFact]) -> tuple[str, ...]:
 
 
 async def list_models(base_url: str | None, api_key: str | None, config: Path | None, *, as_json: bool) -> int:
-    found = await find_backends(load(None, base_url, api_key, config))
+    settings = load(None, base_url, api_key, config)
+    found = await find_backends(settings)
     writer, status = ConsoleWriter(), 0
+    if settings.model is not None and not as_json:
+        writer.put(f"{settings.model}", "bold")
+        writer.put("  of the settings, for requests that name none\n", "dim")
     for name, entry in found.items():
         if (provider := make_provider(name, entry)) is None:
             status = 1
@@ -136,7 +143,8 @@ async def list_models(base_url: str | None, api_key: str | None, config: Path | 
             writer.put(f"{name}", "bold")
             writer.put(f"  {entry.backend.kind}, {entry.origin}\n", "dim")
             for model in offered:
-                mark = "  (for requests that name none)" if model == entry.backend.model else ""
+                is_own = model == entry.backend.model and settings.model is None
+                mark = "  (for requests that name none)" if is_own else ""
                 writer.put(f"  {name}/{model}{mark}\n")
     return status if found else report_none()
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.core.errors import ProviderError
-from mainspring.features.models.backends import LOCAL_MODEL, OPENAI, VENDORS, FoundBackend, make_provider
+from mainspring.features.models.backends import OPENAI, VENDORS, FoundBackend, find_own_model, make_provider
 from mainspring.features.models.settings import Kind, ProviderSettings
 from mainspring.ports import ModelInfo
 
@@ -106,5 +106,7 @@ async def find_backends(environment: Mapping[str, str] = os.environ) -> dict[str
             with suppress(ProviderError):
                 known[name] = FoundBackend(replace(entry.backend, model=_pick_chat_model(await provider.models())), entry.origin)
             await provider.close()
-    own = FoundBackend(ProviderSettings(kind="local", model=LOCAL_MODEL), "it runs on this machine")
-    return {**known, **await find_on_this_machine(environment), **({"local": own} if is_available() else {})}
+    found = {**known, **await find_on_this_machine(environment)}
+    if is_available():
+        found["local"] = FoundBackend(ProviderSettings(kind="local", model=find_own_model()), "it runs on this machine")
+    return found

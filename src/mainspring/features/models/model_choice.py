@@ -37,9 +37,9 @@ def choose_discovered(
         return None
     first = model.partition("/")[0]
     told = f"{model}, since {known[first].origin}"
-    if first == "local":
-        told += "; it is very small, for a first look. A better one is one setting away:\n            set a vendor's key, "
-        told += "start Ollama, or pass --model local:FILE.gguf or --base-url URL"
+    if model == "local/smollm2":
+        told += "; it is very small, for a first look. A better one is one step away:\n            mainspring models pull, "
+        told += "a vendor's key, Ollama, or --base-url URL"
     elif others := [name for name in known if name != first]:
         told += f"; also {', '.join(others)}: choose with --model PROVIDER/MODEL"
     return ModelChoice(make_router(known, aliases=aliases, default=first, progress=progress), model, told)
@@ -81,7 +81,7 @@ def resolve_provider(
         return backends.make_provider("openai", ProviderSettings(kind="chat", base_url=base_url, key=key), environment, tape=tape)
     if kind == "local" or vendor == "local":
         weights = rest if kind == "local" else model.removeprefix("local/")
-        backend = ProviderSettings(kind="local", model=weights or backends.LOCAL_MODEL)
+        backend = ProviderSettings(kind="local", model=weights or backends.find_own_model())
         return make_router({"local": FoundBackend(backend, "named")}, default="local", progress=progress, tape=tape)
     known = _find_named(model, api_key, environment)
     if not known:

