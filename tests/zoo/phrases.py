@@ -41,6 +41,14 @@ def lacks_content(body: Json) -> bool:
     return any("content" not in message or not isinstance(message["content"], str) for message in assistants(body))
 
 
+def is_blank(body: Json) -> bool:
+    return any(not message.get("content") for message in body["messages"])
+
+
+def writes_arguments(body: Json) -> bool:
+    return any(isinstance(made["function"]["arguments"], str) for each in assistants(body) for made in each.get("tool_calls", ()))
+
+
 def says_length(body: Json) -> bool:
     return mentions(body["tools"], "minLength")
 
@@ -135,10 +143,35 @@ PHRASES = {
         "* GenerateContentRequest.tools[0].function_declarations[1].parameters.properties: should be non-empty for OBJECT type",
         lambda body: any(tool["function"].get("parameters", {"properties": 1}).get("properties") == {} for tool in body["tools"]),
     ),
+    "a flag of llama.cpp's": Phrase("tools param requires --jinja flag", lambda body: "tools" in body, status=500),
+    "pydantic on choices": Phrase("body.tool_choice: Input should be 'none' or 'auto'", lambda body: "tool_choice" in body,
+        {"tool_choice": "required"}, 422),
+    "Gemma at Google": Phrase("Developer instruction is not enabled for models/gemma-3-27b-it", speaks_twice, SYSTEM),
     "an unknown limit": Phrase("Unrecognized request argument supplied: max_tokens", lambda body: "max_tokens" in body,
         {"max_output_tokens": 500}),
 }  # fmt: skip
 
+# What is refused only once a tool has run; own collection of the words of servers, templates and validators.
+AFTER_A_CALL = {
+    "llama.cpp on null": Phrase("Value is not callable: null at row 1, column 72", lacks_content, status=500),
+    "a schema on blanks": Phrase("'content' is a required property - 'messages.1'", is_blank),
+    "pydantic on roles": Phrase("body.messages.2.role: Input should be 'system', 'user' or 'assistant'",
+        lambda body: bool(outputs(body)), status=422),
+    "Gemma's template on outputs": Phrase("Conversation roles must alternate user/assistant/user/assistant/...",
+        lambda body: bool(outputs(body))),
+    "a template on outputs": Phrase("After the optional system message, conversation roles must alternate user/assistant",
+        lambda body: bool(outputs(body)), status=500),
+    "lists for outputs": Phrase("messages[3].content: Input should be a valid list",
+        lambda body: any(isinstance(output["content"], str) for output in outputs(body))),
+    "pydantic on arguments": Phrase("body.messages.1.tool_calls.0.function.arguments: Input should be a valid dictionary",
+        writes_arguments, status=422),
+    "Go on arguments": Phrase("json: cannot unmarshal string into Go struct field ChatRequest.messages.tool_calls.function"
+        ".arguments of type map[string]interface {}", writes_arguments),
+    "the user last": Phrase("Expected last role to be User for serving but got tool",
+        lambda body: body["messages"][-1]["role"] == "tool"),
+    "Qwen's template": Phrase("No user query found in messages.",
+        lambda body: body["messages"][-1]["role"] == "tool", status=500),
+}  # fmt: skip
 # What is the caller's to mend.
 FAULTS = (
     "temperature must be between 0 and 1",

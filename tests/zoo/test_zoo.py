@@ -267,6 +267,20 @@ async def test_a_refusal_is_understood(phrase: str) -> None:
     assert len(refused) == 1
 
 
+@pytest.mark.parametrize("phrase", phrases.AFTER_A_CALL)
+async def test_a_refusal_once_a_tool_has_run_is_understood_and_the_tool_runs_once(phrase: str) -> None:
+    said = phrases.AFTER_A_CALL[phrase]
+
+    class Refusing(Animal):
+        def refuse(self, body: Json) -> Refusal | None:
+            return Refusal(said.words, said.status) if said.is_wrong(body) else None
+
+        def first(self, body: Json) -> bytes | Json:
+            return self.last(body) if "12:00" in json.dumps(body["messages"]) else super().first(body)
+
+    Refusing().check(await tell(Refusing))
+
+
 @pytest.mark.parametrize("words", phrases.FAULTS)
 async def test_a_refusal_of_what_the_caller_says_is_told_to_the_caller(words: str) -> None:
     asked: list[Json] = []
@@ -301,6 +315,7 @@ async def test_an_answer_that_was_broken_off_does_not_pass_for_whole(word: str, 
         {"id": "", "choices": None, "base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}},
         {"code": 1113, "msg": "insufficient balance", "success": False},
         {"success": False, "errors": [{"code": 5006, "message": "insufficient balance"}]},
+        {"detail": "insufficient balance"},
     ],
 )
 async def test_an_error_of_another_shape_is_told(told: Json) -> None:

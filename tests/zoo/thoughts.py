@@ -118,6 +118,24 @@ class SignatureMustReturn(Animal):
         return sse(chunk(made), chunk(finish="tool_calls")) + DONE
 
 
+class DetailsMustReturn(Animal):
+    """Quirk 27: encrypted `reasoning_details` must come back with the calls they led to, as they were (OpenRouter).
+    https://openrouter.ai/docs/guides/best-practices/reasoning-tokens"""
+
+    number = 27
+    sealed: ClassVar[Json] = {"type": "reasoning.encrypted", "format": "google-gemini-v1", "index": 0}
+
+    def refuse(self, body: Json) -> str | None:
+        if outputs(body) and assistants(body)[0].get("reasoning_details") != [{**self.sealed, "data": "c2VhbGVk"}]:
+            return "reasoning_details must be passed back unmodified"
+        return None
+
+    def first(self, body: Json) -> bytes:
+        details = [chunk({"reasoning_details": [{**self.sealed, "data": data}]}) for data in ("c2Vh", "bGVk")]
+        made = call_piece(0, id="a", name="get_time", arguments=UTC)
+        return sse(*details, chunk(made), chunk(finish="tool_calls")) + DONE
+
+
 class ForeignSignature(Talker):
     """Quirk 28: signatures of another vendor are refused, after a switch. https://github.com/earendil-works/pi/issues/9048"""
 

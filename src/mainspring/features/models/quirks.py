@@ -350,7 +350,11 @@ QUIRKS: Final = (
     Quirk("thinking never opened", "Only the end of the reasoning is marked.", "What stands before it is reasoning."),
     Quirk("reasoning", "`reasoning` stands for `reasoning_content`.", "Both are read."),
     Quirk("reasoning returned", "Reasoning must come back with calls.", "It is sent."),
-    Quirk("signed calls", "Calls carry signatures that must come back.", "They are kept, and sent to this backend alone."),
+    Quirk(
+        "signed calls",
+        "Calls or their reasoning carry signatures that must come back.",
+        "They are kept, and sent to this backend alone.",
+    ),
     Quirk("answer in thoughts", "Structured output lands in the reasoning.", "It is taken from there."),
     Quirk("stop with calls", "`finish_reason` is `stop` although there are calls.", "The calls count."),
     Quirk("empty finish", 'Pieces have `finish_reason: ""`.', "An empty one is none."),
@@ -373,7 +377,9 @@ QUIRKS: Final = (
     Quirk("no names on outputs", "Names on outputs of tools are refused.", "They are left out."),
     Quirk("no forced call", "`tool_choice` is refused.", "The model is asked for a call in words."),
     Quirk("no null content", "Content that is `null` is refused.", "It is empty text."),
-    Quirk("no blank content", "Content that is empty is refused.", "It is left out."),
+    Quirk("no blank content", "Content that is empty is refused.", "It is left out, or says that there are calls."),
+    Quirk("outputs in parts", "Outputs of tools must be lists of parts.", "They are."),
+    Quirk("arguments opened", "Arguments of earlier calls must be objects.", "They are."),
     Quirk("ids by pattern", "Call ids must fit a pattern.", "They are derived."),
     Quirk("ids to the letter", "Call ids have a form of the model's own.", "They come back as they were."),
     Quirk("no max_tokens", "`max_tokens` is refused.", "It is `max_completion_tokens`."),
@@ -397,7 +403,19 @@ QUIRKS: Final = (
 )
 _PLACES: Final[Mapping[str, str]] = {
     **dict.fromkeys(
-        ("output_names", "blank", "ids", "user_after_output", "system", "output_role", "recall", "format_told"), "messages"
+        (
+            "output_names",
+            "blank",
+            "ids",
+            "user_after_output",
+            "system",
+            "output_role",
+            "recall",
+            "format_told",
+            "output_content",
+            "arguments",
+        ),
+        "messages",
     ),
     **dict.fromkeys(("calls_without_tools", "schemas", "strict", "descriptions"), "tools"),
     **dict.fromkeys(("json_object",), "response_format"),
@@ -416,6 +434,9 @@ _REFUSED: Final[Mapping[Change, str]] = {
     ("output_names", False): "no names on outputs",
     ("blank", "empty"): "no null content",
     ("blank", "omitted"): "no blank content",
+    ("blank", "told"): "no blank content",
+    ("output_content", "parts"): "outputs in parts",
+    ("arguments", "object"): "arguments opened",
     ("ids", "nine"): "ids by pattern",
     ("user_after_output", False): "no question after outputs",
     ("system", "first"): "one system message",
@@ -478,7 +499,9 @@ _IN_ONE: Final[Mapping[str, Callable[[Seen], object]]] = {
     "thinking tags": lambda seen: _THOUGHT.match(seen.text),
     "thinking never opened": lambda seen: find_unopened(seen.text),
     "reasoning": lambda seen: any(isinstance(delta.get("reasoning"), str) for delta in seen.deltas),
-    "signed calls": lambda seen: any("extra_content" in piece for piece in seen.pieces),
+    "signed calls": lambda seen: (
+        any("extra_content" in piece for piece in seen.pieces) or "reasoning.encrypted" in str(seen.deltas)
+    ),
     "answer in thoughts": lambda seen: (
         "response_format" in seen.sent and not seen.text.strip() and not seen.calls and isinstance(_decode(seen.thoughts), dict)
     ),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from hashlib import blake2b
 from typing import Final
 
+import msgspec
 from msgspec.structs import asdict
 
 from mainspring.core.items import Json
@@ -63,6 +64,39 @@ def _omit_content(body: Json) -> Json:
         return rest if "tool_calls" in message else {**rest, "content": "(empty)"}
 
     return {**body, "messages": list(map(fill, body["messages"]))}
+
+
+def _tell_content(body: Json) -> Json:
+    """Content that is blank says what the message does."""
+
+    def fill(message: Json) -> Json:
+        names = ", ".join([f"`{call['function']['name']}`" for call in message.get("tool_calls", ())])
+        return message if message["content"] else {**message, "content": f"I call {names}." if names else "(empty)"}
+
+    return {**body, "messages": list(map(fill, body["messages"]))}
+
+
+def _part_outputs(body: Json) -> Json:
+    def part(message: Json) -> Json:
+        said = message["content"]
+        return message if message["role"] != "tool" else {**message, "content": [{"type": "text", "text": said}]}
+
+    return {**body, "messages": list(map(part, body["messages"]))}
+
+
+def _open_arguments(body: Json) -> Json:
+    """Arguments as the objects that they are."""
+
+    def open_call(call: Json) -> Json:
+        return {**call, "function": {**call["function"], "arguments": msgspec.json.decode(call["function"]["arguments"])}}
+
+    return {
+        **body,
+        "messages": [
+            {**each, "tool_calls": list(map(open_call, each["tool_calls"]))} if "tool_calls" in each else each
+            for each in body["messages"]
+        ],
+    }
 
 
 def _alternate(body: Json) -> Json:
@@ -263,6 +297,7 @@ _CHANGES: Final[Mapping[tuple[str, ProfileValue], Callable[[Json], Json]]] = {
     ("stream_tools", False): _ask_whole,
     ("output_names", False): _drop_names,
     ("blank", "empty"): _fill_content,
+    ("blank", "told"): _tell_content,
     ("user_after_output", False): _bridge_outputs,
     ("output_role", "user"): _retell_calls,
     ("ids", "nine"): _derive_ids,
@@ -279,7 +314,9 @@ _CHANGES: Final[Mapping[tuple[str, ProfileValue], Callable[[Json], Json]]] = {
     ("json_object", False): _give_schema,
     ("response_format", "none"): _ask_for_format,
     ("system", "user"): _alternate,
-    # Last, since the others read what it takes away.
+    # Last, since the others read what these change.
+    ("output_content", "parts"): _part_outputs,
+    ("arguments", "object"): _open_arguments,
     ("blank", "omitted"): _omit_content,
 }
 _BESIDE_MESSAGES: Final = frozenset(

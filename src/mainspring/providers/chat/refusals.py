@@ -38,7 +38,7 @@ REFUSALS: Final = (
         re.compile(
             r"(not|n't|that) support (tools|tool use|tool calling|function)|enable-auto-tool-choice"
             r"|(?<!parallel )\b(tools|tool use|(tool|function) calling)\W+is not|unsupported param\w*: tools\b"
-            r"|\btools: extra input",
+            r"|\btools: extra input|\btools\b.*requires --jinja",
             re.I,
         ),
     ),
@@ -66,13 +66,24 @@ REFUSALS: Final = (
         "blank",
         "empty",
         re.compile(
-            r"\bcontent\b.*(must be (a )?strings?|valid string|null|none|nil|must have a 'type'|is required|missing)"
-            r"|\b(null|nil)\b.*\bcontent\b|NoneType|role .assistant. must not be empty|messages 参数非法",
+            r"\bcontent\b.*(must be (a )?strings?|valid string|null|none|nil|must have a 'type'|is (a )?required|missing)"
+            r"|\b(null|nil)\b.*\bcontent\b|NoneType|\bnull at row \d|role .assistant. must not be empty|messages 参数非法",
             re.I,
         ),
     ),
     RefusalRule(
         "blank", "omitted", re.compile(r"\bcontent\b.*(empty|blank|whitespace)|role .assistant. must not be empty", re.I)
+    ),
+    RefusalRule("blank", "told", re.compile(r"\bcontent\b.*(empty|blank|whitespace|is (a )?required|missing)", re.I)),
+    RefusalRule(
+        "output_content",
+        "parts",
+        re.compile(r"\bcontent\b.*(valid list|(must|should) be (a list|an array)|expected (a |an )?(list|array|sequence))", re.I),
+    ),
+    RefusalRule(
+        "arguments",
+        "object",
+        re.compile(r"\barguments\b.*(valid dict|type map|be an? (object|dict|map)|expected (an? )?(object|dict|map))", re.I),
     ),
     RefusalRule(
         "ids",
@@ -86,7 +97,7 @@ REFUSALS: Final = (
         "user",
         re.compile(
             r"system.? role.*not (supported|allowed)|(roles|messages) (must|should) alternate|\balternat(e|ing)\b"
-            r"|only user and assistant roles|invalid role\W+system"
+            r"|only user and assistant roles|invalid role\W+system|developer instruction\w* (is|are) not (enabled|supported)"
             r"|(first message|conversation)s? must (be|start|begin) .*\buser\b",
             re.I,
         ),
@@ -97,7 +108,8 @@ REFUSALS: Final = (
         # Some templates cannot read arguments as they are written, or no words beside calls.
         re.compile(
             rf"{_NOT_KNOWN}.*\brole\b.*\btool\b|\brole\b.*\btool\b.*{_NOT_KNOWN}|variant .tool\b|only user and assistant roles"
-            r"|item pairs from a mapping|filter\W+items\b|either content or tool_calls",
+            r"|item pairs from a mapping|filter\W+items\b|either content or tool_calls|\balternat(e|ing)\b|no user query found"
+            r"|\brole\b.*(should|must) be (one of )?(?!.*\btool\b).*\buser\b.*\bassistant\b|last role\b.*\buser\b.*\bgot .?tool",
             re.I,
         ),
     ),
@@ -126,7 +138,7 @@ REFUSALS: Final = (
         "tool_choice",
         "auto",
         re.compile(
-            r"tool.choice.*(incompatible|not support|unsupported|not allowed|not available|only|must be|invalid)"
+            r"tool.choice.*(incompatible|not support|unsupported|not allowed|not available|only|must be|should be|invalid)"
             r"|(invalid|not support|unsupported)\b.*\btool.choice",
             re.I,
         ),

@@ -10,6 +10,7 @@ from mainspring.core.events import Finish
 from mainspring.core.items import Json, Usage
 from mainspring.providers.call_draft import Index
 from mainspring.providers.chat.request import name_origin
+from mainspring.providers.http_client import Http
 from mainspring.providers.json_text import json_text
 from mainspring.providers.profiles import RefusalRule
 from mainspring.providers.reply import NULL, EventSplitter, ReplyReader, read_counts
@@ -19,6 +20,10 @@ from mainspring.providers.turn import TurnBuilder
 
 class ChatCompletionReply(ReplyReader[TurnBuilder]):
     """Reads the chunks of a Chat Completions stream, or a whole completion."""
+
+    def __init__(self, turn: TurnBuilder, http: Http) -> None:
+        super().__init__(turn, http)
+        self._details: list[Json] = []
 
     chunk_name = "Chat Completions chunk"
     may_be_whole = True
@@ -76,6 +81,12 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
         if self._turn.has_answer:
             self._finish = self._finish or "stop"
 
+    def _seal_details(self) -> None:
+        """Reasoning that is signed or encrypted travels before the calls that it led to, and comes back with them."""
+        details, self._details = self._details, []
+        if any(detail.get("signature") or detail.get("data") for detail in details):
+            self._turn.seal(seal(name_origin(self._http.host), json_text(details)))
+
     def _choose(self, choice: "_Choice") -> None:
         delta = choice.delta
         if delta is None and self._turn.is_silent:
@@ -84,6 +95,10 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
             # The older endpoint's name for the words.
             self._turn.text(choice.text)
         if delta is not None:
+            if delta.reasoning_details:
+                _add_details(self._details, _objects(delta.reasoning_details))
+            if delta.tool_calls and self._details:
+                self._seal_details()
             _say(self._turn, delta, self._http.host, _logprobs(choice.logprobs) if choice.logprobs is not None else ())
         if reason := choice.finish_reason:
             if reason.lower() in _GAVE_UP:
@@ -97,10 +112,22 @@ def _is_complaint(data: bytes) -> bool:
     match msgspec.json.decode(data):
         case {"base_resp": {"status_code": int(code)}}:
             return code != 0
-        case {"errors": [dict(), *_]} | {"code": _, "msg": str()}:
+        case {"errors": [dict(), *_]} | {"code": _, "msg": str()} | {"detail": str() | list()}:
             return True
         case _:
             return False
+
+
+def _add_details(known: list[Json], pieces: list[Json]) -> None:
+    """Adds pieces of `reasoning_details`: those of one index and type are one."""
+    for piece in pieces:
+        last = known[-1] if known else {}
+        if (last.get("index"), last.get("type")) != (piece.get("index"), piece.get("type")) or "index" not in piece:
+            known.append(piece)
+            continue
+        grown = {key: last[key] + piece[key] for key in ("text", "summary", "data") if isinstance(last.get(key), str)
+                 and isinstance(piece.get(key), str)}  # fmt: skip
+        known[-1] = {**last, **{key: value for key, value in piece.items() if value is not None}, **grown}
 
 
 def _say(turn: TurnBuilder, delta: "_ChatDelta", host: str, logprobs: Sequence[Json] = ()) -> None:

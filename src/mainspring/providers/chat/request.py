@@ -116,6 +116,9 @@ def _write_turn(turn: ModelTurn, style: _Style) -> list[Json]:
     message: Json = {"role": "assistant", "content": "\n".join(texts) if texts else None}
     if turn.calls:
         message["tool_calls"] = _write_calls(turn, style.origin)
+        sealed = [secret for item in turn.items if isinstance(secret := _unseal(style.origin, item), list)]
+        if sealed:
+            message["reasoning_details"] = sealed[-1]
         if style.recalls:
             thoughts = [word for item in turn.items if isinstance(item, items.Reasoning) for word in words(item)]
             message["reasoning_content"] = "".join(thoughts)
@@ -143,14 +146,21 @@ def _write_calls(turn: ModelTurn, origin: str) -> list[Json]:
     calls: list[Json] = []
     extra: Json = {}
     for item in turn.items:
-        if isinstance(item, items.Reasoning) and (secret := transcript.unseal(origin, item)) is not None:
-            # A client may send anything back.
-            with suppress(ValueError, RecursionError):
-                extra = {"extra_content": _object.decode(secret)}
-        elif isinstance(item, items.FunctionCall):
+        if isinstance(item, items.FunctionCall):
             calls.append(_write_call(item) | extra)
             extra = {}
+        elif isinstance(secret := _unseal(origin, item), dict):
+            extra = {"extra_content": secret}
     return calls
+
+
+def _unseal(origin: str, item: items.Item) -> Json | list[Json] | None:
+    """What this backend has sealed: an object goes back with a call, a list with its message."""
+    secret = transcript.unseal(origin, item) if isinstance(item, items.Reasoning) else None
+    # A client may send anything back.
+    with suppress(ValueError, RecursionError):
+        return None if secret is None else _sealed.decode(secret)
+    return None
 
 
 def _write_call(call: items.FunctionCall) -> Json:
@@ -184,5 +194,5 @@ def _part(part: Part) -> Json:
             raise Refused("a file by URL cannot be sent to a Chat Completions backend; pass `file_data`")
 
 
-_object: Final = msgspec.json.Decoder(Json)
+_sealed: Final[msgspec.json.Decoder[Json | list[Json]]] = msgspec.json.Decoder(Json | list[Json])
 _SENDABLE = (items.InputText, items.InputImage, items.InputFile, items.OutputText, items.Refusal)
