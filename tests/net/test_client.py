@@ -210,6 +210,25 @@ async def test_a_large_head_is_taken_up_to_the_limit() -> None:
         assert await ask(client, server.url) == (200, b"noon")
 
 
+@pytest.mark.parametrize("piece", [b"1\r\nx\r\n", b"8\r\nxxxxxxxx\r\n", b"1;" + b"e" * 60_000 + b"\r\nx\r\n"])
+async def test_a_body_in_chunks_of_a_few_bytes_is_no_answer(piece: bytes) -> None:
+    async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(CHUNKED + piece * (1_200_000 // len(piece)) + b"0\r\n\r\n")
+        await reader.read()
+
+    async with serve(send) as server, opened() as client:
+        with pytest.raises(MalformedAnswer, match="a few bytes"):
+            await ask(client, server.url)
+
+
+async def test_a_long_body_in_the_chunks_of_a_stream_is_taken() -> None:
+    event = b"6\r\ndata: \r\n40\r\n" + b"x" * 64 + b"\r\n2\r\n\n\n\r\n"
+    async with answering(CHUNKED + event * 50_000 + b"0\r\n\r\n") as server, opened() as client:
+        status, body = await ask(client, server.url)
+    assert (status, len(body)) == (200, 50_000 * 72)
+
+
 async def test_a_server_waits_for_a_slow_reader() -> None:
     sent = 0
 

@@ -1,7 +1,8 @@
 """While a server is attacked, its other tenants notice nothing: no request of theirs fails or waits for long, and memory stays.
 
-How long others waited at most is printed (`pytest -s`): on a machine with nothing else to do it stays below 250 ms. What is
-asserted is many times that, since a busy machine must not fail this; the attacks took between 5 and 60 s.
+How long others wait depends on what else the machine does, so that what is asserted of it is many times what they may wait; the
+attacks took between 5 and 60 s. What does not depend on it is how much of the processor an attack uses before the loop goes on to
+the next request: less than 250 ms. Both are printed (`pytest -s`).
 """
 
 import json
@@ -13,20 +14,22 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from socketserver import BaseRequestHandler, ThreadingTCPServer
-from subprocess import run as run_command
 from sys import executable
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 from urllib.parse import urlsplit
 
 import pytest
+from tests.kit.processes import run
 from tests.kit.waiting import PATIENCE
 from tests.server.process import Script, Served, serving
+from tests.server.pulse import Pulse, install_pulse
 from tests.server.test_large_bodies import HOSTILE, nested
 
 pytestmark = pytest.mark.slow
 
 MB = 1024 * 1024
 MOST_SECONDS = 3.0
+MOST_HELD = 0.25
 CHUNKED = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
 UPGRADE = {
     "connection": "upgrade",
@@ -92,11 +95,19 @@ class Attacker:
         self._headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
 
     def post(self, path: str, body: bytes) -> int:
+        return self.ask("POST", path, body)[0]
+
+    def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
         with closing(HTTPConnection(self._address, timeout=PATIENCE)) as line:
-            line.request("POST", path, body, self._headers)
+            line.request(method, path, body, self._headers)
             answer = line.getresponse()
-            answer.read()
-            return answer.status
+            return answer.status, answer.read()
+
+    def order(self, text: str) -> dict[str, object]:
+        """The response to this input."""
+        status, told = self.ask("POST", "/v1/responses", json.dumps({"input": text}).encode())
+        assert status == 200, told
+        return cast(dict[str, object], json.loads(told))
 
     def flood(self, start: bytes, more: bytes, times: int) -> None:
         with closing(socket.create_connection(self._place, timeout=PATIENCE)) as line, suppress(OSError):
@@ -225,20 +236,51 @@ ATTACKS: dict[str, Callable[[Attacker], object]] = {
 }
 
 
+@contextmanager
+def start_server(folder: Path, script: Script, *options: str) -> Iterator["Attacked"]:
+    keys, (pulse, env) = create_keys(folder), install_pulse(folder)
+    with serving(folder, script, *options, env=env, chunk=2000) as served:
+        yield Attacked(served, keys[0], Attacker(served, keys[1]), pulse)
+
+
+class Attacked(NamedTuple):
+    """A server with two tenants: the owner of the key, who asks all the time, and the attacker."""
+
+    served: Served
+    key: str
+    attacker: Attacker
+    pulse: Pulse
+
+    @contextmanager
+    def expect_calm(self, asks: Sequence[tuple[str, str, bytes | None]] = ASKS) -> Iterator[None]:
+        """Nobody else notices what is done in this block."""
+        before = resident_bytes(self.served)
+        with Neighbour(self.served, self.key, asks) as neighbour:
+            neighbour.wait_for(10)
+            neighbour.longest, began = 0.0, time.monotonic()
+            yield
+            neighbour.wait_for(neighbour.count + 4)
+        held, grown = self.pulse.find_longest(began), resident_bytes(self.served) - before
+        print(f"waited {neighbour.longest * 1000:.0f} ms, held {held * 1000:.0f} ms, {grown / MB:.0f} MB more")
+        assert neighbour.failures == []
+        assert held < MOST_HELD
+        assert neighbour.longest < MOST_SECONDS
+        assert grown < before + 64 * MB
+
+
 @pytest.fixture(scope="module")
-def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Neighbour, Attacker]]:
-    folder = tmp_path_factory.mktemp("attacked")
-    keys = create_keys(folder)
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     script: Script = [{"when": "talk", "say": "word " * MB}, {"when": "", "say": "Hello there."}]
-    with serving(folder, script, chunk=2000) as served:
-        yield served, Neighbour(served, keys[0]), Attacker(served, keys[1])
+    with start_server(tmp_path_factory.mktemp("attacked"), script) as attacked:
+        yield attacked
 
 
 def create_keys(folder: Path) -> list[str]:
     keys = []
     for tenant in ("neighbour", "attacker"):
         command = [executable, "-m", "mainspring", "keys", "create", "--database", "served.db", "--tenant", tenant]
-        made = run_command(command, cwd=folder, capture_output=True, text=True, check=True)
+        made = run(command, cwd=folder)
+        assert made.returncode == 0, made.stderr
         keys.append(next(word for word in made.stdout.split() if word.startswith("ms_")))
     return keys
 
@@ -257,31 +299,26 @@ def prepare(attack: str) -> Callable[[Attacker], object]:
 
 
 @pytest.mark.parametrize("attack", [*ATTACKS, *HOSTILE])
-def test_an_attack_is_nobody_elses_trouble(attacked: tuple[Served, Neighbour, Attacker], attack: str) -> None:
-    served, first, attacker = attacked
-    neighbour = Neighbour(served, first._key)
-    perform, before = prepare(attack), resident_bytes(served)
-    with neighbour:
-        neighbour.wait_for(10)
-        neighbour.longest = 0.0
-        perform(attacker)
-        neighbour.wait_for(neighbour.count + 4)
-    print(f"{attack}: {neighbour.longest * 1000:.0f} ms, {(resident_bytes(served) - before) / MB:.0f} MB more")
-    assert neighbour.failures == []
-    assert neighbour.longest < MOST_SECONDS
-    assert resident_bytes(served) < 2 * before + 64 * MB
+def test_an_attack_is_nobody_elses_trouble(attacked: Attacked, attack: str) -> None:
+    perform = prepare(attack)
+    with attacked.expect_calm():
+        perform(attacked.attacker)
+
+
+@pytest.mark.parametrize("path", ["/v1/hold?seconds=0.3", "/v1/hold-thread?count=40000000"])
+def test_a_request_that_holds_the_others_up_is_noticed(attacked: Attacked, path: str) -> None:
+    began = time.monotonic()
+    assert attacked.attacker.ask("GET", path)[0] == 200
+    assert attacked.attacker.ask("GET", "/healthz")[0] == 200
+    assert attacked.pulse.find_longest(began) > MOST_HELD
 
 
 def test_answers_without_end_are_nobody_elses_trouble(tmp_path: Path) -> None:
-    keys = create_keys(tmp_path)
     (tmp_path / "mainspring.toml").write_text("[limits]\nturn_bytes = 8_000_000\n")
-    with endless_backend() as url, serving(tmp_path, [], "--model", "clock", "--base-url", url) as served:
-        before = resident_bytes(served)
-        with Neighbour(served, keys[0], (("GET", "/healthz", None), ("GET", "/v1/responses", None))) as neighbour:
-            neighbour.wait_for(10)
-            neighbour.longest = 0.0
-            Attacker(served, keys[1]).ask_endless(4)
-        print(f"{neighbour.longest * 1000:.0f} ms, {(resident_bytes(served) - before) / MB:.0f} MB more")
-        assert neighbour.failures == []
-        assert neighbour.longest < MOST_SECONDS
-        assert resident_bytes(served) < 2 * before + 64 * MB
+    asks = (("GET", "/healthz", None), ("GET", "/v1/responses", None))
+    with (
+        endless_backend() as url,
+        start_server(tmp_path, [], "--model", "clock", "--base-url", url) as attacked,
+        attacked.expect_calm(asks),
+    ):
+        attacked.attacker.ask_endless(4)

@@ -3,8 +3,9 @@
 Theory of operation. The event loop pushes bytes into a `Connection`, `httptools` parses them at once, and what they hold of a
 body waits in an `Answer` for its reader. A connection carries one exchange at a time. When its answer is whole it goes back to
 its pool, whether or not the reader has read all of it; an answer that is closed before closes its connection, by which servers
-know to stop. Everything is bounded: what waits for a slow reader by pausing the transport, heads, trailers and chunk extensions
-by `HEAD_BYTES`, what a compressed body unpacks to by unpacking only what is read, and silence by one timer for each answer.
+know to stop. Everything is bounded: what waits for a slow reader by pausing the transport, heads by `HEAD_BYTES`, the frame
+of a body (sizes of chunks, extensions, trailers) by that and a quarter of the body, so that tiny chunks are few, what a
+compressed body unpacks to by unpacking only what is read, and silence by one timer for each answer.
 """
 
 import asyncio
@@ -229,7 +230,7 @@ class Connection(asyncio.Protocol):
     """Parses what arrives and hands it to the answer that is under way."""
 
     __slots__ = (
-        "_answer", "_has_body", "_head", "_head_size", "_is_paused", "_is_whole", "_overhead", "_parser", "_pool", "_reason",
+        "_answer", "_body_size", "_head", "_head_size", "_is_paused", "_is_whole", "_parser", "_pool", "_reason", "_wire_size",
         "has_received", "is_full", "is_sent", "origin", "transport",
     )  # fmt: skip
     transport: asyncio.Transport
@@ -242,12 +243,12 @@ class Connection(asyncio.Protocol):
         self._parser = HttpResponseParser(self)
         self._head: list[tuple[bytes, bytes]] = []
         self._reason = ""
-        self._head_size = self._overhead = 0
-        self._has_body = self._is_whole = self._is_paused = False
+        self._head_size = self._wire_size = self._body_size = 0
+        self._is_whole = self._is_paused = False
 
     def begin(self, answer: Answer) -> None:
         self._answer = answer
-        self._head_size = self._overhead = 0
+        self._head_size = self._wire_size = self._body_size = 0
         self._is_whole = self.is_sent = self.has_received = False
 
     def abort(self) -> None:
@@ -296,7 +297,8 @@ class Connection(asyncio.Protocol):
             # Nobody has asked for this; it must not answer the next question.
             self.abort()
             return
-        self._has_body, self.has_received = False, True
+        before, self.has_received = self._body_size, True
+        self._wire_size += len(data)
         try:
             self._parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade) as error:
@@ -304,12 +306,11 @@ class Connection(asyncio.Protocol):
                 answer.fail(_explain(error))
                 return
             self.is_sent = False  # what follows the answer is no other: this connection is not used again
-        self._overhead = 0 if self._has_body else self._overhead + len(data)
         if self._is_whole:
             self._end(answer)
-        elif self._overhead > HEAD_BYTES:
-            answer.fail(MalformedAnswer(f"more than {HEAD_BYTES} bytes that are no body"))
-        elif self._has_body:
+        elif self._wire_size - self._body_size > HEAD_BYTES + self._head_size + (self._body_size >> 2):
+            answer.fail(MalformedAnswer(f"more than {HEAD_BYTES} bytes that are no body, or chunks of a few bytes each"))
+        elif self._body_size > before:
             answer.wake()
 
     def on_message_begin(self) -> None:
@@ -336,7 +337,7 @@ class Connection(asyncio.Protocol):
         self._is_whole = not self._answer.has_body
 
     def on_body(self, body: bytes) -> None:
-        self._has_body = True
+        self._body_size += len(body)
         if self._answer is not None and not self._answer.add(body) and not self._is_paused:
             self._is_paused = True
             self.transport.pause_reading()

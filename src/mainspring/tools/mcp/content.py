@@ -66,12 +66,18 @@ def _is_in_texts(texts: list[str], structured: object) -> bool:
     """Whether the texts already say it: as JSON, or, where a server has wrapped a bare result, as the result itself."""
     match structured:
         case {"result": result, **rest} if not rest:
-            return result == texts or any(text == result or _says(text, result) for text in texts)
+            return result == texts or result in texts or _says(texts, result)
         case _:
-            return any(_says(text, structured) for text in texts)
+            return _says(texts, structured)
 
 
-def _says(text: str, value: object) -> bool:
+def _says(texts: list[str], value: object) -> bool:
+    """Whether one of the texts is this value as JSON. None that cannot be is parsed: it may be of any size."""
+    commas, brackets = [_encode_json(value).count(sign) for sign in ",["]
+    return any(text.count(",") == commas and text.count("[") == brackets and _is_json_of(text, value) for text in texts)
+
+
+def _is_json_of(text: str, value: object) -> bool:
     try:
         return bool(msgspec.json.decode(text) == value)
     except (msgspec.DecodeError, RecursionError):

@@ -77,7 +77,7 @@ class HttpLink:
                 self._begin_session(answer)
             if kind == "application/json":
                 body = await read_body(answer)
-                return read_reply(parse_message(body), number, len(body))
+                return read_reply(await parse_message(body), number, len(body))
             if kind == "text/event-stream":
                 return await self._read_stream(answer, number)
             raise refuse(f"Unexpected content type: {kind}")
@@ -131,7 +131,7 @@ class HttpLink:
         refusal = refuse(f"HTTP {answer.status}", answer.status)
         if kind == "application/json":
             with suppress(RequestRefused):
-                found = parse_message(await read_body(answer)).error
+                found = (await parse_message(await read_body(answer))).error
                 refusal = refusal if found is None else RequestRefused(found, answer.status)
         raise refusal
 
@@ -178,7 +178,7 @@ class HttpLink:
         try:
             while data := await answer.read():
                 for name, event in reader.feed(data):
-                    message = parse_message(event) if name in ("", "message") else None
+                    message = await parse_message(event) if name in ("", "message") else None
                     if message is None:
                         continue
                     if message.is_answer and number is not None:

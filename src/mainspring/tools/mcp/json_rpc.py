@@ -5,13 +5,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Literal
 
 import msgspec
+from anyio.lowlevel import checkpoint
 from msgspec import Struct
 
 from mainspring.core.items import Json
 from mainspring.core.json_values import count_values
 from mainspring.tools.mcp.exchange import MOST_BYTES
 
-MOST_VALUES = 262_144
+MOST_VALUES = 131_072
 MOST_STREAM_BYTES = 4 * MOST_BYTES
 MORE_BYTES_PER_SECOND = 1024 * 1024
 LINE_BYTES = 1024
@@ -93,10 +94,12 @@ def encode_answer(number: int | str, answer: Json | Fault) -> bytes:
     return msgspec.json.encode({"jsonrpc": "2.0", "id": number, "result": answer})
 
 
-def parse_message(data: bytes) -> Message:
-    """Raises `RequestRefused` for what is no message, or has too many values."""
-    if any(values > MOST_VALUES for values in count_values(data, MOST_VALUES)):
-        raise refuse(f"The answer has more than {MOST_VALUES} values; ask for less")
+async def parse_message(data: bytes) -> Message:
+    """Raises `RequestRefused` for what is no message, or has too many values. Pauses for others between pieces of a long one."""
+    for values in count_values(data, MOST_VALUES):
+        if values > MOST_VALUES:
+            raise refuse(f"The answer has more than {MOST_VALUES} values; ask for less")
+        await checkpoint()
     try:
         return _DECODER.decode(data)
     except (ValueError, RecursionError) as error:

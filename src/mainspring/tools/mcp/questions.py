@@ -8,6 +8,8 @@ from mainspring.core.text import shorten_line
 from mainspring.tools.mcp.exchange import Elicit, Progress
 from mainspring.tools.mcp.json_rpc import INVALID_REQUEST, METHOD_NOT_FOUND, Fault, Message, RequestRefused, encode_answer
 
+MOST_AT_ONCE = 64
+
 
 class Questions:
     """What a server says while it is not answering: progress, changes, and questions, which are answered."""
@@ -35,7 +37,11 @@ class Questions:
                 pass
 
     async def answer_all(self, asked: Json) -> Json:
-        """The answers to questions that a result consists of. Raises `RequestRefused` if one has none."""
+        """The answers to questions that a result consists of. Raises `RequestRefused` if one has none, or there are
+        too many."""
+        if len(asked) > MOST_AT_ONCE:
+            told = f"It asks {len(asked)} questions at once; at most {MOST_AT_ONCE} are answered"
+            raise RequestRefused(Fault(INVALID_REQUEST, told))
         answers: Json = {}
         for key, question in asked.items():
             match question:

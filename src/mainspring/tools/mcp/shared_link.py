@@ -69,7 +69,7 @@ class SharedLink:
 
     async def receive(self, data: bytes) -> None:
         """Takes a message that has arrived. Raises `RequestRefused` for what is none."""
-        message = parse_message(data)
+        message = await parse_message(data)
         if message.is_answer:
             self._settle(message, len(data))
         elif message.id is None:
