@@ -1,7 +1,17 @@
 """Every extension point on one page. Adapters implement these; the engine knows nothing else about them."""
 
 from asyncio import Future
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -893,8 +903,16 @@ class FileStorage(Protocol):
 
     async def put(self, key: str, data: bytes) -> None: ...
 
+    async def put_pieces(self, key: str, pieces: AsyncIterable[bytes]) -> None:
+        """Writes a file of any size, a piece at a time. Whatever the pieces raise is raised, and then there is no file."""
+        ...
+
     async def get(self, key: str) -> bytes:
         """Raises `NotFound`."""
+        ...
+
+    def read_pieces(self, key: str) -> AsyncGenerator[bytes, None]:
+        """A file of any size, a piece at a time. Raises `NotFound`."""
         ...
 
     async def remove(self, keys: Sequence[str]) -> None:
@@ -908,6 +926,17 @@ class FileStorage(Protocol):
     async def list_folders(self, prefix: str) -> Sequence[str]:
         """The names of the folders in a folder, in any order."""
         ...
+
+
+class NamedFile(Struct, frozen=True):
+    name: str
+    data: bytes
+
+
+class FileLoader(Protocol):
+    """Reads a file that a tenant has uploaded. Raises `NotFound`, and `InvalidRequest` for one with more than so many bytes."""
+
+    async def __call__(self, tenant: str, id: str, most: int) -> NamedFile: ...
 
 
 class Sink(Protocol):

@@ -156,7 +156,7 @@ def test_files_of_a_shell_stay_along_a_chain(client: OpenAI, model: Model) -> No
     assert second.output_text == "It is there."
 
 
-@pytest.mark.parametrize("container", [{"type": "auto", "file_ids": ["file_1"]}, {"type": "bogus"}, 5, "", "x" * 2000])
+@pytest.mark.parametrize("container", [{"type": "auto", "memory_limit": "4g"}, {"type": "bogus"}, 5, "", "x" * 2000])
 def test_a_container_that_cannot_be_had_is_refused(client: OpenAI, model: Model, container: Any) -> None:
     with pytest.raises(BadRequestError, match="container must be"):
         client.responses.create(model=model.name, input="Hello", tools=[{"type": "code_interpreter", "container": container}])

@@ -16,9 +16,11 @@ from mainspring.app.engine import Engine
 from mainspring.app.server import server
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.sandbox import MEGABYTE, SandboxLimits, SandboxSpec
-from mainspring.features.containers.routes import parse_upload
+from mainspring.features.containers.routes import read_upload
 from mainspring.http.auth import Keys
 from mainspring.http.faults import Fault
+from mainspring.http.forms import parse_form
+from mainspring.ports import NamedFile
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.tools.builtin.builtins import BuiltinTools
 from mainspring.tools.sandbox.lease import LocalLease
@@ -306,7 +308,7 @@ async def test_a_server_without_containers_says_how_to_have_them() -> None:
 @pytest.mark.parametrize(
     ("body", "param"),
     [
-        ({"name": "c", "file_ids": ["file_1"]}, "file_ids"),
+        ({"name": "c", "file_ids": ["file-1"] * 51}, "file_ids"),
         ({"name": "c", "memory_limit": "64g"}, "memory_limit"),
         ({"name": "c", "network_policy": {"type": "disabled"}}, "network_policy"),
         ({"name": "c", "expires_after": {"anchor": "last_active_at", "minutes": 0}}, "expires_after.minutes"),
@@ -323,11 +325,36 @@ async def test_what_cannot_be_set_is_refused_by_name(body: dict[str, object], pa
         assert await engine.builtins.containers.list_all("") == ()
 
 
-async def test_a_file_by_its_id_alone_is_refused() -> None:
-    async with serving() as (url, _), client(url) as openai_client:
+async def test_an_uploaded_file_is_put_into_containers_by_its_id() -> None:
+    script = [call("code_interpreter", code="print(open('sums.csv').read())"), say("Six.")]
+    async with serving(*script) as (url, _), client(url) as openai_client:
+        sent = await openai_client.files.create(file=("sums.csv", b"1,2,3"), purpose="user_data")
+        made = await openai_client.containers.create(name="c", file_ids=[sent.id])
+        other = await openai_client.containers.create(name="d")
+        await openai_client.containers.files.create(other.id, file_id=sent.id)
+        for container in (made, other):
+            [found] = [file async for file in await openai_client.containers.files.list(container.id)]
+            assert (found.path, found.bytes, found.source) == ("sums.csv", 5, "user")
+        tool: Any = {"type": "code_interpreter", "container": {"type": "auto", "file_ids": [sent.id]}}
+        answer = await openai_client.responses.create(model="scripted", input="Sum up.", tools=[tool])
+        assert answer.output_text == "Six."
+        [performed] = [item for item in answer.output if item.type == "code_interpreter_call"]
+        assert "1,2,3" in str(performed.outputs)
+
+
+async def test_a_file_that_is_not_there_is_put_nowhere() -> None:
+    async with serving() as (url, engine), client(url) as openai_client:
         container = await openai_client.containers.create(name="c")
-        with pytest.raises(openai.BadRequestError, match="there are no files to refer to by `file_id`"):
-            await openai_client.containers.files.create(container.id, file_id="file_1")
+        tool: Any = {"type": "code_interpreter", "container": {"type": "auto", "file_ids": ["file-1"]}}
+        for attempt in (
+            openai_client.containers.files.create(container.id, file_id="file-1"),
+            openai_client.containers.create(name="d", file_ids=["file-1"]),
+            openai_client.responses.create(model="scripted", input="Go.", tools=[tool]),
+        ):
+            with pytest.raises(openai.NotFoundError, match="No such File object: file-1"):
+                await attempt
+        assert engine.builtins.containers is not None
+        assert len(await engine.builtins.containers.list_all("")) == 1
 
 
 def named(charset: str, name: str) -> bytes:
@@ -338,18 +365,36 @@ def form(*parts: bytes, boundary: str = "B", end: bytes = b"--") -> bytes:
     return b"".join([f"--{boundary}\r\n".encode() + part + b"\r\n" for part in parts]) + f"--{boundary}".encode() + end
 
 
-def test_the_part_called_file_is_found_among_others() -> None:
+async def parse_upload(kind: str, body: bytes, size: int = 1 << 20) -> NamedFile:
+    """The file of a form that arrives in pieces of this size."""
+
+    async def arrive() -> AsyncIterator[bytes]:
+        for start in range(0, len(body), size):
+            yield body[start : start + size]
+
+    return await read_upload(parse_form(kind, arrive()))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 1000])
+async def test_a_form_is_read_in_whatever_pieces_it_arrives(size: int) -> None:
+    content = b"\r\n--\r\n--B\x00\r\n\r\n--A" * 3
+    part = b'Content-Disposition: form-data; name="file"; filename="f"\r\n\r\n' + content
+    body = b"some words before\r\n" + form(part, b"nonsense", boundary="BB")
+    assert await parse_upload("multipart/form-data; boundary=BB", body, size) == NamedFile("f", content)
+
+
+async def test_the_part_called_file_is_found_among_others() -> None:
     other = b'Content-Disposition: form-data; name="purpose"\r\n\r\nx'
     part = b'content-type: text/plain\r\ncontent-disposition: form-data; filename="a b.txt"; name="file"\r\n\r\n\r\n\r\n'
-    sent = parse_upload('multipart/form-data; boundary="B"', form(other, part))
+    sent = await parse_upload('multipart/form-data; boundary="B"', form(other, part))
     assert (sent.name, sent.data) == ("a b.txt", b"\r\n\r\n")
 
 
-def test_a_name_in_any_script_is_understood() -> None:
+async def test_a_name_in_any_script_is_understood() -> None:
     part = b"Content-Disposition: form-data; name=\"file\"; filename*=utf-8''%E6%99%82.txt\r\n\r\nx"
-    assert parse_upload("multipart/form-data; boundary=B", form(part)).name == "時.txt"
+    assert (await parse_upload("multipart/form-data; boundary=B", form(part))).name == "時.txt"
     part = 'Content-Disposition: form-data; name="file"; filename="時.txt"\r\n\r\nx'.encode()
-    assert parse_upload("multipart/form-data; boundary=B", form(part)).name == "時.txt"
+    assert (await parse_upload("multipart/form-data; boundary=B", form(part))).name == "時.txt"
 
 
 @pytest.mark.parametrize(
@@ -371,9 +416,9 @@ def test_a_name_in_any_script_is_understood() -> None:
         ("multipart/form-data; boundary=B", form(named("utf-8", "%FF")), "is not in the character set"),
     ],
 )
-def test_a_form_that_cannot_be_read_says_why(kind: str, body: bytes, why: str) -> None:
+async def test_a_form_that_cannot_be_read_says_why(kind: str, body: bytes, why: str) -> None:
     with pytest.raises(Fault, match=why) as raised:
-        parse_upload(kind, body)
+        await parse_upload(kind, body)
     assert raised.value.status == 400
 
 

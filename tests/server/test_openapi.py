@@ -40,7 +40,7 @@ async def test_the_document_lists_every_route_and_its_references_resolve(tmp_pat
         assert ("404" in errors) or "{" not in path
         assert {"400", "413", "415"} <= errors or "requestBody" not in operation
     plain = {path for path, operation in operations if "$ref" not in _answer(operation)}
-    assert plain - {"/v1/containers/{container_id}/files/{file_id}/content"} == {
+    assert plain - {"/v1/containers/{container_id}/files/{file_id}/content", "/v1/files/{file_id}/content"} == {
         "/openapi.json",
         "/v1/conversations/{conversation_id}/items/{item_id}",
     }
@@ -60,7 +60,15 @@ def test_every_route_needs_a_scope_and_has_a_summary() -> None:
             scopes.setdefault(table.find(method, route.path).scope, set()).add("/".join(route.path.split("/")[:3]))
     assert scopes == snapshot(
         {
-            "responses": {"/v1/containers", "/v1/mcp_servers", "/v1/responses", "/v1/runs", "/v1/tools"},
+            "responses": {
+                "/v1/containers",
+                "/v1/files",
+                "/v1/mcp_servers",
+                "/v1/responses",
+                "/v1/runs",
+                "/v1/tools",
+                "/v1/uploads",
+            },
             "conversations": {"/v1/conversations"},
             "agents:invoke": {"/v1/agents"},
             "approvals": {"/v1/approvals"},

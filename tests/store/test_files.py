@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import anyio
@@ -59,6 +59,34 @@ async def test_what_is_not_there_is_not_found(storage: FileStorage) -> None:
         await storage.get("c/none")
     assert (await storage.list_keys("c"), await storage.list_folders("c")) == ([], [])
     await storage.remove([])
+
+
+async def in_pieces(count: int, size: int = 1_000_000) -> AsyncIterator[bytes]:
+    for number in range(count):
+        yield bytes([number]) * size
+
+
+@pytest.mark.parametrize("count", [0, 1, 20])
+async def test_a_file_of_any_size_goes_in_and_comes_out_in_pieces(storage: FileStorage, count: int) -> None:
+    await storage.put_pieces("c/large", in_pieces(count))
+    found = [piece async for piece in storage.read_pieces("c/large")]
+    assert b"".join(found) == b"".join([piece async for piece in in_pieces(count)])
+    # What is in memory is in one piece anyway.
+    assert str(storage).startswith("memory:") or all(len(piece) <= 8 << 20 for piece in found)
+    assert await storage.list_keys("c") == ["c/large"]
+    with pytest.raises(NotFound):
+        await anext(storage.read_pieces("c/none"))
+
+
+async def test_pieces_that_break_off_leave_no_file(storage: FileStorage) -> None:
+    async def break_off() -> AsyncIterator[bytes]:
+        async for piece in in_pieces(12):
+            yield piece
+        raise InvalidRequest("that is too much")
+
+    with pytest.raises(InvalidRequest, match="too much"):
+        await storage.put_pieces("c/broken", break_off())
+    assert await storage.list_keys("c") == []
 
 
 async def test_many_files_come_and_go_at_once(storage: FileStorage) -> None:

@@ -18,6 +18,7 @@ from mainspring.engine.lease_dispatcher import LOOK_SECONDS, LeaseDispatcher
 from mainspring.engine.policy_order import PolicySlots
 from mainspring.features.budgets.limits import build_limits
 from mainspring.features.budgets.plan import build_plan
+from mainspring.features.files.files import choose_file_storage
 from mainspring.features.governance.governance_settings import build_policies, digest_settings
 from mainspring.features.governance.scope_policies import DomainPolicy, PathPolicy
 from mainspring.features.mcp.settings import make_server_specs
@@ -94,6 +95,8 @@ def compose_engine(
         preset=preset,
         mcp=McpTools(servers, guard=guard, wrap=builtins.wrap, start_seconds=start_seconds),
         builtins=builtins,
+        files=choose_file_storage(settings.files, database),
+        uploads=settings.uploads,
         skills=[Path(folder) for folder in settings.skills],
         agents=[Path(folder) for folder in settings.agents],
         workflows=[Path(folder) for folder in settings.workflows],

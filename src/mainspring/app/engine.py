@@ -66,7 +66,7 @@ from mainspring.features.workflows.step_actions import StepActions, StepProvider
 from mainspring.features.workflows.workflow_folder import WorkflowFolders
 from mainspring.features.workflows.workflows import Workflows
 from mainspring.parts import Application, Host, PartContents, blame_part
-from mainspring.ports import CallPolicy, Dispatcher, OrderStep, Provider, RunObserver, Sink, Store, ToolExecutor
+from mainspring.ports import CallPolicy, Dispatcher, FileStorage, OrderStep, Provider, RunObserver, Sink, Store, ToolExecutor
 from mainspring.providers.wrapper import keep_profiles, share_limits, write_profiles
 from mainspring.storage.choose_store import choose_store
 from mainspring.storage.location import Location, parse_location
@@ -80,6 +80,8 @@ from mainspring.tools.schema import Validators
 from mainspring.tools.tool_search import ToolSearch
 
 if TYPE_CHECKING:
+    from mainspring.features.files.files import Files
+    from mainspring.features.files.settings import UploadSettings
     from mainspring.features.memory.memory import Memory
 
 DAY: Final = 86_400.0
@@ -153,6 +155,7 @@ class Engine:
     file; without one, runs live in memory. A `store` is closed by whoever made it, unless the engine `owns_store`. `policies`
     are asked after the built-in ones and before the budget, or in the slots that they name (`engine.policy_order`).
 
+    `files` is where uploaded files are kept, beside the database if it is not given, and `uploads` how large they may be.
     `mcp` are servers whose tools every run has, `builtins` the built-in tools, `skills`, `agents` and `workflows` folders of
     definitions: `engine.agents` invokes agents, `engine.workflows` runs workflows. `context_tokens` is the context window of
     the model; without it, only the backend knows. `limits` are those of runs that are told no others, and the most that may be
@@ -185,6 +188,8 @@ class Engine:
         exporter: Exporter | None = None,
         mcp: McpTools | None = None,
         builtins: BuiltinTools | None = None,
+        files: FileStorage | None = None,
+        uploads: "UploadSettings | None" = None,
         skills: Sequence[Path] = (),
         agents: Sequence[Path] = (),
         workflows: Sequence[Path] = (),
@@ -217,6 +222,7 @@ class Engine:
         root = "" if context.working_dir is None else str(context.working_dir.resolve())
         kept = store if store is not None else choose_store(location)
         self._location = location
+        self.files = _build_files(kept, location, files, uploads, new_id)
         self.admission = Admission(kept, Plan(budget) if isinstance(budget, AutonomyBudget) else budget, root=root)
         loading = SkillTools(lambda: self.skills.definitions)
 
@@ -250,7 +256,8 @@ class Engine:
         status: PolicySlots = {"status": (ToolStatus(registry.status, registry.reason),)}
         self.operator_policies: tuple[PolicySlots, ...] = (status, given, {"budget": (self.admission.policy,)})
         """What the operator wants of every call, also of an application's."""
-        provider: Provider = StepProvider(resolve_provider(model, base_url, api_key) if isinstance(model, str) else model)
+        backend = resolve_provider(model, base_url, api_key) if isinstance(model, str) else model
+        provider: Provider = StepProvider(_show_files(backend, self.files))
         for part in parts:
             provider = provider if part.wrap is None else part.wrap(provider)
         self.core = CoreEngine(
@@ -342,7 +349,8 @@ class Engine:
             WindowStep(provider),
             ApprovalDeadlineStep(approval_seconds),
             *([SkillListStep(lambda: self.skills.definitions)] if self.skills.folders else []),
-            HostedToolsStep(self.builtins, definitions),
+            _check_files(provider, self.files),
+            HostedToolsStep(self.builtins, definitions, self.files.load_named),
             McpToolsStep(self.mcp, new_id),
             *([InjectionFlagsStep()] if scans else []),
             *[step for part in self.parts for step in part.steps],
@@ -416,6 +424,7 @@ class Engine:
                 if self._exporter is not None:
                     await self._exporter.close()
                 await self.memory.close()
+                self.files.close()
                 await self.mcp.close()
                 await self.builtins.__aexit__(None, None, None)
                 await write_profiles(self.core.provider)
@@ -459,6 +468,7 @@ class Engine:
         async with create_task_group() as tasks:
             tasks.start_soon(self.core.watch_over)
             tasks.start_soon(self.workflows.watch_over)
+            tasks.start_soon(self.files.watch_over)
 
     async def drain(self) -> None:
         """Waits until no run and no workflow run is driven here."""
@@ -549,6 +559,26 @@ def _build_memory(location: Location | None) -> "Memory":
     from mainspring.features.memory.memory import build_memory  # brings along a database
 
     return build_memory(location)
+
+
+def _build_files(
+    store: Store, location: Location | None, files: FileStorage | None, uploads: "UploadSettings | None", new_id: NewId
+) -> "Files":
+    from mainspring.features.files.files import Files, choose_file_storage  # not for who only imports the engine
+
+    return Files(store, files or choose_file_storage(None, location), uploads, new_id)
+
+
+def _show_files(provider: Provider, files: "Files") -> Provider:
+    from mainspring.features.files.file_inputs import FileInputsProvider
+
+    return FileInputsProvider(provider, files)
+
+
+def _check_files(provider: Provider, files: "Files") -> OrderStep:
+    from mainspring.features.files.file_inputs import FileInputsStep
+
+    return FileInputsStep(files, provider)
 
 
 async def _next_or_none(pieces: AsyncIterator[str]) -> str | None:

@@ -25,6 +25,7 @@ from mainspring.features.audit.routes import AuditRoutes
 from mainspring.features.budgets.routes import BudgetRoutes
 from mainspring.features.containers.routes import ContainerRoutes
 from mainspring.features.conversations.routes import ConversationRoutes
+from mainspring.features.files.routes import FileRoutes
 from mainspring.features.governance.routes import PolicyRoutes
 from mainspring.features.keys.routes import KeyRoutes
 from mainspring.features.mcp.routes import McpRoutes
@@ -92,7 +93,8 @@ def server(
         ReferenceRoutes(),
         SystemRoutes(core, SystemParts(mainspring.__version__, engine.database_kind, engine.builtins.health, list_settings)),
         MemoryRoutes(engine.memory),
-        ContainerRoutes(engine.builtins.containers, core.new_id),
+        FileRoutes(engine.files),
+        ContainerRoutes(engine.builtins.containers, core.new_id, engine.files.load_named),
         WorkflowRoutes(engine.workflows),
         ModelRoutes(core.provider, lambda: [f"{PREFIX}{name}" for name in agents.registry.definitions]),
         HealthRoutes(core.store, engine.builtins.health, lambda: engine.mcp.states),

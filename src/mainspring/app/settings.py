@@ -21,6 +21,7 @@ from mainspring.definitions.toml import parse_toml
 from mainspring.engine.temporal.settings import TemporalSettings
 from mainspring.features.budgets.limits import LimitSettings
 from mainspring.features.budgets.settings import BudgetSettings
+from mainspring.features.files.settings import UploadSettings
 from mainspring.features.governance.settings import GovernanceSettings
 from mainspring.features.mcp.settings import McpServerSettings
 from mainspring.features.memory.settings import MemorySettings
@@ -61,10 +62,12 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     as `mainspring prune` does. A response that continues a deleted one can be read, not continued; a conversation keeps its
     items. `[memory]` and `[decisions]` have times of their own; the audit stays."""
     files: str | None = None
-    """Where the files of containers are kept, so that they outlive a process and are found by all: a folder that the processes
-    share, or `s3://BUCKET/PREFIX`, `gs://` or `az://`; see docs/storage.md. Without it, a container lives and ends with the
-    process that made it; but several `workers`, and a gateway with its workers, on a database that is a file have a folder
-    beside that."""
+    """Where uploaded files and those of containers are kept, so that they outlive a process and are found by all: a folder that
+    the processes share, or `s3://BUCKET/PREFIX`, `gs://` or `az://`; see docs/storage.md. Without it, uploaded files are in a
+    folder beside a database that is a file, and a container lives and ends with the process that made it; but several `workers`,
+    and a gateway with its workers, have containers in that folder, too."""
+    uploads: UploadSettings = UploadSettings()
+    """How much clients may upload: a table `[uploads]`."""
     api_key: str | None = None
     """A key that every client must send. `mainspring keys` makes more, with tenants and scopes."""
     http: HttpSettings = HttpSettings()

@@ -7,14 +7,24 @@ what providers have written of it. At almost every request the whole transcript 
 compaction, the view is made anew.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Sequence
 
 from msgspec import Struct
 
 from mainspring.core.chain import Chain
 from mainspring.core.compaction import apply_compaction, is_compaction
 from mainspring.core.history import Entry, list_label, pair_outputs
-from mainspring.core.items import ApprovalRequest, ApprovalResponse, FunctionCall, FunctionCallOutput, Item, Message
+from mainspring.core.items import (
+    ApprovalRequest,
+    ApprovalResponse,
+    FunctionCall,
+    FunctionCallOutput,
+    InputFile,
+    InputImage,
+    Item,
+    Message,
+    Part,
+)
 from mainspring.core.lru_cache import LRUCache
 
 # In how many ways the items of one prefix are kept written: one for each wire format that a conversation goes to.
@@ -39,18 +49,29 @@ class PrefixText(Struct, frozen=True):
 class Prefix:
     """The items that the model sees of the first `length` entries. It only grows, for whoever has a longer version of them."""
 
-    __slots__ = ("call_ids", "items", "length", "texts")
+    __slots__ = ("call_ids", "file_ids", "items", "length", "texts")
 
     def __init__(self) -> None:
         self.length = 0
         self.items: list[Item] = []
         self.call_ids: set[str] = set()
+        self.file_ids: tuple[str, ...] = ()
         self.texts: LRUCache[Hashable, PrefixText] = LRUCache(DIALECTS)
 
-    def add(self, items: Iterable[Item], length: int) -> None:
+    def add(self, items: Collection[Item], length: int) -> None:
         self.items += items
         self.call_ids.update([item.call_id for item in items if isinstance(item, FunctionCall)])
+        if found := list_file_ids(items):
+            self.file_ids = tuple(dict.fromkeys([*self.file_ids, *found]))
         self.length = length
+
+
+def list_file_ids(items: Collection[Item]) -> list[str]:
+    """The files that these items name by id, each once."""
+    groups: list[Sequence[Part]] = [item.content for item in items if isinstance(item, Message)]
+    groups += [item.output for item in items if isinstance(item, FunctionCallOutput) and not isinstance(item.output, str)]
+    parts = [part for group in groups for part in group if isinstance(part, InputFile | InputImage)]
+    return list(dict.fromkeys([part.file_id for part in parts if isinstance(part.file_id, str)]))
 
 
 def find_prefix(entries: Chain[Entry]) -> Prefix | None:

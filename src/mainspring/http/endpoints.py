@@ -52,7 +52,8 @@ class Parameter(Struct, frozen=True):
 class Endpoint(Struct, frozen=True):
     """A row. `errors` are the statuses that follow from nothing else in it, `accepted` the answer (202) while the real one has to
     wait, `schemas` what the document describes besides body and answer. With `takes_key`, requests may have an idempotency key.
-    An answer may also be an event stream, or a file. A key that has one of the scopes in `also` will do as well."""
+    An answer may also be an event stream, or a file. With a `form`, the body comes as one, with a file in the part of that name.
+    A key that has one of the scopes in `also` will do as well."""
 
     method: Method
     path: str
@@ -68,6 +69,7 @@ class Endpoint(Struct, frozen=True):
     streams: bool = False
     is_file: bool = False
     takes_file: bool = False
+    form: str = ""
     in_schema: bool = True
     also: tuple[KeyScope, ...] = ()
 

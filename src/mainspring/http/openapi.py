@@ -103,12 +103,18 @@ def _operation(endpoint: Endpoint) -> Json:
             *([_IDEMPOTENCY] if endpoint.takes_key else []),
         ],
     }
-    if endpoint.body is not None:
+    if endpoint.form and endpoint.body is not None:
+        form = {"allOf": [_reference(endpoint.body)], **_require_file(endpoint.form)}
+        operation["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": form}}}
+    elif endpoint.body is not None:
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": _reference(endpoint.body)}}}
         if endpoint.takes_file:
-            form = {"type": "object", "properties": {"file": _FILE}, "required": ["file"]}
-            operation["requestBody"]["content"]["multipart/form-data"] = {"schema": form}
+            operation["requestBody"]["content"]["multipart/form-data"] = {"schema": _require_file("file")}
     return operation
+
+
+def _require_file(name: str) -> Json:
+    return {"type": "object", "properties": {name: _FILE}, "required": [name]}
 
 
 def _describe_scopes(endpoint: Endpoint) -> str:

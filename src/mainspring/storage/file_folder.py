@@ -2,15 +2,17 @@
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import BinaryIO
 
 from mainspring.core.errors import FilesUnavailable, NotFound
 
 # Never a key: see `ports.FileStorage`.
 _HALF = "~"
+PIECE_BYTES = 1 << 20
 
 
 class FileFolder:
@@ -28,9 +30,34 @@ class FileFolder:
     async def put(self, key: str, data: bytes) -> None:
         await asyncio.to_thread(self._put, key, data)
 
+    async def put_pieces(self, key: str, pieces: AsyncIterable[bytes]) -> None:
+        file = self._folder / key
+        half = file.with_name(f"{_HALF}{os.urandom(8).hex()}")
+        try:
+            opened = await asyncio.to_thread(self._open_half, half)
+            with opened:
+                async for piece in pieces:
+                    await asyncio.to_thread(opened.write, piece)
+                await asyncio.to_thread(self._finish, opened, half, file)
+        except OSError as error:
+            raise self._explain(error) from error
+        finally:
+            with suppress(OSError):
+                half.unlink(missing_ok=True)
+
     async def get(self, key: str) -> bytes:
         try:
             return await asyncio.to_thread((self._folder / key).read_bytes)
+        except FileNotFoundError:
+            raise NotFound(f"there is no file `{key}`") from None
+        except OSError as error:
+            raise self._explain(error) from error
+
+    async def read_pieces(self, key: str) -> AsyncGenerator[bytes, None]:
+        try:
+            with await asyncio.to_thread((self._folder / key).open, "rb") as opened:
+                while piece := await asyncio.to_thread(opened.read, PIECE_BYTES):
+                    yield piece
         except FileNotFoundError:
             raise NotFound(f"there is no file `{key}`") from None
         except OSError as error:
@@ -57,19 +84,25 @@ class FileFolder:
         file = self._folder / key
         half = file.with_name(f"{_HALF}{os.urandom(8).hex()}")
         try:
-            while True:
-                file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                # Whoever empties a folder removes it: it may have gone by now.
-                with suppress(FileNotFoundError), half.open("xb") as opened:
-                    opened.write(data)
-                    opened.flush()
-                    os.fsync(opened.fileno())
-                    half.replace(file)
-                    return
+            with self._open_half(half) as opened:
+                opened.write(data)
+                self._finish(opened, half, file)
         except OSError as error:
             with suppress(OSError):
                 half.unlink(missing_ok=True)
             raise self._explain(error) from error
+
+    def _open_half(self, half: Path) -> BinaryIO:
+        while True:
+            half.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Whoever empties a folder removes it: it may have gone by now. While a file is in it, it stays.
+            with suppress(FileNotFoundError):
+                return half.open("xb")
+
+    def _finish(self, opened: BinaryIO, half: Path, file: Path) -> None:
+        opened.flush()
+        os.fsync(opened.fileno())
+        half.replace(file)
 
     def _remove(self, keys: Sequence[str]) -> None:
         try:

@@ -5,7 +5,7 @@ Where it is and who asks is said in the environment, by the variables that the t
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 CLIENT: "Final[ClientConfig]" = {"connect_timeout": "5s", "timeout": "60s", "allow_http": True}
 RETRIES: "Final[RetryConfig]" = {"max_retries": 4, "retry_timeout": timedelta(seconds=15)}
 _TRIAL: Final = "trial"
+# What is held of a file that is written; a file of ten thousand such pieces is as large as S3 takes it.
+PIECE_BYTES: Final = 8 << 20
 
 
 class ObjectStorage:
@@ -58,12 +60,30 @@ class ObjectStorage:
         with self._explain():
             await obstore.put_async(self._objects, key, data)
 
+    async def put_pieces(self, key: str, pieces: AsyncIterable[bytes]) -> None:
+        # It is there once it is closed, and not before.
+        writer = obstore.open_writer_async(self._objects, key, buffer_size=PIECE_BYTES, max_concurrency=2)
+        async for piece in pieces:
+            with self._explain():
+                await writer.write(piece)
+        with self._explain():
+            await writer.close()
+
     async def get(self, key: str) -> bytes:
         with self._explain():
             try:
                 return bytes(await (await obstore.get_async(self._objects, key)).bytes_async())
             except FileNotFoundError:
                 raise NotFound(f"there is no file `{key}`") from None
+
+    async def read_pieces(self, key: str) -> AsyncGenerator[bytes, None]:
+        with self._explain():
+            try:
+                found = await obstore.get_async(self._objects, key)
+            except FileNotFoundError:
+                raise NotFound(f"there is no file `{key}`") from None
+            async for piece in found.stream(min_chunk_size=1 << 20):
+                yield bytes(piece)
 
     async def remove(self, keys: Sequence[str]) -> None:
         with self._explain():

@@ -5,10 +5,8 @@ code writes is there as well as what was sent.
 """
 
 import os
-import re
-from collections.abc import Collection
-from email.message import Message
-from email.utils import collapse_rfc2231_value
+from collections.abc import AsyncGenerator, Collection
+from contextlib import aclosing
 from hashlib import sha256
 from typing import Annotated, Final, Literal
 
@@ -21,23 +19,20 @@ from mainspring.core.ids import NewId
 from mainspring.core.items import Json
 from mainspring.core.sandbox import WorkspaceFile
 from mainspring.http.auth import get_caller, get_tenant
-from mainspring.http.bodies import media_type, parse_body, read_body, read_json_body
+from mainspring.http.bodies import MOST_BODY_BYTES, media_type, parse_body, read_json_body
 from mainspring.http.endpoints import Endpoint, Parameter
 from mainspring.http.faults import Fault, json_response
+from mainspring.http.forms import FormPart, read_all, read_form, refuse_form
 from mainspring.http.ignored import IgnoredFields
 from mainspring.http.queries import CURSOR, Deleted, Page, cut_page, read_cursor
-from mainspring.tools.builtin.builtins import JAILED
+from mainspring.ports import FileLoader, NamedFile
+from mainspring.tools.builtin.builtins import JAILED, MOST_FILES
 from mainspring.tools.builtin.containers import IDLE_SECONDS, ContainerInfo, Containers
 from mainspring.tools.contract import EXECUTE
 
 LONGEST_MINUTES: Final = int(IDLE_SECONDS // 60)
 
-# Those of RFC 8187 and its forerunners. Python knows others, which unpack or execute what they are given.
-_CHARSETS: Final = ("utf-8", "iso-8859-1", "us-ascii")
-
 _PATH: Final = "/v1/containers/{container_id}"
-MOST_PARTS = 100
-_BOUNDARY = re.compile(r"[A-Za-z0-9'()+_,./:=? -]{1,70}")
 
 
 class ExpiresAfter(Struct, frozen=True):
@@ -50,7 +45,7 @@ class CreateContainer(Struct):
 
     name: Annotated[str, Meta(max_length=256)]
     expires_after: ExpiresAfter | None = None
-    file_ids: tuple[str, ...] | None = None
+    file_ids: Annotated[tuple[str, ...], Meta(max_length=MOST_FILES)] | None = None
     memory_limit: str | None = None
     network_policy: Json | None = None
     skills: tuple[Json, ...] | None = None
@@ -87,8 +82,8 @@ class ContainerFile(Struct, frozen=True):
 class ContainerRoutes:
     """Every endpoint under `/v1/containers`."""
 
-    def __init__(self, containers: Containers | None, new_id: NewId) -> None:
-        self._offered, self._new_id = containers, new_id
+    def __init__(self, containers: Containers | None, new_id: NewId, load: FileLoader) -> None:
+        self._offered, self._new_id, self._load = containers, new_id, load
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
@@ -108,14 +103,17 @@ class ContainerRoutes:
         _check_scope(request)
         ignored = IgnoredFields()
         body = ignored.parse(await read_json_body(request) or b"{}", CreateContainer)
-        for name in ("file_ids", "memory_limit", "network_policy", "skills"):
+        for name in ("memory_limit", "network_policy", "skills"):
             if getattr(body, name):
                 raise InvalidRequest(
                     f"`{name}` cannot be set here; make the container without it, and send files to it", param=name
                 )
         seconds = None if body.expires_after is None else body.expires_after.minutes * 60.0
         tenant = get_tenant(request)
+        loaded = [await self._load_file(tenant, id) for id in body.file_ids or ()]
         made = await self._containers.create(tenant, self._new_id("cntr"), body.name, seconds)
+        for file in loaded:
+            await self._containers.put(tenant, made.id, file.name, file.data)
         return json_response(_render_container(made), headers=ignored.make_headers())
 
     async def list(self, request: Request) -> HttpResponse:
@@ -143,11 +141,11 @@ class ContainerRoutes:
         tenant, id = _key(request)
         await self._containers.describe(tenant, id)
         if media_type(request) != "multipart/form-data":
-            parse_body(await read_json_body(request) or b"{}", CreateFile)
-            raise InvalidRequest(
-                "there are no files to refer to by `file_id`; send the content as a form with a `file`", param="file"
-            )
-        sent = parse_upload(request.headers["content-type"], await read_body(request))
+            if (file_id := parse_body(await read_json_body(request) or b"{}", CreateFile).file_id) is None:
+                raise InvalidRequest("name an uploaded file as `file_id`, or send a form with a `file`", param="file_id")
+            sent = await self._load_file(tenant, file_id)
+        else:
+            sent = await read_upload(read_form(request, MOST_BODY_BYTES))
         entry = await self._containers.put(tenant, id, sent.name, sent.data)
         return json_response(_render_file(id, entry, (entry.path,)))
 
@@ -176,6 +174,9 @@ class ContainerRoutes:
         await self._containers.remove_file(*_key(request), (await self._entry(request)).path)
         return json_response(Deleted(str(request.path_params["file_id"]), "container.file.deleted"))
 
+    async def _load_file(self, tenant: str, id: str) -> NamedFile:
+        return await self._load(tenant, id, self._containers.spec.limits.file)
+
     @property
     def _containers(self) -> Containers:
         if self._offered is None:
@@ -194,53 +195,16 @@ class ContainerRoutes:
         raise NotFound(f"Container file with id '{wanted}' not found in container '{id}'.", param="file_id")
 
 
-class UploadedFile(Struct, frozen=True):
-    name: str
-    data: bytes
-
-
-def parse_upload(content_type: str, body: bytes) -> UploadedFile:
-    """The part `file` of a form. Raises `InvalidRequest`."""
-    boundary = _parse_parameter("Content-Type", content_type, "boundary")
-    if not _BOUNDARY.fullmatch(boundary):
-        raise _refuse_form("its boundary is missing or strange")
-    # The first boundary stands at the very beginning, as if behind a line end.
-    parts = (b"\r\n" + body).split(b"\r\n--" + boundary.encode(), MOST_PARTS + 2)
-    if len(parts) > MOST_PARTS + 2:
-        raise _refuse_form(f"it has more than {MOST_PARTS} parts")
-    if len(parts) < 2 or not parts[-1].startswith(b"--"):
-        raise _refuse_form("it does not end with its boundary")
-    for part in parts[1:-1]:
-        head, found, data = part.partition(b"\r\n\r\n")
-        about = _find_disposition(head.decode("utf-8", "replace"))
-        if found and _parse_parameter("Content-Disposition", about, "name") == "file":
-            return UploadedFile(_parse_parameter("Content-Disposition", about, "filename"), data)
-    raise _refuse_form("it has no part called `file`")
-
-
-def _find_disposition(head: str) -> str:
-    lines = [line.partition(":") for line in head.split("\r\n")]
-    return next((value.strip() for name, _, value in lines if name.strip().lower() == "content-disposition"), "")
-
-
-def _parse_parameter(header: str, value: str, name: str) -> str:
-    message = Message()
-    message[header] = value.replace("\n", " ").replace("\r", " ")
-    found = message.get_param(name, "", header)
-    if not isinstance(found, tuple):
-        return collapse_rfc2231_value(found)
-    # A name in another script comes as three: its character set, its language, and its bytes, each taken for a character.
-    charset, _, text = found
-    if (charset or "us-ascii").lower() not in _CHARSETS:
-        raise _refuse_form(f"its `{name}` is written in a character set other than {', '.join(_CHARSETS)}")
-    try:
-        return text.encode("latin-1").decode(charset or "us-ascii")
-    except ValueError:
-        raise _refuse_form(f"its `{name}` is not in the character set that it names") from None
-
-
-def _refuse_form(why: str) -> Fault:
-    return Fault(400, "invalid_form", f"the form cannot be read: {why}; send multipart/form-data with a `file`", param="body")
+async def read_upload(parts: AsyncGenerator[FormPart, None]) -> NamedFile:
+    """The part `file` of a form. Raises `Fault`."""
+    sent: NamedFile | None = None
+    async with aclosing(parts):
+        async for part in parts:
+            if part.name == "file" and sent is None:
+                sent = NamedFile(part.filename, await read_all(part.pieces, MOST_BODY_BYTES, "file"))
+    if sent is None:
+        raise refuse_form("it has no part called `file`")
+    return sent
 
 
 def _check_scope(request: Request) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, cast
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.core.declared_tools import find_hosted_tool
@@ -20,7 +21,7 @@ from mainspring.core.items import ServerTool, ToolDefinition, Unknown
 from mainspring.core.items import Tool as Declared
 from mainspring.core.sandbox import DEFAULT_SPEC, SandboxHealth, SandboxSpec
 from mainspring.core.spec import RunSpec
-from mainspring.ports import DocumentStore, Drivers, FileStorage, OrderContext, OrderStep, SandboxLease
+from mainspring.ports import DocumentStore, Drivers, FileLoader, FileStorage, OrderContext, OrderStep, SandboxLease
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.contract import Tool, ToolContext
 
@@ -39,6 +40,7 @@ NAMES = ("shell", "code_interpreter", "file_ops", "web_fetch", "browser")
 JAILED = ("shell", "code_interpreter")
 # What they work in is kept for the conversation.
 LASTING = (*JAILED, "browser")
+MOST_FILES = 50
 _CONTAINER = re.compile(r"cntr_[A-Za-z0-9_-]{1,64}")
 
 
@@ -205,20 +207,30 @@ def asks_for_container(spec: RunSpec) -> bool:
     return any(_find_hosted(tool) or (isinstance(tool, ToolDefinition) and tool.name in LASTING) for tool in spec.tools)
 
 
-def _read_container(tool: Declared) -> str | None:
-    """The container that a tool names, None for `auto`. Raises `InvalidRequest` for options that are not supported."""
+class ChosenContainer(Struct, frozen=True):
+    """The container that a tool names, None for `auto`, and the files that are to be in that."""
+
+    id: str | None = None
+    file_ids: tuple[str, ...] = ()
+
+
+def _read_container(tool: Declared) -> ChosenContainer:
+    """Raises `InvalidRequest` for options that are not supported."""
     given = tool.data if isinstance(tool, Unknown) else {}
     match given.get("environment") if given.get("type") == "shell" else given.get("container"):
         case str(name) | {"type": "container_reference", "container_id": str(name)} if _CONTAINER.fullmatch(name):
-            return name
+            return ChosenContainer(name)
         case None:
-            return None
-        case {"type": "auto" | "container_auto", **rest} if not any(rest.values()):
-            return None
+            return ChosenContainer()
+        case {"type": "auto" | "container_auto", **rest} if not any({**rest, "file_ids": None}.values()):
+            match rest.get("file_ids") or []:
+                case [*ids] if len(ids) <= MOST_FILES and all(isinstance(id, str) for id in ids):
+                    return ChosenContainer(None, tuple([str(id) for id in ids]))
+            raise InvalidRequest(f"file_ids must be a list of at most {MOST_FILES} ids of files", param="tools")
         case _:
             message = (
-                'a container must be {"type": "auto"} (of a shell: "container_auto"), or the id of one, such as `cntr_abc`; '
-                "its files, limits, network and skills cannot be set"
+                'a container must be {"type": "auto"} (of a shell: "container_auto"), with `file_ids` if you like, or the id of '
+                "one, such as `cntr_abc`; its limits, network and skills cannot be set"
             )
             raise InvalidRequest(message, param="tools")
 
@@ -231,14 +243,27 @@ async def _check_container(containers: "Containers | None", tenant: str, id: str
         raise NotFound(f'{error.message}; make one, or ask for {{"type": "auto"}}', param="tools") from None
 
 
+async def put_files(containers: "Containers", load: FileLoader, tenant: str, id: str, file_ids: Sequence[str]) -> None:
+    """Has uploaded files be in a container, which is made if it is not there. Raises `NotFound` for a file of another tenant."""
+    loaded = [await load(tenant, file_id, containers.spec.limits.file) for file_id in file_ids]
+    try:
+        given = await containers.list_given(tenant, id)
+    except NotFound:
+        await containers.create(tenant, id)
+        given = frozenset()
+    for file in loaded:
+        if file.name not in given:
+            await containers.put(tenant, id, file.name, file.data)
+
+
 class HostedToolsStep(OrderStep):
     """Adds the hosted tools that an order names, in the container of the run or conversation that it continues."""
 
     name = "hosted tools"
     runs_in_place = True
 
-    def __init__(self, builtins: BuiltinTools, offered: Callable[[], Sequence[ToolDefinition]]) -> None:
-        self._builtins, self._offered = builtins, offered
+    def __init__(self, builtins: BuiltinTools, offered: Callable[[], Sequence[ToolDefinition]], load: FileLoader) -> None:
+        self._builtins, self._offered, self._load = builtins, offered, load
 
     async def prepare(self, order: RunSpec, context: OrderContext) -> RunSpec:
         if not asks_for_container(order):
@@ -248,13 +273,18 @@ class HostedToolsStep(OrderStep):
             with suppress(NotFound):
                 parent = (await context.find_run(order.parent)).spec
                 scope = parent.scope or parent.id if parent.tenant == order.tenant else scope
-        return await add_hosted_tools(order, self._offered(), scope, self._builtins.containers)
+        return await add_hosted_tools(order, self._offered(), scope, self._builtins.containers, self._load)
 
 
 async def add_hosted_tools(
-    spec: RunSpec, offered: Sequence[ToolDefinition], scope: str, containers: "Containers | None" = None
+    spec: RunSpec,
+    offered: Sequence[ToolDefinition],
+    scope: str,
+    containers: "Containers | None" = None,
+    load: FileLoader | None = None,
 ) -> RunSpec:
     """The order with the hosted tools that it names replaced by built-in ones, in the container that it names or in `scope`.
+    `load` reads the files that it names.
 
     Raises `InvalidRequest` for a tool that this server does not offer, `NotFound` for a container of another tenant.
     """
@@ -268,9 +298,12 @@ async def add_hosted_tools(
         if name not in known:
             message = f"this server has no `{name}`; its operator can offer one: mainspring serve --builtin {name}"
             raise InvalidRequest(message, param="tools")
-        if (container := _read_container(tool)) is not None:
-            await _check_container(containers, spec.tenant, container)
-            scope = container
+        chosen = _read_container(tool)
+        if chosen.id is not None:
+            await _check_container(containers, spec.tenant, chosen.id)
+            scope = chosen.id
+        if chosen.file_ids and containers is not None and load is not None:
+            await put_files(containers, load, spec.tenant, derive_id("cntr", scope), chosen.file_ids)
         tools[name] = known[name]
     if "code_interpreter" in tools:
         whose = ServerTool(derive_id("cntr", scope), "code_interpreter")

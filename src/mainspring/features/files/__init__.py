@@ -1,0 +1,1 @@
+"""Files that clients upload, and refer to by their ids."""

@@ -1,0 +1,134 @@
+"""Files that inputs name by id: checked before a run starts, and put in their place whenever the model is asked.
+
+The log of a run has the ids, so no file is in it, and one that is deleted is gone. Ids that do not begin as ours do are the
+backend's own.
+"""
+
+import mimetypes
+from base64 import b64encode
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from mainspring.core.errors import InvalidRequest, NotFound, Refused
+from mainspring.core.events import ModelEvent
+from mainspring.core.items import FunctionCallOutput, InputFile, InputImage, Item, Message, Part
+from mainspring.core.model_request import Items, ModelRequest
+from mainspring.core.prefix import list_file_ids
+from mainspring.core.spec import RunSpec
+from mainspring.features.files.files import Files
+from mainspring.features.files.stored_file import PREFIX
+from mainspring.ports import OrderContext, OrderStep, Provider
+from mainspring.providers.wrapper import ProviderWrapper, find_features
+
+IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+
+
+class FileInputsStep(OrderStep):
+    """Refuses an order that names a file that is not there. A backend that keeps files of its own is asked for those."""
+
+    name = "file inputs"
+    runs_in_place = True
+
+    def __init__(self, files: Files, provider: Provider) -> None:
+        self._files, self._provider = files, provider
+
+    async def prepare(self, order: RunSpec, context: OrderContext) -> RunSpec:
+        for id in list_file_ids(order.input):
+            if not id.startswith(PREFIX):
+                continue
+            try:
+                await self._files.get(order.tenant, id)
+            except NotFound as error:
+                if "passthrough" not in find_features(self._provider, order.model):
+                    raise NotFound(f"{error.message}; upload it to /v1/files first", param="input") from None
+        return order
+
+
+class FileInputsProvider(ProviderWrapper):
+    """Shows the model the files themselves. What has none costs a look at what is kept of the transcript."""
+
+    def __init__(self, provider: Provider, files: Files) -> None:
+        super().__init__(provider)
+        self._files = files
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        items = request.items
+        prefix = items.prefix if isinstance(items, Items) else None
+        ids = list_file_ids(items) if prefix is None else prefix.file_ids
+        return self._stream(request, ids) if ids else self._provider.stream(request)
+
+    async def count_tokens(self, request: ModelRequest) -> int:
+        return await super().count_tokens(await self._resolve(request, list_file_ids(request.items)))
+
+    async def _stream(self, request: ModelRequest, ids: Iterable[str]) -> AsyncGenerator[ModelEvent, None]:
+        async with aclosing(self._provider.stream(await self._resolve(request, ids))) as events:
+            async for event in events:
+                yield event
+
+    async def _resolve(self, request: ModelRequest, ids: Iterable[str]) -> ModelRequest:
+        parts: dict[str, InputFile] = {}
+        left = self._files.settings.input_bytes
+        for id in ids:
+            try:
+                file = await self._files.get(request.tenant, id)
+                data = await self._files.load(file, left)
+            except NotFound:
+                if id.startswith(PREFIX) and "passthrough" not in find_features(self._provider, request.model):
+                    raise Refused(f"the file `{id[:80]}` is not there any more; send the input without it") from None
+                continue
+            except InvalidRequest as error:
+                raise Refused(error.message) from None
+            left -= len(data)
+            mime = find_mime(file.filename, data)
+            parts[id] = InputFile(file.filename, f"data:{mime};base64,{b64encode(data).decode()}")
+        return replace(request, items=[_replace_parts(item, parts) for item in request.items]) if parts else request
+
+
+def find_mime(name: str, data: bytes) -> str:
+    """What a file is: an image by its bytes, anything else by its name."""
+    for start, mime in _SIGNATURES:
+        if data.startswith(start):
+            return mime
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    guessed = mimetypes.guess_type(name)[0] or "text/plain"
+    return "application/octet-stream" if guessed in (*IMAGES, "application/pdf") else guessed
+
+
+_SIGNATURES = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"%PDF-", "application/pdf"),
+)
+
+
+def _replace_parts(item: Item, known: dict[str, InputFile]) -> Item:
+    match item:
+        case Message(content=parts):
+            return replace(item, content=_fill(parts, known))
+        case FunctionCallOutput(output=tuple(parts)):
+            return replace(item, output=_fill(parts, known))
+        case _:
+            return item
+
+
+def _fill(parts: Sequence[Part], known: dict[str, InputFile]) -> tuple[Part, ...]:
+    return tuple([_fill_part(part, known) for part in parts])
+
+
+def _fill_part(part: Part, known: dict[str, InputFile]) -> Part:
+    match part:
+        case InputFile(file_id=str(id)) if id in known:
+            return known[id]
+        case InputImage(file_id=str(id)) if id in known:
+            data = known[id].file_data
+            if not isinstance(data, str) or not data.startswith(tuple([f"data:{mime};" for mime in IMAGES])):
+                raise Refused(f"the file `{id}` is no PNG, JPEG, GIF or WebP image; send it as `input_file`")
+            return replace(part, image_url=data, file_id=UNSET)
+        case _:
+            return part

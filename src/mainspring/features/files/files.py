@@ -1,0 +1,325 @@
+"""The files of tenants: what is known of each is a document of the store, its bytes are in the storage of files.
+
+Theory of operation. Bytes come in under a new key, before it is known what they are; then a document says that they are a file.
+A tenant's files that have the same bytes share them, and a document counts how many do. Whoever takes the last one away marks
+that document as dead, and nobody brings it back to life: a file that comes in meanwhile keeps its bytes to itself.
+
+What has to be removed some day (what came in and was never made a file, what expires) is noted beforehand, in a document without
+a tenant. So a crash at any point costs room until the next sweep, and loses nothing.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterable, Sequence
+from contextlib import aclosing, suppress
+from hashlib import md5, sha256
+from logging import getLogger
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import anyio
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring.core.errors import FilesUnavailable, InvalidRequest, MainspringError, NotFound, StoreError
+from mainspring.core.ids import NewId, random_id
+from mainspring.core.items import decode, encode
+from mainspring.features.files.settings import UploadSettings
+from mainspring.features.files.stored_file import PREFIX, Purpose, StoredFile
+from mainspring.ports import Document, DocumentStore, FileStorage, NamedFile
+from mainspring.storage.choose_files import choose_files
+from mainspring.storage.file_folder import FileFolder
+from mainspring.storage.location import Location
+
+log = getLogger(__name__)
+
+FILE: Final = "file"
+CONTENT: Final = "file_content"
+DUE: Final = "file_due"
+UPLOAD: Final = "upload"
+SPACE: Final = "files"
+# How long bytes may take to come in, and to become a file.
+INCOMING_SECONDS: Final = 86_400.0
+SWEEP_SECONDS: Final = 300.0
+
+
+class Content(Struct, frozen=True):
+    """Bytes that came in. Their `key` is removed some day, unless `Files.add` makes a file of them."""
+
+    key: str
+    size: int
+    sha256: str
+    md5: str
+
+
+class SharedContent(Struct, frozen=True):
+    """Bytes that files of a tenant share, and how many do; 0 if they are being removed."""
+
+    key: str
+    count: int
+
+
+class Due(Struct, frozen=True, omit_defaults=True):
+    """What is to be removed at a time: a key of the storage, or a document with what belongs to it."""
+
+    at: float
+    key: str = ""
+    tenant: str = ""
+    file: str = ""
+    upload: str = ""
+
+
+class Files:
+    """The files of all tenants. `storage` is where their bytes are. Without one, those of a store in memory are in a folder that
+    goes with the process; with any other store there is no place for them."""
+
+    def __init__(
+        self,
+        store: DocumentStore,
+        storage: FileStorage | None,
+        settings: UploadSettings | None = None,
+        new_id: NewId = random_id,
+    ) -> None:
+        self.store, self.settings, self.new_id = store, settings or UploadSettings(), new_id
+        self._storage, self._folder = storage, ""
+        self._temporary: TemporaryDirectory[str] | None = None
+
+    async def open_storage(self) -> FileStorage:
+        """The storage, tried out when it is first asked for. Raises `FilesUnavailable`."""
+        if self._storage is None and not self.store.is_durable:
+            self._temporary = TemporaryDirectory(prefix="mainspring-files-")
+            self._storage = FileFolder(Path(self._temporary.name))
+        if self._storage is None:
+            raise FilesUnavailable(
+                "this server has no place for files: set `files` to a folder that all its processes share, or to a bucket such "
+                "as s3://BUCKET/PREFIX"
+            )
+        if not self._folder:
+            await self._storage.open()
+            # Several deployments may share a storage, and none is to remove the files of another.
+            await self.store.put([Document("file_space", SPACE, random_id("space").encode())], if_absent=True)
+            space = await self.store.get("file_space", SPACE)
+            assert space is not None
+            self._folder = f"{SPACE}/{space.body.decode()}"
+        return self._storage
+
+    def close(self) -> None:
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    async def receive(self, pieces: AsyncIterable[bytes], most: int | None = None) -> Content:
+        """Keeps bytes as they come in. Raises `InvalidRequest` for more than `most`, else for more than a file may have."""
+        storage = await self.open_storage()
+        name = random_id("b").partition("_")[2]
+        key = f"{self._folder}/{name[:2]}/{name}"
+        limit = self.settings.file_bytes if most is None else most
+        due = Due(await self.store.read_clock() + INCOMING_SECONDS, key=key)
+        await self.store.put([Document(DUE, key, encode(due))])
+        size, long, short = 0, sha256(), md5(usedforsecurity=False)
+
+        async def count() -> AsyncGenerator[bytes, None]:
+            nonlocal size
+            async for piece in pieces:
+                size += len(piece)
+                if size > limit:
+                    told = f"the file has more than {limit} bytes, the most that it may have here; send a smaller one"
+                    raise InvalidRequest(told, param="file", code="file_too_large")
+                long.update(piece)
+                short.update(piece)
+                yield piece
+
+        try:
+            await storage.put_pieces(key, count())
+        except BaseException:
+            with anyio.CancelScope(shield=True), suppress(MainspringError):
+                await self.store.remove(DUE, key)
+            raise
+        return Content(key, size, long.hexdigest(), short.hexdigest())
+
+    async def add(
+        self, tenant: str, content: Content, filename: str, purpose: Purpose, seconds: float | None = None, id: str | None = None
+    ) -> StoredFile:
+        """Makes a file of bytes that came in. With an `id` that is there already, nothing happens but that they go."""
+        await self._check_room(tenant, content)
+        now = await self.store.read_clock()
+        made = StoredFile(
+            id or PREFIX + self.new_id("file").partition("_")[2],
+            filename,
+            purpose,
+            content.size,
+            content.sha256,
+            content.key,
+            now,
+            None if seconds is None else now + seconds,
+            content.sha256,
+        )
+        if not (await self._add_alone(tenant, made) or await self._add_shared(tenant, made)):
+            await self.drop(content.key)
+            return await self.get(tenant, made.id)
+        kept = await self.get(tenant, made.id)
+        if kept.key == content.key:
+            await self.store.remove(DUE, content.key)
+        else:
+            await self.drop(content.key)
+        return kept
+
+    async def _add_alone(self, tenant: str, file: StoredFile) -> bool:
+        """Adds the first file of this tenant's that has these bytes."""
+        counted = Document(CONTENT, file.content, encode(SharedContent(file.key, 1)), tenant)
+        return await self.store.put([counted, *_documents(tenant, file)], if_absent=True)
+
+    async def _add_shared(self, tenant: str, file: StoredFile) -> bool:
+        """Adds one more, with the bytes that are there; with its own if those are about to go."""
+        while (found := await self.store.get(CONTENT, file.content, tenant=tenant)) is not None:
+            shared = decode(found.body, SharedContent)
+            if shared.count == 0:
+                return await self.store.put(_documents(tenant, replace(file, content="")), if_absent=True)
+            if await self._count(tenant, file.content, found.body, 1):
+                if await self.store.put(_documents(tenant, replace(file, key=shared.key)), if_absent=True):
+                    return True
+                await self._release(tenant, file.content)
+                return False
+        return await self._add_alone(tenant, file)
+
+    async def _count(self, tenant: str, content: str, known: bytes, change: int) -> bool:
+        shared = decode(known, SharedContent)
+        changed = encode(SharedContent(shared.key, shared.count + change))
+        return await self.store.swap(Document(CONTENT, content, changed, tenant), known)
+
+    async def _release(self, tenant: str, content: str) -> None:
+        """One file less has these bytes. They go with the last one."""
+        while (found := await self.store.get(CONTENT, content, tenant=tenant)) is not None:
+            shared = decode(found.body, SharedContent)
+            if shared.count == 0 or await self._count(tenant, content, found.body, -1):
+                if shared.count <= 1:
+                    await self.drop(shared.key)
+                    await self.store.remove(CONTENT, content, tenant=tenant, number=found.number)
+                return
+
+    async def drop(self, key: str) -> None:
+        """Removes bytes that no file has."""
+        await self.store.put([Document(DUE, key, encode(Due(0.0, key=key)))])
+        await (await self.open_storage()).remove([key])
+        await self.store.remove(DUE, key)
+
+    async def get(self, tenant: str, id: str) -> StoredFile:
+        """Raises `NotFound`, also for another tenant's, and for one that has expired."""
+        found = await self.store.get(FILE, id, tenant=tenant)
+        if found is None or self._is_over(file := decode(found.body, StoredFile), await self.store.read_clock()):
+            raise NotFound(f"No such File object: {id[:80]}", param="file_id")
+        return file
+
+    @staticmethod
+    def _is_over(file: StoredFile, now: float) -> bool:
+        return file.expires_at is not None and file.expires_at <= now
+
+    async def list(
+        self, tenant: str, *, limit: int, after: str | None, newest_first: bool, purpose: str | None = None
+    ) -> tuple[Sequence[StoredFile], bool]:
+        """Some of a tenant's files, and whether there are more. Raises `NotFound` for an unknown `after`."""
+        number = None
+        if after is not None:
+            if (last := await self.store.get(FILE, after, tenant=tenant)) is None:
+                raise NotFound(f"No item with id '{after[:80]}'.", param="after")
+            number = last.number
+        found: list[StoredFile] = []
+        now = await self.store.read_clock()
+        while True:
+            page = await self.store.documents(FILE, tenant=tenant, after=number, limit=limit + 1, newest_first=newest_first)
+            for document in page:
+                file = decode(document.body, StoredFile)
+                if purpose in (None, file.purpose) and not self._is_over(file, now):
+                    found.append(file)
+            if len(found) > limit or len(page) <= limit:
+                return found[:limit], len(found) > limit
+            number = page[-1].number
+
+    async def _check_room(self, tenant: str, content: Content) -> None:
+        """Raises `InvalidRequest` if a tenant would have more than it may."""
+        if (most := self.settings.tenant_bytes) is None:
+            return
+        used = sum([decode(document.body, StoredFile).size for document in await self.store.documents(FILE, tenant=tenant)])
+        if used + content.size > most:
+            await self.drop(content.key)
+            told = f"your files have {used} bytes, and may have {most} together; delete some first"
+            raise InvalidRequest(told, param="file", code="storage_limit_exceeded")
+
+    async def read(self, file: StoredFile) -> AsyncGenerator[bytes, None]:
+        """The bytes of a file, a piece at a time. Raises `NotFound` if it was deleted, `FilesUnavailable`."""
+        storage = await self.open_storage()
+        async with aclosing(storage.read_pieces(file.key)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def load(self, file: StoredFile, most: int) -> bytes:
+        """All of a small file. Raises `InvalidRequest` for one with more than so many bytes."""
+        if file.size > most:
+            told = f"the file `{file.id}` has {file.size} bytes, more than the {most} that can be taken here"
+            raise InvalidRequest(told, param="file_id", code="file_too_large")
+        return b"".join([piece async for piece in self.read(file)])
+
+    async def load_named(self, tenant: str, id: str, most: int) -> NamedFile:
+        """See `ports.FileLoader`."""
+        file = await self.get(tenant, id)
+        return NamedFile(file.filename, await self.load(file, most))
+
+    async def remove(self, tenant: str, id: str) -> None:
+        """Deletes a file. Raises `NotFound`."""
+        await self._remove(tenant, await self.get(tenant, id))
+
+    async def _remove(self, tenant: str, file: StoredFile) -> None:
+        # Noted first: a crash must not leave bytes behind that nobody has.
+        if not file.content:
+            await self.store.put([Document(DUE, file.key, encode(Due(0.0, key=file.key)))])
+        if not await self.store.remove(FILE, file.id, tenant=tenant):
+            return
+        await self.store.remove(DUE, _name_due(tenant, file.id))
+        if file.content:
+            await self._release(tenant, file.content)
+        else:
+            await self.drop(file.key)
+
+    async def sweep(self) -> int:
+        """Removes what is due. Returns how many things that were."""
+        now, count = await self.store.read_clock(), 0
+        for document in await self.store.documents(DUE):
+            due = decode(document.body, Due)
+            if due.at > now:
+                continue
+            count += 1
+            if due.file and (found := await self.store.get(FILE, due.file, tenant=due.tenant)) is not None:
+                await self._remove(due.tenant, decode(found.body, StoredFile))
+            elif due.upload:
+                await self.store.remove(UPLOAD, due.upload, tenant=due.tenant)
+            elif due.key:
+                await (await self.open_storage()).remove([due.key])
+            await self.store.remove(DUE, document.id)
+        return count
+
+    async def watch_over(self) -> None:
+        """Sweeps now and then, until it is cancelled."""
+        while True:
+            try:
+                await self.sweep()
+            except (StoreError, FilesUnavailable) as error:
+                log.warning("files that have expired cannot be removed: %s", error)
+            await anyio.sleep(SWEEP_SECONDS)
+
+
+def _name_due(tenant: str, id: str) -> str:
+    return f"{tenant}/{id}"
+
+
+def _documents(tenant: str, file: StoredFile) -> list[Document]:
+    made = [Document(FILE, file.id, encode(file), tenant)]
+    if file.expires_at is not None:
+        due = Due(file.expires_at, tenant=tenant, file=file.id)
+        made.append(Document(DUE, _name_due(tenant, file.id), encode(due)))
+    return made
+
+
+def choose_file_storage(files: str | None, database: Location | None) -> FileStorage | None:
+    """Where the bytes of uploaded files go: where the settings say, else beside a database that is a file; None if that is
+    none."""
+    if files is not None:
+        return choose_files(files)
+    return None if database is None or database.file is None else choose_files(f"{database.file}.files")

@@ -1,0 +1,183 @@
+"""`/v1/files` and `/v1/uploads`: files of the caller's tenant go in by a form or in parts, are listed, read and deleted."""
+
+from collections.abc import Mapping
+from contextlib import aclosing
+from typing import Final, get_args
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response as HttpResponse
+from starlette.responses import StreamingResponse
+
+from mainspring.core.errors import InvalidRequest
+from mainspring.features.files.files import Content, Files
+from mainspring.features.files.stored_file import FileExpiry, FileObject, Purpose, render_file
+from mainspring.features.files.uploads import CompleteUpload, CreateUpload, UploadObject, UploadPart, Uploads
+from mainspring.http.auth import get_tenant
+from mainspring.http.bodies import read_json_body
+from mainspring.http.endpoints import Endpoint, Parameter
+from mainspring.http.faults import json_response
+from mainspring.http.forms import read_form, refuse_form
+from mainspring.http.ignored import IgnoredFields
+from mainspring.http.queries import Deleted, Page, make_page, read_choice, read_number
+
+MOST_LISTED: Final = 10_000
+# What a form may have beside the file in it.
+FORM_BYTES: Final = 1 << 20
+MOST_NAME: Final = 512
+_LIST: Final = (
+    Parameter("limit", {"type": "integer", "minimum": 1, "maximum": MOST_LISTED, "default": MOST_LISTED}),
+    Parameter("order", {"enum": ["asc", "desc"], "default": "desc"}),
+    Parameter("after"),
+    Parameter("purpose"),
+)
+_FILE: Final = "/v1/files/{file_id}"
+_UPLOAD: Final = "/v1/uploads/{upload_id}"
+
+
+class FileForm(Struct):
+    """The fields of the form that `POST /v1/files` takes, beside its `file`."""
+
+    purpose: Purpose
+    expires_after: FileExpiry | None = None
+
+
+class PartForm(Struct):
+    """The form that `POST /v1/uploads/{upload_id}/parts` takes has its bytes in `data`."""
+
+
+class FileRoutes:
+    def __init__(self, files: Files) -> None:
+        self._files, self._uploads = files, Uploads(files)
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (
+            Endpoint("POST", "/v1/files", self.create, "responses", FileObject, FileForm, form="file", errors=(503,)),
+            Endpoint("GET", "/v1/files", self.list, "responses", Page, query=_LIST),
+            Endpoint("GET", _FILE, self.retrieve, "responses", FileObject),
+            Endpoint("DELETE", _FILE, self.delete, "responses", Deleted),
+            Endpoint("GET", f"{_FILE}/content", self.content, "responses", is_file=True),
+            Endpoint("POST", "/v1/uploads", self.create_upload, "responses", UploadObject, CreateUpload, errors=(503,)),
+            Endpoint("POST", f"{_UPLOAD}/parts", self.add_part, "responses", UploadPart, PartForm, form="data"),
+            Endpoint("POST", f"{_UPLOAD}/complete", self.complete_upload, "responses", UploadObject, CompleteUpload),
+            Endpoint("POST", f"{_UPLOAD}/cancel", self.cancel_upload, "responses", UploadObject),
+        )
+
+    async def create(self, request: Request) -> HttpResponse:
+        """Uploads a file."""
+        fields: dict[str, str] = {}
+        content: Content | None = None
+        name = ""
+        try:
+            async with aclosing(read_form(request, self._files.settings.file_bytes + FORM_BYTES)) as parts:
+                async for part in parts:
+                    if part.name == "file" and content is None:
+                        name = part.filename
+                        content = await self._files.receive(part.pieces)
+                    else:
+                        fields[part.name] = await part.read_field()
+            order = _read_order(fields)
+            if content is None:
+                raise refuse_form("it has no part called `file`")
+            _check_name(name)
+        except BaseException:
+            if content is not None:
+                await self._files.drop(content.key)
+            raise
+        seconds = None if order.expires_after is None else float(order.expires_after.seconds)
+        return json_response(render_file(await self._files.add(get_tenant(request), content, name, order.purpose, seconds)))
+
+    async def list(self, request: Request) -> HttpResponse:
+        """Lists files, newest first."""
+        newest_first = read_choice(request, "order", {"desc": True, "asc": False}) is not False
+        found, has_more = await self._files.list(
+            get_tenant(request),
+            limit=read_number(request, "limit", most=MOST_LISTED) or MOST_LISTED,
+            after=request.query_params.get("after"),
+            newest_first=newest_first,
+            purpose=request.query_params.get("purpose"),
+        )
+        return json_response(make_page([render_file(file) for file in found], [file.id for file in found], has_more=has_more))
+
+    async def retrieve(self, request: Request) -> HttpResponse:
+        """Retrieves a file, without its content."""
+        return json_response(render_file(await self._files.get(*_file_key(request))))
+
+    async def delete(self, request: Request) -> HttpResponse:
+        """Deletes a file."""
+        tenant, id = _file_key(request)
+        await self._files.remove(tenant, id)
+        return json_response(Deleted(id, "file"))
+
+    async def content(self, request: Request) -> HttpResponse:
+        """Downloads a file."""
+        file = await self._files.get(*_file_key(request))
+        headers = {
+            "content-disposition": f"attachment; filename*=UTF-8''{quote(file.filename, safe='')}",
+            "content-length": str(file.size),
+            "x-content-type-options": "nosniff",
+        }
+        return StreamingResponse(self._files.read(file), headers=headers, media_type="application/octet-stream")
+
+    async def create_upload(self, request: Request) -> HttpResponse:
+        """Begins an upload in parts."""
+        ignored = IgnoredFields()
+        order = ignored.parse(await read_json_body(request), CreateUpload)
+        _check_name(order.filename)
+        return json_response(await self._uploads.create(get_tenant(request), order), headers=ignored.make_headers())
+
+    async def add_part(self, request: Request) -> HttpResponse:
+        """Adds a part to an upload."""
+        made: UploadPart | None = None
+        async with aclosing(read_form(request, self._files.settings.file_bytes + FORM_BYTES)) as parts:
+            async for part in parts:
+                if part.name == "data" and made is None:
+                    made = await self._uploads.add_part(*_upload_key(request), part.pieces)
+        if made is None:
+            raise refuse_form("it has no part called `data`")
+        return json_response(made)
+
+    async def complete_upload(self, request: Request) -> HttpResponse:
+        """Completes an upload: its parts become a file."""
+        ignored = IgnoredFields()
+        order = ignored.parse(await read_json_body(request), CompleteUpload)
+        return json_response(await self._uploads.complete(*_upload_key(request), order), headers=ignored.make_headers())
+
+    async def cancel_upload(self, request: Request) -> HttpResponse:
+        """Cancels an upload, and drops its parts."""
+        return json_response(await self._uploads.cancel(*_upload_key(request)))
+
+
+def _file_key(request: Request) -> tuple[str, str]:
+    return get_tenant(request), str(request.path_params["file_id"])
+
+
+def _upload_key(request: Request) -> tuple[str, str]:
+    return get_tenant(request), str(request.path_params["upload_id"])
+
+
+def _check_name(name: str) -> None:
+    if not name or len(name) > MOST_NAME or any(ord(letter) < 32 for letter in name):
+        told = f"the file needs a name of 1 to {MOST_NAME} printable characters"
+        raise InvalidRequest(told, param="filename", code="invalid_value")
+
+
+def _read_order(fields: Mapping[str, str]) -> FileForm:
+    """The fields of a form. Raises `InvalidRequest`."""
+    purposes = get_args(Purpose)
+    if (purpose := fields.get("purpose")) not in purposes:
+        code = "missing_required_parameter" if purpose is None else "invalid_value"
+        raise InvalidRequest(f"purpose must be one of {', '.join(purposes)}", param="purpose", code=code)
+    expires: Mapping[str, object] = {
+        name.removeprefix("expires_after[").removesuffix("]"): int(value) if value.isdecimal() else value
+        for name, value in fields.items()
+        if name.startswith("expires_after[")
+    }
+    try:
+        made = msgspec.convert(expires, FileExpiry) if expires else None
+    except msgspec.ValidationError as error:
+        told = f"expires_after: {error}; write expires_after[anchor]=created_at and expires_after[seconds]=3600 to 2592000"
+        raise InvalidRequest(told, param="expires_after", code="invalid_value") from None
+    return FileForm(purpose, made)  # type: ignore[arg-type]

@@ -1,0 +1,293 @@
+"""Files over HTTP, as the official client knows them: sent whole and in parts, listed, read, shown to models, and deleted."""
+
+import asyncio
+import hashlib
+import os
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from openai import AsyncOpenAI
+from openai.types import FileObject
+from tests.server.hosting import hosted
+
+from mainspring.app.engine import Engine
+from mainspring.app.server import server
+from mainspring.core.errors import NotFound
+from mainspring.core.items import InputFile, InputImage, Message
+from mainspring.features.files.files import CONTENT, DUE, FILE, Files
+from mainspring.features.files.settings import UploadSettings
+from mainspring.http.auth import Keys
+from mainspring.providers.scripted import Scripted, say
+from mainspring.storage.file_folder import FileFolder
+from mainspring.storage.memory_runs import MemoryStore
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
+
+
+@asynccontextmanager
+async def serving(*turns: Any, **options: Any) -> AsyncIterator[tuple[AsyncOpenAI, Scripted, Engine]]:
+    model = Scripted(*turns)
+    engine = Engine(model, **options)
+    async with hosted(server(engine)) as url, AsyncOpenAI(base_url=url, api_key="unused", max_retries=0) as client:
+        yield client, model, engine
+
+
+def list_stored(folder: Path) -> list[Path]:
+    """The files that are in the storage."""
+    return [file for file in folder.rglob("*") if file.is_file()]
+
+
+async def test_a_file_is_sent_listed_read_and_deleted(tmp_path: Path) -> None:
+    content = os.urandom(3_000_000)
+    async with serving(database=tmp_path / "runs.db") as (client, _, _):
+        sent = await client.files.create(file=("numbers ü.bin", content), purpose="user_data")
+        assert FileObject.model_validate(sent.model_dump(), strict=True) == sent
+        assert (sent.bytes, sent.filename, sent.purpose, sent.object) == (len(content), "numbers ü.bin", "user_data", "file")
+        assert (sent.id[:5], sent.status, sent.expires_at) == ("file-", "processed", None)
+        assert await client.files.retrieve(sent.id) == sent
+        assert (await client.files.content(sent.id)).content == content
+        other = await client.files.create(file=("a.txt", b"a"), purpose="assistants")
+        assert [file.id async for file in await client.files.list()] == [other.id, sent.id]
+        assert [file.id async for file in await client.files.list(limit=1, order="asc")] == [sent.id, other.id]
+        assert [file.id async for file in await client.files.list(purpose="assistants")] == [other.id]
+        gone = await client.files.delete(sent.id)
+        assert (gone.id, gone.deleted, gone.object) == (sent.id, True, "file")
+        for asked in (client.files.retrieve(sent.id), client.files.content(sent.id), client.files.delete(sent.id)):
+            with pytest.raises(openai.NotFoundError) as raised:
+                await asked
+            assert raised.value.param == "file_id"
+    [kept] = list_stored(tmp_path / "runs.db.files")
+    assert kept.read_bytes() == b"a", "what was deleted is gone from the disk"
+
+
+async def test_a_file_outlives_its_process(tmp_path: Path) -> None:
+    async with serving(database=tmp_path / "runs.db") as (client, _, _):
+        sent = await client.files.create(file=("a.txt", b"still here"), purpose="user_data")
+    async with serving(database=tmp_path / "runs.db") as (client, _, _):
+        assert (await client.files.content(sent.id)).content == b"still here"
+
+
+async def test_the_parts_of_an_upload_become_a_file() -> None:
+    content = os.urandom(300_000)
+    async with serving() as (client, _, _):
+        upload = await client.uploads.create(bytes=len(content), filename="b.bin", mime_type="text/plain", purpose="assistants")
+        assert (upload.status, upload.object, upload.expires_at - upload.created_at) == ("pending", "upload", 3600)
+        pieces = [content[:100_000], content[100_000:250_000], content[250_000:]]
+        parts = await asyncio.gather(*[client.uploads.parts.create(upload.id, data=piece) for piece in reversed(pieces)])
+        ids = [part.id for part in reversed(parts)]
+        for named, code in ((ids[:2], "upload_size_mismatch"), ([*ids, ids[0]], "invalid_part_id"), (["x"], "invalid_part_id")):
+            with pytest.raises(openai.BadRequestError) as raised:
+                await client.uploads.complete(upload.id, part_ids=named)
+            assert (raised.value.code, raised.value.param) == (code, "part_ids")
+        with pytest.raises(openai.BadRequestError, match="md5"):
+            await client.uploads.complete(upload.id, part_ids=ids, md5="0" * 32)
+        done = await client.uploads.complete(upload.id, part_ids=ids, md5=hashlib.md5(content).hexdigest())
+        assert (done.status, done.file and done.file.bytes) == ("completed", len(content))
+        assert done.file is not None
+        assert (await client.files.content(done.file.id)).content == content
+        with pytest.raises(openai.BadRequestError, match="is completed"):
+            await client.uploads.complete(upload.id, part_ids=ids)
+
+
+async def test_a_cancelled_upload_takes_nothing_more(tmp_path: Path) -> None:
+    async with serving(files=FileFolder(tmp_path)) as (client, _, engine):
+        upload = await client.uploads.create(bytes=5, filename="b", mime_type="text/plain", purpose="user_data")
+        await client.uploads.parts.create(upload.id, data=b"abc")
+        with pytest.raises(openai.BadRequestError) as raised:
+            await client.uploads.parts.create(upload.id, data=b"more than announced")
+        assert raised.value.code == "file_too_large"
+        assert (await client.uploads.cancel(upload.id)).status == "cancelled"
+        with pytest.raises(openai.BadRequestError, match="is cancelled"):
+            await client.uploads.parts.create(upload.id, data=b"abc")
+        assert list_stored(tmp_path) == []
+        assert [document.id.partition("/")[2] for document in await engine.store.documents(DUE)] == [upload.id]
+
+
+@pytest.mark.parametrize(
+    ("form", "status", "code", "param"),
+    [
+        ({"files": {"file": ("a", b"x" * 1001)}, "data": {"purpose": "user_data"}}, 400, "file_too_large", "file"),
+        ({"files": {"file": ("a", b"x")}}, 400, "missing_required_parameter", "purpose"),
+        ({"files": {"file": ("a", b"x")}, "data": {"purpose": "fun"}}, 400, "invalid_value", "purpose"),
+        ({"files": {"file": ("x" * 600, b"x")}, "data": {"purpose": "user_data"}}, 400, "invalid_value", "filename"),
+        ({"files": {"other": ("a", b"x")}, "data": {"purpose": "user_data"}}, 400, "invalid_form", "body"),
+        ({"json": {"purpose": "user_data"}}, 400, "invalid_form", "body"),
+        (
+            {"files": {"file": ("a", b"x")}, "data": {"purpose": "user_data", "expires_after[seconds]": "5"}},
+            400,
+            "invalid_value",
+            "expires_after",
+        ),
+        ({"files": {"file": ("a", b"x" * 3_000_000)}, "data": {"purpose": "user_data"}}, 413, "request_too_large", "body"),
+    ],
+)
+async def test_what_cannot_be_kept_is_refused_and_leaves_nothing(
+    form: dict[str, Any], status: int, code: str, param: str, tmp_path: Path
+) -> None:
+    async with serving(files=FileFolder(tmp_path), uploads=UploadSettings(file_bytes=1000)) as (client, _, engine):
+        async with httpx2.AsyncClient() as http:
+            told = await http.post(f"{client.base_url}files", **form)
+        assert (told.status_code, told.json()["error"]["code"], told.json()["error"]["param"]) == (status, code, param)
+        assert list_stored(tmp_path) == []
+        assert (await engine.store.documents(FILE), await engine.store.documents(DUE)) == ([], [])
+
+
+async def test_a_tenant_has_no_more_than_it_may() -> None:
+    async with serving(uploads=UploadSettings(tenant_bytes=10)) as (client, _, _):
+        first = await client.files.create(file=("a", b"123456"), purpose="user_data")
+        with pytest.raises(openai.BadRequestError) as raised:
+            await client.files.create(file=("b", b"123456"), purpose="user_data")
+        assert raised.value.code == "storage_limit_exceeded"
+        await client.files.delete(first.id)
+        await client.files.create(file=("b", b"123456"), purpose="user_data")
+
+
+class Clock(MemoryStore):
+    """A store whose time is told."""
+
+    now = 1_000_000.0
+
+    async def read_clock(self) -> float:
+        return self.now
+
+
+async def in_pieces(*pieces: bytes) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
+async def test_a_file_that_has_expired_is_gone_and_is_swept(tmp_path: Path) -> None:
+    store = Clock()
+    async with serving(store=store, files=FileFolder(tmp_path)) as (client, _, engine):
+        sent = await client.files.create(
+            file=("a", b"x"), purpose="user_data", expires_after={"anchor": "created_at", "seconds": 3600}
+        )
+        assert sent.expires_at == store.now + 3600
+        assert await engine.files.sweep() == 0
+        store.now += 3600
+        with pytest.raises(openai.NotFoundError):
+            await client.files.retrieve(sent.id)
+        assert [file.id async for file in await client.files.list()] == []
+        assert await engine.files.sweep() == 1
+        assert list_stored(tmp_path) == []
+        assert await store.documents(DUE) == []
+
+
+async def test_bytes_that_never_became_a_file_are_swept_after_a_crash(tmp_path: Path) -> None:
+    store = Clock()
+    files = Files(store, FileFolder(tmp_path))
+    await files.receive(in_pieces(b"lost"))
+    await files.sweep()
+    assert len(list_stored(tmp_path)) == 1, "it may still become a file"
+    store.now += 86_401
+    await files.sweep()
+    assert list_stored(tmp_path) == []
+
+
+async def test_files_with_the_same_bytes_share_them_within_a_tenant(tmp_path: Path) -> None:
+    store = MemoryStore()
+    files = Files(store, FileFolder(tmp_path))
+
+    async def add(tenant: str) -> str:
+        return (await files.add(tenant, await files.receive(in_pieces(b"same")), "a", "user_data")).id
+
+    def count() -> int:
+        return len(list_stored(tmp_path))
+
+    ids = await asyncio.gather(*[add("acme") for _ in range(8)])
+    theirs = await add("other")
+    assert count() == 2, "one for each tenant"
+    for id in ids[:-1]:
+        await files.remove("acme", id)
+    last = await files.get("acme", ids[-1])
+    assert await files.load(last, 10) == b"same"
+    with pytest.raises(NotFound):
+        await files.remove("other", ids[-1])
+    await asyncio.gather(files.remove("acme", ids[-1]), add("acme"))
+    assert (count(), len(await store.documents(CONTENT, tenant="acme"))) in ((2, 1), (2, 0))
+    await files.remove("other", theirs)
+    assert count() == 1
+    assert await store.documents(DUE) == []
+
+
+async def test_a_model_is_shown_the_file_and_the_log_has_its_id() -> None:
+    async with serving(say("A note and a picture."), say("Still there.")) as (client, model, _):
+        note = await client.files.create(file=("note.txt", "Grüße".encode()), purpose="user_data")
+        picture = await client.files.create(file=("p.bin", PNG), purpose="vision")
+        content: Any = [
+            {"type": "input_text", "text": "What is this?"},
+            {"type": "input_file", "file_id": note.id},
+            {"type": "input_image", "file_id": picture.id, "detail": "high"},
+        ]
+        told = await client.responses.create(model="scripted", input=[{"role": "user", "content": content}])
+        assert told.output_text == "A note and a picture."
+        [message] = [item for item in model.requests[0].items if isinstance(item, Message)]
+        shown = f"data:text/plain;base64,{b64encode('Grüße'.encode()).decode()}"
+        assert message.content[1] == InputFile("note.txt", shown)
+        assert message.content[2] == InputImage(f"data:image/png;base64,{b64encode(PNG).decode()}", "high")
+        [kept] = (await client.responses.input_items.list(told.id)).data
+        assert [part.get("file_id") for part in kept.model_dump()["content"]] == [None, note.id, picture.id]
+        again = await client.responses.create(model="scripted", input="Look again.", previous_response_id=told.id)
+        assert again.output_text == "Still there."
+        assert model.requests[1].items[0] == message
+        await client.files.delete(note.id)
+        with pytest.raises(openai.BadRequestError, match=f"`{note.id}` is not there any more"):
+            await client.responses.create(model="scripted", input="And now?", previous_response_id=again.id)
+
+
+@pytest.mark.parametrize("kind", ["input_file", "input_image"])
+async def test_a_file_that_is_not_there_is_shown_to_nobody(kind: str) -> None:
+    async with serving(say("Never.")) as (client, model, _):
+        content: Any = [{"type": kind, "file_id": "file-1"}]
+        with pytest.raises(openai.NotFoundError) as raised:
+            await client.responses.create(model="scripted", input=[{"role": "user", "content": content}])
+        assert raised.value.param == "input"
+        assert model.requests == []
+
+
+async def test_a_file_that_is_no_image_is_not_shown_as_one() -> None:
+    async with serving(say("Never.")) as (client, _, _):
+        note = await client.files.create(file=("a.png", b"no image"), purpose="vision")
+        content: Any = [{"type": "input_image", "file_id": note.id}]
+        with pytest.raises(openai.BadRequestError, match="send it as `input_file`"):
+            await client.responses.create(model="scripted", input=[{"role": "user", "content": content}])
+
+
+async def test_a_file_of_another_tenant_does_not_exist_through_any_door(tmp_path: Path) -> None:
+    engine = Engine(Scripted(say("Never.")), database=tmp_path / "runs.db")
+    keys = Keys(engine.store)
+    async with hosted(server(engine, keys=keys)) as url:
+        ours, theirs = await keys.create(tenant="acme"), await keys.create(tenant="other")
+        async with AsyncOpenAI(base_url=url, api_key=ours) as acme, AsyncOpenAI(base_url=url, api_key=theirs) as other:
+            sent = await acme.files.create(file=("secret.txt", b"hush"), purpose="user_data")
+            upload = await acme.uploads.create(bytes=1, filename="b", mime_type="text/plain", purpose="user_data")
+            assert [file.id async for file in await other.files.list()] == []
+            content: Any = [{"type": "input_file", "file_id": sent.id}]
+            for asked in (
+                other.files.retrieve(sent.id),
+                other.files.content(sent.id),
+                other.files.delete(sent.id),
+                other.uploads.parts.create(upload.id, data=b"x"),
+                other.uploads.complete(upload.id, part_ids=[]),
+                other.uploads.cancel(upload.id),
+                other.responses.create(model="scripted", input=[{"role": "user", "content": content}]),
+            ):
+                with pytest.raises(openai.NotFoundError):
+                    await asked
+            assert (await acme.files.content(sent.id)).content == b"hush"
+
+
+async def test_a_server_without_a_place_for_files_says_how_to_have_one() -> None:
+    class Elsewhere(MemoryStore):
+        is_durable = True
+
+    async with serving(store=Elsewhere()) as (client, _, _):
+        with pytest.raises(openai.InternalServerError, match="set `files` to a folder") as raised:
+            await client.files.create(file=("a", b"x"), purpose="user_data")
+        assert raised.value.status_code == 503
