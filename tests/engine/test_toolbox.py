@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tests.kit.engine import Perform, RecordingExecutor, make_engine, make_order
 from tests.kit.waiting import PATIENCE
 
+from mainspring.app.engine import Engine as PublicEngine
 from mainspring.core.conversation_items import CONVERSATION
 from mainspring.core.errors import DelegateToClient
 from mainspring.core.events import CallJudged, Event, ToolEnded, ToolProgress, ToolStarted
@@ -137,7 +138,31 @@ async def test_a_tool_that_ignores_its_cancellation_is_left_behind(monkeypatch: 
 
     output = await output_of(deaf, tool_seconds=0.01)
     release.set()
-    assert "was stopped" in str(output.output)
+    assert "took longer than 0.01 s. It was told to stop and has not" in str(output.output)
+
+
+async def test_a_cancelled_call_of_a_function_that_cannot_be_stopped_says_that_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guard, "GRACE", 0.02)
+    begun, release = threading.Event(), threading.Event()
+
+    def work() -> str:
+        """Takes its time."""
+        begun.set()
+        release.wait(PATIENCE)
+        return "done"
+
+    async with PublicEngine(Scripted(call("work")), tools=[work]) as engine:
+        handle = await engine.start(engine.order("Go."))
+        await anyio.to_thread.run_sync(begun.wait, PATIENCE)
+        run = await handle.cancel()
+        release.set()
+    assert run.status == "cancelled"
+    [output] = [item for item in run.output if isinstance(item, FunctionCallOutput)]
+    assert "may go on and have its effect yet" in str(output.output)
+    [told] = [record.event for record in handle.log if isinstance(record.event, ToolEnded)]
+    assert told.outcome == "interrupted"
 
 
 async def test_cancelling_a_run_stops_its_tools_and_says_their_outcome_is_unknown() -> None:

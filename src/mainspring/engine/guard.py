@@ -85,8 +85,8 @@ class Guard:
                 raise
             raise Misbehaved("it was cancelled") from error
 
-    async def stop(self, tasks: "list[asyncio.Task[Any]]") -> None:
-        """Cancels the tasks and waits for their end, but not for long."""
+    async def stop(self, tasks: "list[asyncio.Task[Any]]") -> "set[asyncio.Task[Any]]":
+        """Cancels the tasks and waits for their end, but not for long. Returns those that go on."""
         for task in tasks:
             task.cancel()
         _, deaf = await asyncio.wait(tasks, timeout=GRACE)
@@ -94,6 +94,7 @@ class Guard:
             log.warning("%s ignores its cancellation and was left behind", task.get_coro())
             self._left_behind.add(task)
             task.add_done_callback(self._left_behind.discard)
+        return deaf
 
 
 def start(work: Coroutine[Any, Any, T]) -> "asyncio.Task[Outcome[T]]":

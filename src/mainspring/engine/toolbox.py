@@ -24,6 +24,7 @@ PROGRESS_CHARS = 2_000
 # Each is kept for good, so a call that never stops telling is not heard to the end.
 MOST_PROGRESS = 1_000
 MOST_PROGRESS_CHARS = 500_000
+GOES_ON = "It was told to stop and has not, so it may go on and have its effect yet. Check what it did before trying again."
 
 
 class Running(Struct):
@@ -68,7 +69,8 @@ class Toolbox:
     async def perform(self, journal: Journal, calls: Sequence[FunctionCall]) -> None:
         """Runs the calls at once. Their start is durable before any of them runs; each end is recorded as it comes.
 
-        On cancel the calls are stopped and have no end in the journal; whoever cancelled answers them.
+        On cancel the calls are stopped and have no end in the journal; whoever cancelled answers them. Only one that does not
+        stop is answered here, with that, unless it may be repeated.
         """
         for call in calls:
             journal.record(ToolStarted(call.call_id))
@@ -84,17 +86,25 @@ class Toolbox:
                 for task in [task for task in running if task in done]:
                     journal.record(_end(running.pop(task)))
                 overdue = [late for late in running.values() if _is_late(late)]
-                if overdue:
-                    await self._guard.stop([late.task for late in overdue])
+                going_on = await self._guard.stop([late.task for late in overdue]) if overdue else ()
                 for late in overdue:
                     del running[late.task]
                     note = f"The tool `{late.call.name}` was stopped: it took longer than {late.seconds:g} s."
+                    if late.task in going_on:
+                        note = f"The tool `{late.call.name}` took longer than {late.seconds:g} s. {GOES_ON}"
                     seconds = perf_counter() - late.began
                     journal.record(ToolEnded(late.call.call_id, note, is_error=True, seconds=seconds, recorded="timeout"))
         finally:
             if running:
                 with CancelScope(shield=True):
-                    await self._guard.stop(list(running))
+                    self._tell_going_on(journal, [running[task] for task in await self._guard.stop(list(running))])
+
+    def _tell_going_on(self, journal: Journal, calls: Sequence[Running]) -> None:
+        for going in calls:
+            tool = journal.run.spec.tool(going.call.name)
+            if journal.failure is None and not (tool is not None and tool.repeatable):
+                note, seconds = f"Interrupted: {GOES_ON}", perf_counter() - going.began
+                journal.record(ToolEnded(going.call.call_id, note, is_error=True, seconds=seconds, recorded="interrupted"))
 
     def _start(self, journal: Journal, call: FunctionCall) -> Running:
         run = journal.run
