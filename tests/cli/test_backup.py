@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime
+from errno import EPERM
 from hashlib import sha256
 from pathlib import Path
 from pkgutil import resolve_name
@@ -206,6 +207,23 @@ async def test_a_backup_is_of_one_moment_while_others_write(shell: Shell, place:
         assert kept == [f"run{number}" for number in range(len(kept))]
         assert [document.id for document in await store.documents("of")] == kept
         assert [len(await store.events(id)) for id in kept] == [3] * len(kept)
+
+
+async def test_a_backup_is_made_where_files_have_no_links(
+    shell: Shell, place: MakePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)  # as on FAT, and on some that are mounted over a network
+    source, backup = place("sqlite"), shell.folder / "backup"
+    async with open_store(source) as store:
+        await store.append("r", [*begin("r"), *end(1)], answer("r", "hi"))
+    await back_up(place_runs(None, source), backup, lambda *_: None)
+    assert backup.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(InvalidRequest, match="is there already"):
+        await back_up(place_runs(None, source), backup, lambda *_: None)
+    assert not list(shell.folder.glob("*.partial"))
 
 
 async def test_the_settings_that_are_named_say_what_is_backed_up(shell: Shell) -> None:

@@ -116,7 +116,8 @@ def create_archive(path: Path) -> Iterator[ArchiveRows]:
             yield ArchiveRows(unfinished, connection)
         with unfinished.open("rb+") as file:
             os.fsync(file.fileno())
-        os.link(unfinished, path)  # which never replaces a file
+        path.touch(0o600, exist_ok=False)  # no file is replaced but this one; not every file system has links
+        unfinished.replace(path)
     except FileExistsError:
         raise InvalidRequest(f"{path} is there already; name a file that is not") from None
     except OSError as error:
