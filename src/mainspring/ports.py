@@ -721,8 +721,8 @@ class RunStore(Protocol):
         ...
 
     async def prune(self, before: float) -> int:
-        """Forgets some of the runs that ended before this time, the oldest first, whether or not others continue them. Returns
-        how many, 0 once there are none. The audit and all documents stay."""
+        """Forgets some of the runs that ended before this time, the oldest first, but none that a kept one continues. Returns how
+        many, 0 once there are none. The audit and all documents stay."""
         ...
 
 

@@ -372,6 +372,26 @@ async def test_runs_that_ended_before_a_time_are_pruned_and_no_others(store: Sto
     assert await store.items(["msg_0"]) == {"msg_0": assistant("hi", id="msg_0")}
 
 
+async def test_what_a_kept_run_continues_is_not_pruned(store: Store) -> None:
+    async def add(id: str, parent: str | None, at: float) -> None:
+        await store.append(id, [*begin(id, parent, at), *end(1, at=at)], answer(id, "hi"))
+
+    for number in range(250):  # more than are deleted at once
+        await add(f"long{number}", f"long{number - 1}" if number else None, 1.0)
+    await add("root", None, 1.0)
+    await add("branch", "root", 2.0)
+    await add("twig", "root", 2.0)
+    await add("new", "branch", 100.0)
+    pruned = 0
+    while gone := await store.prune(50.0):
+        pruned += gone
+    assert pruned == 251
+    assert {run.id for run in (await store.list(limit=1000)).runs} == {"root", "branch", "new"}
+    assert len(await store.history("new")) > 2
+    await store.delete("new")
+    assert await store.prune(50.0) == 2
+
+
 async def test_what_must_be_read_is_measured_before(store: Store) -> None:
     await ended(store, "a", "hi")
     await ended(store, "b", "hi " * 1000, parent="a")

@@ -59,8 +59,8 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     """The file that keeps everything, or the `postgresql://` URL of a database that does; see docs/storage.md."""
     keep_days: Annotated[float, Meta(gt=0)] | None = None
     """How many days a run is kept after its end, with its log and its answer; for ever if not given. The server looks every hour,
-    as `mainspring prune` does. A response that continues a deleted one can be read, not continued; a conversation keeps its
-    items. `[memory]` and `[decisions]` have times of their own; the audit stays."""
+    as `mainspring prune` does. What a kept response continues is kept with it, and a conversation keeps its items. `[memory]` and
+    `[decisions]` have times of their own; the audit stays."""
     files: str | None = None
     """Where uploaded files and those of containers are kept, so that they outlive a process and are found by all: a folder that
     the processes share, or `s3://BUCKET/PREFIX`, `gs://` or `az://`; see docs/storage.md. Without it, uploaded files are in a

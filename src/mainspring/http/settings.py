@@ -35,7 +35,7 @@ class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """Origins whose web pages may use the API in a browser, such as `https://app.example.com`; `*` is all of them, and
     has every request need an API key."""
     requests_per_key: Annotated[int, Meta(ge=1)] | None = None
-    """The most requests at a time with one key, open streams among them; half of `connections` if not given."""
+    """The most requests at a time with one key at one process, open streams among them; half of `connections` if not given."""
 
 
 def find_most_bytes(settings: HttpSettings) -> int:

@@ -230,7 +230,11 @@ class MemoryStore:
             self._holders[kept.run.tenant, id].remove(run_id)
 
     async def prune(self, before: float) -> int:
-        old = [run_id for run_id, kept in self._open().items() if kept.entries is not None and kept.log[-1].at < before]
+        runs = self._open()
+        old = {run_id: kept.run for run_id, kept in runs.items() if kept.entries is not None and kept.log[-1].at < before}
+        for run in [kept.run for run_id, kept in runs.items() if run_id not in old]:
+            while run.parent in old and old[run.parent].tenant == run.tenant:  # what it continues is needed
+                run = old.pop(run.parent)
         for run_id in old:
             await self.delete(run_id)
         return len(old)

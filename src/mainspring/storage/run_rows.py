@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from mainspring.core.conversation_items import ITEM
 from mainspring.core.events import Recorded, Status
 from mainspring.core.history import Entry
-from mainspring.core.items import Item, decode
+from mainspring.core.items import Item, decode, encode
 from mainspring.core.spec import Conversation
 from mainspring.core.stored_log import decode_log
 from mainspring.ports import PAGE_BYTES, Document, Filter, Link, Note, Page, StoredRun
@@ -282,21 +282,30 @@ def delete(connection: sqlite3.Connection, run_id: str) -> None:
 
 
 def prune(connection: sqlite3.Connection, before: float) -> int:
-    """Deletes some of the runs that ended before this time, and returns how many."""
+    """Deletes some of the runs that ended before this time and that no other one continues, then what they continued. Returns how
+    many."""
     # Whatever ended before it began before, and of that there is an index.
-    old = f"ended_at < ? AND created_at < ? ORDER BY created_at, number LIMIT {PRUNED_AT_ONCE}"
-    return _delete_runs(connection, old, (before, before))
+    old = "ended_at < ? AND created_at < ? AND NOT EXISTS (SELECT 1 FROM runs later WHERE later.tenant = runs.tenant"
+    old += " AND later.parent = runs.id AND later.parent IS NOT NULL)"
+    in_order = f"{old} ORDER BY created_at, number LIMIT {PRUNED_AT_ONCE}"
+    count, continued = 0, _delete_runs(connection, in_order, (before, before))
+    while continued and count < PRUNED_AT_ONCE:
+        count += len(continued)
+        parents = encode([parent for parent in continued if parent is not None])
+        continued = _delete_runs(connection, f"id IN (SELECT value FROM json_each(?)) AND {old}", (parents, before, before))
+    return count + len(continued)
 
 
-def _delete_runs(connection: sqlite3.Connection, which: str, values: tuple[object, ...]) -> int:
-    found = connection.execute(f"SELECT number, entries FROM runs WHERE {which}", values).fetchall()
-    for number, entries in found:
+def _delete_runs(connection: sqlite3.Connection, which: str, values: tuple[object, ...]) -> list[str | None]:
+    """Returns what each of them has continued."""
+    found = connection.execute(f"SELECT number, entries, parent FROM runs WHERE {which}", values).fetchall()
+    for number, entries, _ in found:
         held = collect_item_ids(decode(entries, list[Entry])) if entries is not None else ()
         connection.executemany("DELETE FROM items WHERE id = ? AND run = ?", [(id, number) for id in held])
         connection.execute(f"DELETE FROM segments WHERE {OF_RUN}", {"run": number})
         connection.execute("DELETE FROM summaries WHERE run = ?", (number,))
         connection.execute("DELETE FROM runs WHERE number = ?", (number,))
-    return len(found)
+    return [parent for _, _, parent in found]
 
 
 def put(connection: sqlite3.Connection, documents: Sequence[Document], if_absent: bool) -> bool:

@@ -121,6 +121,14 @@ _LOCK_PARENTS = """
 _PUT = f"""
     INSERT INTO mainspring_documents ({DOCUMENT_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (key)
 """
+# Runs that ended before a time, and that no other one continues. They began before it as well, and of that there is an index.
+_OLD = f"""
+    number IN (
+        SELECT number FROM mainspring_runs run WHERE ended_at < $1 AND created_at < $1 {{some}} AND NOT EXISTS (
+            SELECT FROM mainspring_runs later WHERE later.parent_key = run.key AND later.tenant = run.tenant
+        ) ORDER BY created_at, number LIMIT {PRUNED_AT_ONCE} FOR UPDATE SKIP LOCKED
+    )
+"""
 
 
 class PostgresStore:
@@ -296,18 +304,26 @@ class PostgresStore:
         return [unescape(id) for [id] in await self._fetch(query)]
 
     async def delete(self, run_id: str) -> None:
-        if not await self._writer.transact(lambda connection: _delete_runs(connection, "key = $1", make_key(run_id))):
+        async def delete(connection: Connection) -> bool:
+            if not await _delete_runs(connection, "key = $1", make_key(run_id)):
+                raise Undone(False)
+            return True
+
+        if not await self._writer.transact(delete):
             raise not_found(run_id)
 
     async def prune(self, before: float) -> int:
-        # Whatever ended before it began before, and of that there is an index.
-        old = f"""
-            number IN (
-                SELECT number FROM mainspring_runs WHERE ended_at < $1 AND created_at < $1
-                ORDER BY created_at, number LIMIT {PRUNED_AT_ONCE} FOR UPDATE SKIP LOCKED
-            )
-        """
-        return await self._writer.transact(lambda connection: _delete_runs(connection, old, before))
+        async def prune(connection: Connection) -> int:
+            count, continued = 0, await _delete_runs(connection, _OLD.format(some=""), before)
+            while continued and count < PRUNED_AT_ONCE:
+                count += len(continued)
+                parents = [parent for parent in continued if parent is not None]
+                continued = await _delete_runs(connection, _OLD.format(some="AND run.key = ANY($2::bytea[])"), before, parents)
+            if not count:
+                raise Undone(0)
+            return count + len(continued)
+
+        return await self._writer.transact(prune)
 
     async def put(self, documents: Sequence[Document], *, if_absent: bool = False) -> bool:
         if len(documents) == 1:
@@ -390,11 +406,12 @@ class PostgresStore:
         return await list_chains(self._fetch)
 
 
-async def _delete_runs(connection: Connection, which: str, value: object) -> int:
+async def _delete_runs(connection: Connection, which: str, *values: object) -> list[bytes | None]:
+    """Returns the keys of what each of them has continued."""
     # This waits for whoever is adding to a log; what that has added is seen by the next statement.
-    rows = await connection.fetch(f"DELETE FROM mainspring_runs WHERE {which} RETURNING number, entries", value)
+    rows = await connection.fetch(f"DELETE FROM mainspring_runs WHERE {which} RETURNING number, entries, parent_key", *values)
     if not rows:
-        raise Undone(0)
+        return []
     held = [make_key(id) for row in rows if row["entries"] for id in collect_item_ids(decode(row["entries"], list[Entry]))]
     rest = """
         WITH items AS (DELETE FROM mainspring_items WHERE key = ANY($2::bytea[]) AND run = ANY($1::bigint[])),
@@ -402,7 +419,7 @@ async def _delete_runs(connection: Connection, which: str, value: object) -> int
         DELETE FROM mainspring_segments WHERE run = ANY($1::bigint[])
     """
     await connection.execute(rest, [row["number"] for row in rows], held)
-    return len(rows)
+    return [row["parent_key"] for row in rows]
 
 
 def _read_run(row: Row) -> StoredRun:
