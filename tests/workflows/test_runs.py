@@ -5,16 +5,24 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.kit.engine import make_order
 from tests.kit.waiting import PATIENCE
-from tests.workflows.world import Tally, ended, engine_for, failure, tallying, written
+from tests.workflows.world import Tally, defined, ended, engine_for, failure, tallying, written
 
 from mainspring.app.engine import Engine
-from mainspring.core.errors import Interrupted, NotFound
+from mainspring.core.errors import Interrupted, NotFound, Superseded
 from mainspring.core.events import ToolStarted
 from mainspring.core.items import encode
 from mainspring.features.workflows.step_actions import derive_run_id
 from mainspring.features.workflows.workflow_log import OPEN, RUN, WorkflowJournal, list_unfinished
-from mainspring.features.workflows.workflow_run import StepFailed, StepStarted, WorkflowCancelled, WorkflowResumed
+from mainspring.features.workflows.workflow_run import (
+    StepFailed,
+    StepStarted,
+    WorkflowCancelled,
+    WorkflowOrder,
+    WorkflowResumed,
+    WorkflowStarted,
+)
 from mainspring.features.workflows.workflows import KeyReused, WorkflowHandle
 from mainspring.ports import Document
 from mainspring.storage.memory_runs import MemoryStore
@@ -286,6 +294,24 @@ async def test_cancel_reaches_a_run_that_another_process_carries_out(tmp_path: P
             assert (await handle.wait()).status == "cancelled"
             await first.drain()
     assert tally.arrivals == ["POST /first", "GET /second"]
+
+
+async def test_a_step_whose_run_is_about_to_begin_elsewhere_does_not_begin_after_a_cancel(tmp_path: Path) -> None:
+    async with (
+        engine_for(tmp_path, SAFE, database=tmp_path / "db") as first,
+        engine_for(tmp_path, SAFE, database=tmp_path / "db") as second,
+    ):
+        # The first one drives it, and has just written that the step begins.
+        await first.core.presence.show()
+        order = WorkflowOrder("wfr_1", "held", {"held": defined(SAFE)}, {"base": "http://127.0.0.1:9"}, 1.0)
+        started = WorkflowStarted("held", order.inputs, False, first.core.presence.id)
+        journal = await WorkflowJournal.begin(first.store, order, started)
+        run_id = derive_run_id(order.id, "first", 1)
+        await journal.record(StepStarted("first", "http-request", 1, run_id))
+        assert (await second.workflows.cancel(order.id)).status == "cancelled"
+        with pytest.raises(Superseded):
+            await first.core.start(make_order(run_id, background=True))
+        assert (await first.attach(run_id)).run.status == "cancelled"
 
 
 async def test_a_workflow_that_runs_out_of_time_fails_and_stops(tmp_path: Path) -> None:

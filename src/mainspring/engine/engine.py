@@ -811,6 +811,15 @@ class Engine:
         self._to_end.pop(run_id, None)
         return run
 
+    async def prevent(self, spec: RunSpec) -> None:
+        """Stores a run that was cancelled before it began, so that nobody can begin one under its id any more. Raises
+        `Superseded` if somebody has."""
+        journal = Journal.begin(RunStarted(spec), History(), self._writer, self._clock, self.quota.hold("", 0), audit=self._audit)
+        for event in closing(journal.run, CANCELLED):
+            journal.record(event)
+        await journal.flush()
+        journal.close()
+
     def _request_cancel(self, run_id: str) -> None:
         self._start_feeder(self._send_cancel(run_id))
 

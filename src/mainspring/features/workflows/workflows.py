@@ -21,8 +21,8 @@ from msgspec import Struct
 from mainspring.core.errors import CallerError, Interrupted, MainspringError, NotFound, NoWorker, StoreError, Superseded
 from mainspring.core.events import Reason
 from mainspring.core.ids import NewId, random_id
-from mainspring.core.items import Json, decode
-from mainspring.core.spec import Caller
+from mainspring.core.items import Json, decode, user
+from mainspring.core.spec import STEP_MODEL, Caller, RunSpec
 from mainspring.engine.approvals import continuing_id, withdraw
 from mainspring.engine.engine import OFFER_SECONDS, START_WORKER, Engine
 from mainspring.features.workflows.step_actions import StepActions
@@ -284,7 +284,19 @@ class Workflows:
         await journal.record(*end_open_steps(journal.run, "the workflow was cancelled"), WorkflowCancelled())
         for step in steps:
             if step.run_id and not step.has_ended:
+                with suppress(Superseded):  # it has begun meanwhile
+                    await self._prevent(step.run_id, journal.run.order)
                 await self._stop(step.run_id)
+
+    async def _prevent(self, run_id: str, order: WorkflowOrder) -> None:
+        """Has the run of a step not begin any more, if it has not: whoever drives the workflow may be about to."""
+        try:
+            await self._store.load(run_id)
+        except NotFound:
+            told = (user(f"A step of workflow `{order.workflow}`, run `{order.id}`, which was cancelled before it began."),)
+            metadata = {"workflow": order.workflow, "workflow_run": order.id}
+            spec = RunSpec(run_id, STEP_MODEL, told, background=True, metadata=metadata, tenant=order.tenant, caller=order.caller)
+            await self._engine.prevent(spec)
 
     async def resume(self, run_id: str, *, tenant: str = "") -> WorkflowHandle:
         """Resumes a run whose process is gone; one that is live or has ended is only returned. Raises `NotFound`."""
