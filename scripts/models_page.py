@@ -20,6 +20,9 @@ SHOWN = {
     "thinking": "a tag that closes reasoning that none has opened",
     "window": "usage that fills a context",
     "format_told": "words where JSON was asked for",
+    "calls": "`mainspring doctor`",
+    "keeps_schemas": "`mainspring doctor`",
+    "ends": "`mainspring doctor`",
 }
 
 

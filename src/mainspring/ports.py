@@ -161,6 +161,10 @@ class ProfileKeeper(Protocol):
         """How many tokens the model takes, if that is known; of several that may answer, the one that takes most."""
         ...
 
+    async def learn_profile(self, model: str, values: Mapping[str, ProfileValue], evidence: str) -> None:
+        """Keeps what somebody else has found out of the model; nothing if the name stands for several."""
+        ...
+
     async def forget_profiles(self, model: str) -> int:
         """Forgets what was learned. Returns of how many fields."""
         ...

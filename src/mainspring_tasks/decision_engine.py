@@ -26,7 +26,7 @@ from anyio import CancelScope, Lock
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.core.errors import InvalidRequest, MainspringError, NotAdmitted, NotFound, ProviderError
+from mainspring.core.errors import InvalidRequest, MainspringError, ModelUnable, NotAdmitted, NotFound, ProviderError
 from mainspring.core.events import ModelEvent, Recorded
 from mainspring.core.ids import NewId, derive_id, random_id
 from mainspring.core.items import ApprovalResponse, assistant, to_json, user
@@ -249,12 +249,18 @@ class LLMAgentEngine:
         return _DecisionResult(read(run, await self._store.events(run_id)), run_id)
 
     async def _make(self, order: _DecisionOrder) -> RecordedDecision:
-        """Decides, and records the decision. An error of the store or the engine becomes a decision to say so."""
+        """Decides, and records the decision. An error of the store or the engine becomes a decision to say so.
+
+        Raises `ModelUnable`."""
         began = self._clock()
         row = _row(order, began)
         try:
             await self._logs.write_decision_log(row)
             done: _DecisionResult | None = await self._decide(order)
+        except ModelUnable as error:
+            # Whoever asked chooses the model, or knows who does.
+            await self._finish(row, _DecisionResult(make_refused(error.message)), began)
+            raise
         except MainspringError:
             logger.exception("decision %s failed", order.id)
             # What was done before it failed is in the log of the run. Where that cannot be read now, a later process will.

@@ -49,6 +49,7 @@ async def test_the_doctor_says_what_a_model_can_and_what_to_do_about_the_rest(sh
     assert result.code == 1
     marks = [line.split(maxsplit=1) for line in result.out.splitlines() if line.startswith(("  ✓", "  ✗"))]
     assert [mark + " " + text.split("  ")[0] for mark, text in marks] == [
+        "✓ ends",
         "✓ thinks",
         "✗ calls a tool",
         "✗ keeps to a schema",

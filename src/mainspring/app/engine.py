@@ -52,6 +52,7 @@ from mainspring.features.budgets.plan import Admission, Plan
 from mainspring.features.governance.injection import InjectionFlagsStep
 from mainspring.features.governance.tool_policies import AnswerFormatCheck, ToolStatus, fill_standard_slots
 from mainspring.features.memory.no_memory import NoMemory
+from mainspring.features.models.abilities import AbilityStep
 from mainspring.features.models.model_choice import WindowStep, resolve_provider
 from mainspring.features.skills.skill_folder import SkillFolders
 from mainspring.features.skills.skill_prompt import SkillListStep
@@ -314,7 +315,11 @@ class Engine:
                 application.policies,
             ),
             sinks=(*self._event_sinks, *ledger),
-            steps=(*[step for part in self.parts for step in part.steps], CallerBudgetStep(self.admission)),
+            steps=(
+                AbilityStep(self.core.provider),
+                *[step for part in self.parts for step in part.steps],
+                CallerBudgetStep(self.admission),
+            ),
             observers=self.core.observers,
             defaults=self.core.defaults,
             audit=self.core.is_audited,
@@ -347,6 +352,7 @@ class Engine:
         return [
             *([LimitsStep(limits)] if limits.most else []),
             WindowStep(provider),
+            AbilityStep(provider),
             ApprovalDeadlineStep(approval_seconds),
             *([SkillListStep(lambda: self.skills.definitions)] if self.skills.folders else []),
             _check_files(provider, self.files),

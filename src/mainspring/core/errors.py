@@ -72,6 +72,15 @@ class InvalidRequest(CallerError):
             self.code = code
 
 
+class ModelUnable(InvalidRequest):
+    """The model is known to be unable to do what the order needs."""
+
+    code = "model_unable"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, param="model")
+
+
 class InvalidInputs(InvalidRequest):
     """The inputs of an agent are not those it is defined to take."""
 

@@ -221,6 +221,10 @@ class HttpProvider(ABC):
         await self._book.load()
         return self._book.find(model).window
 
+    async def learn_profile(self, model: str, values: Mapping[str, ProfileValue], evidence: str) -> None:
+        await self._book.load()
+        self._book.learn(model, values, evidence)
+
     async def forget_profiles(self, model: str) -> int:
         await self._book.load()
         return self._book.forget(model)

@@ -90,6 +90,12 @@ class ModelProfile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Whether `presence_penalty` is sent."""
     frequency_penalty: bool = True
     """Whether `frequency_penalty` is sent."""
+    calls: bool = True
+    """Whether it can call tools, as the doctor has found out. If not, agents with tools and the task agent refuse it."""
+    keeps_schemas: bool = True
+    """Whether it keeps to a schema, as the doctor has found out. If not, structured output is refused."""
+    ends: bool = True
+    """Whether it ends its answers by itself, as the doctor has found out. If not, the task agent refuses it."""
     window: Annotated[int, Meta(ge=1)] | None = None
     """How many tokens it takes in all. Conversations are compacted or cut to that; None is unknown."""
 

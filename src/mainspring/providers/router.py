@@ -13,7 +13,7 @@ from mainspring.core.errors import InvalidRequest, ModelNotFound, ProviderError
 from mainspring.core.events import ModelEvent
 from mainspring.core.model_request import ModelRequest
 from mainspring.definitions.parsed_file import hint
-from mainspring.ports import DocumentStore, KnownProfile, ModelFeature, ModelInfo, Provider, SharedLimits
+from mainspring.ports import DocumentStore, KnownProfile, ModelFeature, ModelInfo, ProfileValue, Provider, SharedLimits
 from mainspring.providers.wrapper import (
     count_tokens,
     explain_profiles,
@@ -21,6 +21,7 @@ from mainspring.providers.wrapper import (
     find_window,
     forget_profiles,
     keep_profiles,
+    learn_profile,
     runs_in_place,
     share_limits,
     write_profiles,
@@ -160,6 +161,10 @@ class Router:
         windows = [await find_window(self._providers[route.provider], route.model) for route in self._chain(model)]
         known = [window for window in windows if window is not None]
         return max(known) if len(known) == len(windows) else None
+
+    async def learn_profile(self, model: str, values: Mapping[str, ProfileValue], evidence: str) -> None:
+        if len(chain := self._chain(model)) == 1:
+            await learn_profile(self._providers[chain[0].provider], chain[0].model, values, evidence)
 
     async def forget_profiles(self, model: str) -> int:
         """Forgets what was learned of every model of the chain. Raises `ModelNotFound`."""

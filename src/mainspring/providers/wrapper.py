@@ -1,6 +1,6 @@
 """What providers that wrap another provider share."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.tokens import estimate
@@ -13,6 +13,7 @@ from mainspring.ports import (
     ModelFeature,
     ModelInfo,
     ProfileKeeper,
+    ProfileValue,
     Provider,
     SharedLimits,
     TokenCounter,
@@ -50,6 +51,9 @@ class ProviderWrapper:
 
     async def find_window(self, model: str) -> int | None:
         return await find_window(self._provider, model)
+
+    async def learn_profile(self, model: str, values: Mapping[str, ProfileValue], evidence: str) -> None:
+        await learn_profile(self._provider, model, values, evidence)
 
     async def forget_profiles(self, model: str) -> int:
         return await forget_profiles(self._provider, model)
@@ -100,6 +104,11 @@ async def explain_profiles(provider: Provider, model: str) -> Sequence[KnownProf
 
 async def find_window(provider: Provider, model: str) -> int | None:
     return await provider.find_window(model) if isinstance(provider, ProfileKeeper) else None
+
+
+async def learn_profile(provider: Provider, model: str, values: Mapping[str, ProfileValue], evidence: str) -> None:
+    if isinstance(provider, ProfileKeeper):
+        await provider.learn_profile(model, values, evidence)
 
 
 async def forget_profiles(provider: Provider, model: str) -> int:

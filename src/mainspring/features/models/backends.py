@@ -108,7 +108,9 @@ def make_provider(
     if backend.kind == "local":
         from mainspring.providers.local.provider import Local
 
-        return compose(Local(backend.model or find_own_model(), progress=progress), _pick_options(backend))
+        return compose(
+            Local(backend.model or find_own_model(), progress=progress, profiles=backend.profiles), _pick_options(backend)
+        )
     key = backend.key or (environment.get(backend.key_env) if backend.key_env else None)
     if backend.key_env and not key:
         message = f"providers.{name}: the variable {backend.key_env}, named by `key_env`, is not set"

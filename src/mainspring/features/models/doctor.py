@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mainspring.cli.console import ConsoleWriter
 from mainspring.cli.context import load_settings
@@ -14,13 +15,14 @@ from mainspring.cli.options import ApiKey, AsJson, BaseUrl, Config, DatabaseOfSe
 from mainspring.cli.output import say, write_lines
 from mainspring.core.errors import MainspringError, SandboxError
 from mainspring.features.models import commands, model_choice
+from mainspring.features.models.abilities import ABILITIES
 from mainspring.features.models.probes import ProbeResult, Verdict, examine
 from mainspring.features.models.quirks import Quirk, find_quirks
 from mainspring.features.models.settings import ModelSettings
 from mainspring.ports import DocumentStore, KnownProfile, Provider
 from mainspring.providers.cassette import Listener
-from mainspring.providers.profile_documents import KIND
-from mainspring.providers.wrapper import explain_profiles, keep_profiles, write_profiles
+from mainspring.providers.profile_documents import KIND, StoredProfiles
+from mainspring.providers.wrapper import explain_profiles, keep_profiles, learn_profile, write_profiles
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import Location, parse_location
 from mainspring.storage.memory_runs import MemoryStore
@@ -82,6 +84,7 @@ class Examination(Struct, frozen=True):
         except MainspringError as error:
             findings.append(ProbeResult("answers", "failed", error.message))
             self.tell(title, findings[-1])
+        await _keep_findings(provider, model, findings)
         profiles = await explain_profiles(provider, model)
         await write_profiles(provider)
         await provider.close()
@@ -119,6 +122,17 @@ class Examination(Struct, frozen=True):
                 writer.put(f"{quirk.does} {quirk.remedy}\n", "dim")
 
 
+async def _keep_findings(provider: Provider, model: str, findings: Sequence[ProbeResult]) -> None:
+    """Remembers what the model was found to be unable to do, and forgets what it has turned out to be able to."""
+    known = await explain_profiles(provider, model)
+    for ability in ABILITIES:
+        field = ability.fields[0]
+        for finding in [each for each in findings if each.question == ability.question and not each.is_outage]:
+            is_able = finding.verdict != "failed"
+            if any(each.values.get(field) != is_able for each in known):
+                await learn_profile(provider, model, {field: is_able}, f"the doctor has seen: {finding.question}")
+
+
 async def doctor(
     model: Model = None,
     base_url: BaseUrl = None,
@@ -126,7 +140,7 @@ async def doctor(
     config: Config = None,
     database: DatabaseOfSettings = None,
     seconds: Annotated[float, typer.Option(min=1, metavar="S", help="Time limit for each question.")] = 120.0,
-    learn: Annotated[bool, typer.Option("--learn", help="Keep what is learned of the backends, for the server to heed.")] = False,
+    learn: Annotated[bool, typer.Option("--learn", help="Keep the habits of the backends, too, for the server to heed.")] = False,
     export: Annotated[
         bool, typer.Option("--export", help="Write all that was found as one line of JSON for each model.")
     ] = False,
@@ -139,6 +153,9 @@ async def doctor(
     uses what they say; keeps to a JSON schema; takes a conversation that another model began; reads a long prompt; answers again
     after it was stopped. Each failure comes with what to do about it. Then come the habits of its backend, and what is done about
     each. The exit code is 1 if a question fails.
+
+    What a model cannot do (call tools, keep to a schema, end its answers) is kept in the database of the settings, if there is
+    one, and what needs it refuses the model. `mainspring models forget NAME` forgets it.
 
         mainspring doctor
         mainspring doctor --model anthropic/claude-sonnet-5-5
@@ -191,16 +208,24 @@ async def check_models(settings: ModelSettings, sandbox: SandboxChoice, examinat
 
 @asynccontextmanager
 async def _open_profiles(database: Location, *, learns: bool) -> AsyncIterator[DocumentStore]:
-    """The database, or a copy of what it has learned that is gone afterwards."""
+    """The database, or a copy of what it has learned. Of that, only what models are able to do gets back to the database, if
+    there is one."""
     if learns:
         async with open_store(database) as store:
             yield store
         return
-    copy = MemoryStore()
-    if database.file is None or database.file.exists():
+    copy, is_there = MemoryStore(), database.file is None or database.file.exists()
+    if is_there:
         async with open_store(database) as store:
             await copy.put(await store.documents(KIND))
     yield copy
+    if is_there:
+        async with open_store(database) as store:
+            kept, fields = StoredProfiles(store), {ability.fields[0] for ability in ABILITIES}
+            for learned in await StoredProfiles(copy).load() or ():
+                if facts := {field: fact for field, fact in learned.facts.items() if field in fields}:
+                    kept.save(replace(learned, facts=facts))
+            await kept.close()
 
 
 async def examine_sandbox(choice: SandboxChoice) -> ProbeResult:

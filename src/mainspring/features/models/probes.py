@@ -43,6 +43,7 @@ from mainspring.core.items import (
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.core.tokens import tokens_of_text
+from mainspring.features.models.abilities import CALLS, ENDING, SCHEMAS
 from mainspring.ports import Provider
 
 Verdict = Literal["ok", "weak", "failed"]
@@ -82,12 +83,14 @@ LONG_TOKENS: Final = 5_000
 
 
 class ProbeResult(Struct, frozen=True):
-    """What one question showed. `weak` is something to know, not to mend; `advice` says what to do."""
+    """What one question showed. `weak` is something to know, not to mend; `advice` says what to do. With `is_outage` it is the
+    backend that failed, which says nothing of the model."""
 
     question: str
     verdict: Verdict
     detail: str
     advice: str = ""
+    is_outage: bool = False
 
 
 class ProbeAnswer(Struct, frozen=True):
@@ -98,6 +101,7 @@ class ProbeAnswer(Struct, frozen=True):
     usage: Usage | None
     first: float
     last: float
+    is_cut: bool = False
 
     @property
     def text(self) -> str:
@@ -123,9 +127,9 @@ async def examine(provider: Provider, model: str, *, seconds: float = 120.0) -> 
             answer = await _ask(provider, sky, seconds)
         except BadOutput:  # it may have shown how the next one is to be read
             answer = await _ask(provider, sky, seconds)
-        results = [_judge_answer(answer), _judge_streaming(answer), _judge_usage(answer)]
+        results = [_judge_answer(answer), _judge_end(answer), _judge_streaming(answer), _judge_usage(answer)]
     except (MainspringError, TimeoutError) as error:
-        results = [ProbeResult("answers", "failed", _describe(error), _advice(error))]
+        results = [_report("answers", error)]
         if not isinstance(error, BadOutput):
             yield results[0]
             return
@@ -141,7 +145,7 @@ async def examine(provider: Provider, model: str, *, seconds: float = 120.0) -> 
             result = judge(answer)
             calls = calls or tuple(answer.items if answer.calls else ())
         except (MainspringError, TimeoutError) as error:
-            result = ProbeResult(question, "failed", _describe(error), _advice(error))
+            result = _report(question, error)
         verdicts[result.question] = result.verdict
         yield result
     for result in [await _judge_results(provider, model, calls, seconds), await _judge_cancel(provider, model, seconds)]:
@@ -164,7 +168,7 @@ def _list_questions(model: str) -> list[tuple[str, ModelRequest, Judge]]:
     return [
         ("thinks", replace(ask(model, legs), reasoning={"effort": "low"}, top_p=0.9), _judge_thinking),
         (
-            "calls a tool",
+            CALLS.question,
             replace(ask(model, level), tools=(LEVEL,), tool_choice=forced, parallel_tool_calls=False, temperature=0.0),
             _judge_call,
         ),
@@ -179,7 +183,7 @@ def _list_questions(model: str) -> list[tuple[str, ModelRequest, Judge]]:
             replace(ask(model, "Set the quorl level of Oslo to 9."), tools=(RICH,), tool_choice=required),
             _judge_rich_call,
         ),
-        ("keeps to a schema", replace(ask(model, place), text={"format": form}), _judge_schema),
+        (SCHEMAS.question, replace(ask(model, place), text={"format": form}), _judge_schema),
         ("schema with tools", replace(ask(model, place), text={"format": form}, tools=(LEVEL,)), _judge_schema_with_tools),
         ("writes JSON", replace(ask(model, f"{place} As JSON."), text={"format": {"type": "json_object"}}), _judge_json),
         ("takes any history", _tell_history(model), _judge_history),
@@ -223,7 +227,7 @@ async def _ask(provider: Provider, request: ModelRequest, seconds: float) -> Pro
                         deltas += 1
     if ended is None:
         raise BadOutput(f"provider `{provider.name}` ended its stream without ending the turn")
-    return ProbeAnswer(tuple(items), deltas, ended.usage, first, last)
+    return ProbeAnswer(tuple(items), deltas, ended.usage, first, last, ended.finish == "length")
 
 
 def _request(model: str, text: str) -> ModelRequest:
@@ -238,6 +242,13 @@ def _judge_answer(answer: ProbeAnswer) -> ProbeResult:
     if "blue" not in said.lower():
         return ProbeResult("answers", "weak", said, "The sky is blue: do not trust what it says, or use a larger model.")
     return ProbeResult("answers", "ok", said)
+
+
+def _judge_end(answer: ProbeAnswer) -> ProbeResult:
+    if not answer.is_cut:
+        return ProbeResult(ENDING.question, "ok", "by itself")
+    advice = "It talks on until it is cut off: bound its output, or use a model that was trained to converse."
+    return ProbeResult(ENDING.question, "failed", "one word was asked for, and it had to be cut off", advice)
 
 
 def _judge_streaming(answer: ProbeAnswer) -> ProbeResult:
@@ -261,7 +272,7 @@ def _judge_thinking(answer: ProbeAnswer) -> ProbeResult:
 
 
 def _judge_call(answer: ProbeAnswer) -> ProbeResult:
-    question = "calls a tool"
+    question = CALLS.question
     if not answer.calls:
         return ProbeResult(question, "failed", "answered in words", "Use a model that can call tools, or a server option for it.")
     call = answer.calls[0]
@@ -297,7 +308,7 @@ def _judge_rich_call(answer: ProbeAnswer) -> ProbeResult:
 
 
 def _judge_schema(answer: ProbeAnswer) -> ProbeResult:
-    question, advice = "keeps to a schema", "Structured output will fail now and then; use a backend that constrains it."
+    question, advice = SCHEMAS.question, "Structured output will fail now and then; use a backend that constrains it."
     given = _read_object(answer.text)
     if given is None:
         return ProbeResult(question, "failed", f"no JSON: {_shorten(answer.text)}", advice)
@@ -356,7 +367,7 @@ async def _judge_results(provider: Provider, model: str, calls: tuple[Item, ...]
         if not answer.calls:
             await _ask(provider, replace(asked, items=further), seconds)
     except (MainspringError, TimeoutError) as error:
-        return ProbeResult(question, "failed", _describe(error), _advice(error))
+        return _report(question, error)
     if LEVEL_THERE in re.sub(r"[^\w]", "", answer.text):
         return ProbeResult(question, "ok", _shorten(answer.text))
     said = _shorten(answer.text) or "no answer"
@@ -396,6 +407,10 @@ def _read_object(text: str) -> Json | None:
         return None
 
 
+def _report(question: str, error: BaseException) -> ProbeResult:
+    return ProbeResult(question, "failed", _describe(error), _advice(error), is_outage=not isinstance(error, BadOutput))
+
+
 def _describe(error: BaseException) -> str:
     return error.message if isinstance(error, MainspringError) else "it took too long"
 
@@ -420,8 +435,8 @@ def _advice(error: BaseException) -> str:
 
 _NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "conversation": ("answers", "takes any history"),
-    "tools and agents": ("calls a tool", "uses results"),
-    "structured output": ("keeps to a schema",),
-    "decisions and tasks": ("answers", "calls a tool", "takes rich schemas", "uses results", "keeps to a schema"),
+    "tools and agents": (CALLS.question, "uses results"),
+    "structured output": (SCHEMAS.question,),
+    "decisions and tasks": ("answers", ENDING.question, CALLS.question, "takes rich schemas", "uses results", SCHEMAS.question),
     "long conversations": ("reads long prompts",),
 }

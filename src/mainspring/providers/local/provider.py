@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import ExitStack, aclosing, suppress
 from logging import getLogger
 from pathlib import Path
@@ -32,11 +32,13 @@ from mainspring.core.events import ModelEvent
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import FunctionCallOutput, InputFile, InputImage, Message
 from mainspring.core.model_request import ModelRequest
-from mainspring.ports import ModelInfo
+from mainspring.ports import DocumentStore, KnownProfile, ModelInfo, ProfileValue
 from mainspring.providers.chat.provider import Chat
 from mainspring.providers.constrained.provider import Constrained
 from mainspring.providers.local.model_process import ModelOrder
 from mainspring.providers.local.weights import SMOLLM2, Progress, end_process, fetch_weights, find_cache_folder, find_source
+from mainspring.providers.profile_book import Pins, ProfileBook
+from mainspring.providers.profile_documents import StoredProfiles
 
 log = getLogger(__name__)
 
@@ -57,8 +59,9 @@ class Local:
     """A `Provider` that runs the model itself. `model` is `smollm2`, the path of a `.gguf` file, or `hf:OWNER/REPO/FILE.gguf`.
 
     `progress` is told in lines what takes long: downloading and loading. `cache` is where weights are kept, by default the
-    user's cache folder. Requests are answered one at a time, the others wait; who sets no `max_output_tokens` gets at most
-    `ANSWER_TOKENS`. Raises `InvalidRequest` if the runtime is not installed or the model cannot be one.
+    user's cache folder. `profiles` are fields of its profile that hold, by model. Requests are answered one at a time, the others
+    wait; who sets no `max_output_tokens` gets at most `ANSWER_TOKENS`. Raises
+    `InvalidRequest` if the runtime is not installed or the model cannot be one.
     """
 
     name = "local"
@@ -72,6 +75,7 @@ class Local:
         cache: Path | None = None,
         context_tokens: int = 8192,
         threads: int | None = None,
+        profiles: Pins | None = None,
         new_id: NewId = random_id,
     ) -> None:
         if not is_available():
@@ -90,6 +94,7 @@ class Local:
         self._child: _Child | None = None
         self._starting = Lock()
         self._failures = 0
+        self._book = ProfileBook("local", "local", profiles)
 
     @property
     def pid(self) -> int | None:
@@ -124,6 +129,27 @@ class Local:
     async def models(self) -> Sequence[ModelInfo]:
         """The one model. Does not start it."""
         return (ModelInfo(self._model, "local"),)
+
+    def keep_profiles(self, store: DocumentStore) -> None:
+        self._book.open(StoredProfiles(store))
+
+    async def write_profiles(self) -> None:
+        await self._book.close()
+
+    async def explain_profiles(self, model: str) -> Sequence[KnownProfile]:
+        await self._book.load()
+        return (self._book.explain(self._model),)
+
+    async def find_window(self, model: str) -> int | None:
+        return self._context_tokens
+
+    async def learn_profile(self, model: str, values: Mapping[str, ProfileValue], evidence: str) -> None:
+        await self._book.load()
+        self._book.learn(self._model, values, evidence)
+
+    async def forget_profiles(self, model: str) -> int:
+        await self._book.load()
+        return self._book.forget(self._model)
 
     async def close(self) -> None:
         """Ends the child and whatever it is answering."""

@@ -16,7 +16,7 @@ from mainspring.core.errors import InvalidRequest, Refused, Unauthorized
 from mainspring.core.events import ModelEvent
 from mainspring.core.items import Json
 from mainspring.core.model_request import ModelRequest
-from mainspring.ports import DocumentStore, KnownProfile, ModelFeature, ModelInfo
+from mainspring.ports import DocumentStore, KnownProfile, ModelFeature, ModelInfo, ProfileValue
 from mainspring.providers.anthropic.provider import Anthropic
 from mainspring.providers.credentials import BearerSigner
 from mainspring.providers.gemini.provider import Gemini, token_total
@@ -136,6 +136,11 @@ class Vertex(Gemini):
     async def find_window(self, model: str) -> int | None:
         is_claude = self._claude is not None and _is_claude(model)
         return await (self._find_claude().find_window(model) if is_claude else super().find_window(model))
+
+    async def learn_profile(self, model: str, values: Mapping[str, ProfileValue], evidence: str) -> None:
+        is_claude = self._claude is not None and _is_claude(model)
+        learn = self._find_claude().learn_profile if is_claude else super().learn_profile
+        await learn(model, values, evidence)
 
     async def forget_profiles(self, model: str) -> int:
         is_claude = self._claude is not None and _is_claude(model)
