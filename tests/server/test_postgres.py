@@ -1,7 +1,6 @@
 """A server on PostgreSQL: the same answers, nothing in local files, and it outlives a restart of its database."""
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,12 +16,6 @@ from mainspring.storage.location import Location
 pytestmark = pytest.mark.slow
 
 SLOW: Script = [{"when": "count", "say": "one two three four five six seven eight nine ten", "pause": 0.1}]
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(2 * PATIENCE)) as session:
-        yield session
 
 
 def with_password(postgres: Postgres, location: Location) -> str:

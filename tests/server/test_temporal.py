@@ -4,7 +4,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -16,55 +16,20 @@ import anyio
 import pytest
 from tests.kit.temporal import Temporal, running_temporal
 from tests.kit.waiting import PATIENCE, until
+from tests.server.fleet import TOOLS, ended, marked, marks, post
 from tests.server.process import Script, Served, serving, working
 
 from mainspring.core.ids import random_id
 
 pytestmark = pytest.mark.slow
 
-TOOLS = '''
-import asyncio
-import os
-from pathlib import Path
-
-from mainspring import tool
-
-
-def mark(what: str) -> None:
-    with Path("marks").open("a") as file:
-        file.write(f"{what}\\n")
-
-
-@tool
-async def stamp(seconds: float) -> str:
-    """Leaves a mark, and later another."""
-    mark("begun")
-    await asyncio.sleep(seconds)
-    mark("done")
-    return "stamped"
-
-
-@tool(repeatable=True)
-def explode() -> str:
-    """Ends the process, as a fault in a library would."""
-    mark("dead")
-    os._exit(9)
-'''
 POISON: Script = [{"when": "poison", "calls": [{"name": "explode", "arguments": {}}]} for _ in range(9)]
 SCRIPT: Script = [
-    {"when": "stamp", "calls": [{"name": "stamp", "arguments": {"seconds": 1.5}}]},
+    {"when": "stamp", "calls": [{"name": "stamp", "arguments": {}}]},
     {"when": "stamp", "say": "Stamped."},
-    {"when": "wait", "calls": [{"name": "stamp", "arguments": {"seconds": 600}}]},
-    {"when": "wait", "say": "Waited."},
     *POISON,
     {"when": "Hello", "say": "Hello!"},
 ]
-
-
-@pytest.fixture(scope="module")
-def temporal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Temporal]:
-    with running_temporal(tmp_path_factory.mktemp("temporal")) as server:
-        yield server
 
 
 @pytest.fixture
@@ -80,30 +45,9 @@ def write_settings(folder: Path, temporal: Temporal, *more: str) -> None:
 
 
 @pytest.fixture
-async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(2 * PATIENCE)) as session:
-        yield session
-
-
-@pytest.fixture
 def gateway(folder: Path) -> Iterator[Served]:
     with serving(folder, SCRIPT, "--role", "gateway") as served:
         yield served
-
-
-async def post(http: aiohttp.ClientSession, served: Served, path: str = "/responses", **body: Any) -> tuple[int, Any]:
-    async with http.post(f"{served.url}{path}", json=body) as answer:
-        return answer.status, await answer.json()
-
-
-async def ended(http: aiohttp.ClientSession, served: Served, run_id: str) -> dict[str, Any]:
-    with anyio.fail_after(PATIENCE):
-        while True:
-            async with http.get(f"{served.url}/responses/{run_id}") as answer:
-                told: dict[str, Any] = await answer.json()
-            if told["status"] not in ("queued", "in_progress"):
-                return told
-            await anyio.sleep(0.05)
 
 
 async def workflow(temporal: Temporal, run_id: str) -> dict[str, Any]:
@@ -125,11 +69,6 @@ def is_over(worker: Served, served: Served, run_id: str) -> bool:
     return worker.process.poll() is not None or has_failed(served, run_id)
 
 
-def marks(folder: Path) -> list[str]:
-    path = folder / "marks"
-    return path.read_text().splitlines() if path.exists() else []
-
-
 async def test_a_run_is_one_workflow_that_knows_nothing_but_its_id(
     folder: Path, gateway: Served, temporal: Temporal, http: aiohttp.ClientSession
 ) -> None:
@@ -145,13 +84,12 @@ async def test_a_run_is_one_workflow_that_knows_nothing_but_its_id(
     assert "Rumpelstiltskin" not in history
 
 
-@pytest.mark.usefixtures("each_database")
 async def test_a_cancel_ends_the_workflow_by_a_signal(
     folder: Path, gateway: Served, temporal: Temporal, http: aiohttp.ClientSession
 ) -> None:
     with working(folder, SCRIPT):
-        _, run = await post(http, gateway, input="wait", background=True)
-        await until(lambda: marks(folder) == ["begun"])
+        _, run = await post(http, gateway, input="stamp", background=True)
+        await marked(folder, "begun")
         status, told = await post(http, gateway, f"/responses/{run['id']}/cancel")
         assert (status, told["status"]) == (200, "cancelled")
         assert (await workflow(temporal, run["id"]))["result"] == "cancelled"
@@ -164,12 +102,12 @@ async def test_a_run_is_cancelled_by_the_tools_of_temporal(
     folder: Path, gateway: Served, temporal: Temporal, http: aiohttp.ClientSession, command: tuple[str, ...]
 ) -> None:
     with working(folder, SCRIPT):
-        _, run = await post(http, gateway, input="wait", background=True)
-        await until(lambda: marks(folder) == ["begun"])
+        _, run = await post(http, gateway, input="stamp", background=True)
+        await marked(folder, "begun")
         temporal.run("workflow", command[0], "--workflow-id", run["id"], *command[1:])
         assert (await ended(http, gateway, run["id"]))["status"] == "cancelled"
         assert (await workflow(temporal, run["id"]))["result"] == "cancelled"
-    assert marks(folder) == ["begun"]
+    assert marks(folder) == ["begun", "left"]
 
 
 async def test_a_run_goes_on_while_temporal_is_gone_and_new_ones_are_refused(
@@ -180,12 +118,13 @@ async def test_a_run_goes_on_while_temporal_is_gone_and_new_ones_are_refused(
         gateway = stack.enter_context(serving(folder, SCRIPT, "--role", "gateway"))
         stack.enter_context(working(folder, SCRIPT))
         _, run = await post(http, gateway, input="stamp", background=True)
-        await until(lambda: marks(folder) == ["begun"])
+        await marked(folder, "begun")
         temporal.stop()
         status, told = await post(http, gateway, input="Hello")
         assert (status, told["error"]["code"]) == (503, "dispatcher_unavailable")
         assert temporal.address in told["error"]["message"]
         assert "\n" not in told["error"]["message"]
+        (folder / "go").touch()
         assert (await ended(http, gateway, run["id"]))["status"] == "completed"
         assert marks(folder) == ["begun", "done"]
         # It comes back with nothing in its memory.
@@ -231,24 +170,25 @@ async def test_a_run_that_ends_every_worker_fails_after_a_few(
 
 
 @pytest.mark.usefixtures("each_database")
+@pytest.mark.parametrize("each_database", ["postgres"], indirect=True)
 async def test_a_frozen_worker_loses_its_run_and_does_nothing_more_when_it_wakes_up(
     folder: Path, gateway: Served, temporal: Temporal, http: aiohttp.ClientSession
 ) -> None:
     with working(folder, SCRIPT) as frozen:
-        _, run = await post(http, gateway, input="wait", background=True)
-        await until(lambda: marks(folder) == ["begun"])
+        _, run = await post(http, gateway, input="stamp", background=True)
+        await marked(folder, "begun")
         with working(folder, SCRIPT):
             frozen.process.send_signal(signal.SIGSTOP)
             told = await ended(http, gateway, run["id"])
             frozen.process.send_signal(signal.SIGCONT)
-            assert (told["status"], told["output"][-1]["content"][0]["text"]) == ("completed", "Waited.")
+            assert (told["status"], told["output"][-1]["content"][0]["text"]) == ("completed", "Stamped.")
             assert (await workflow(temporal, run["id"]))["result"] == "ended"
             # Both work on.
             for _ in range(4):
                 assert (await post(http, gateway, input="Hello"))[1]["status"] == "completed"
             assert await ended(http, gateway, run["id"]) == told
         assert frozen.stop() == 0, "with no call under way any more"
-    assert marks(folder) == ["begun"]
+    assert marks(folder) == ["begun", "left"]
 
 
 async def test_what_a_server_drove_itself_is_handed_to_temporal_when_it_dies(
@@ -257,7 +197,7 @@ async def test_what_a_server_drove_itself_is_handed_to_temporal_when_it_dies(
     with working(folder, SCRIPT), serving(folder, SCRIPT, "--role", "gateway") as gateway:
         with serving(folder, SCRIPT) as served:
             _, run = await post(http, served, input="stamp", background=True)
-            await until(lambda: marks(folder) == ["begun"])
+            await marked(folder, "begun")
             served.kill()
         told = await ended(http, gateway, run["id"])
         assert told["status"] == "completed"

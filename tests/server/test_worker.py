@@ -1,58 +1,45 @@
 """`mainspring worker` and `serve --role gateway`: one drives, the other accepts and follows, and they share only a database."""
 
-import json
+import asyncio
 import re
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import anyio
 import pytest
 from tests.kit.databases import find_served
-from tests.kit.temporal import Temporal, running_temporal
+from tests.kit.temporal import Temporal
 from tests.kit.waiting import PATIENCE, until
+from tests.server.fleet import TOOLS, find_run_id, marked, marks, post, read_events, read_marks, read_stream
 from tests.server.linter import events_of, linted
 from tests.server.process import Script, Served, serving, working
 
 from mainspring.core.ids import random_id
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("each_database")]
+# Whatever brings a run to a worker, and wherever it is stored: each kind of both, and the pair that deployments have.
+PAIRS = [("sqlite", "lease"), ("postgres", "lease"), ("postgres", "temporal")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("each_database"),
+    pytest.mark.parametrize(("each_database", "dispatching"), PAIRS, indirect=True),
+]
 
-TOOLS = '''
-import asyncio
-import os
-from pathlib import Path
-
-from mainspring import tool
-
-
-@tool
-async def stamp(seconds: float = 0.5) -> str:
-    """Leaves a mark, and later another."""
-    with Path("marks").open("a") as file:
-        file.write(f"begun {os.getpid()}\\n")
-    await asyncio.sleep(seconds)
-    with Path("marks").open("a") as file:
-        file.write(f"done {os.getpid()}\\n")
-    return "stamped"
-
-
-@tool
-def wipe() -> str:
-    """Leaves a mark once a person agrees."""
-    with Path("marks").open("a") as file:
-        file.write(f"wiped {os.getpid()}\\n")
-    return "wiped"
-'''
+WORKFLOW = """
+name: sum
+inputs: {parts: {type: integer, default: 4}}
+steps:
+  - {id: share, action: transform, value: '{{ 100 / inputs.parts }}'}
+outputs: {share: '{{ steps.share.output }}'}
+"""
 SCRIPT: Script = [
-    {"when": "count", "say": "one two three four five six seven eight nine ten", "pause": 0.1},
-    {"when": "stamp", "calls": [{"name": "stamp", "arguments": {"seconds": 0.5}}]},
+    {"when": "count", "say": "one two three four five", "pause": 0.05},
+    {"when": "talk", "say": "one two three", "calls": [{"name": "stamp", "arguments": {}}]},
+    {"when": "talk", "say": "four five"},
+    {"when": "stamp", "calls": [{"name": "stamp", "arguments": {}}]},
     {"when": "stamp", "say": "Stamped."},
-    {"when": "wait", "calls": [{"name": "stamp", "arguments": {"seconds": 2.0}}]},
-    {"when": "wait", "say": "Waited."},
     {"when": "wipe", "calls": [{"name": "wipe", "arguments": {}}]},
     {"when": "wipe", "say": "Wiped."},
     {"when": "Hello", "say": "Hello!"},
@@ -60,20 +47,8 @@ SCRIPT: Script = [
 
 
 @pytest.fixture
-async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(2 * PATIENCE)) as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def temporal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Temporal]:
-    with running_temporal(tmp_path_factory.mktemp("temporal")) as server:
-        yield server
-
-
-@pytest.fixture(params=["lease", "temporal"])
 def dispatching(request: pytest.FixtureRequest) -> str:
-    """The settings of each dispatcher."""
+    """The settings of a dispatcher."""
     if request.param == "lease":
         return ""
     temporal: Temporal = request.getfixturevalue("temporal")
@@ -83,7 +58,10 @@ def dispatching(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def folder(tmp_path: Path, dispatching: str) -> Path:
     (tmp_path / "tools.py").write_text(TOOLS)
-    write_settings(tmp_path, 'tools = ["tools"]', dispatching, '[governance]\nrules = { wipe = "ask" }')
+    (tmp_path / "workflows").mkdir()
+    (tmp_path / "workflows" / "sum.yaml").write_text(WORKFLOW)
+    rules = '[governance]\nrules = { wipe = "ask" }'
+    write_settings(tmp_path, 'tools = ["tools"]', 'workflows = ["workflows"]', dispatching, rules)
     return tmp_path
 
 
@@ -98,31 +76,16 @@ def gateway(folder: Path) -> Iterator[Served]:
         yield served
 
 
-async def post(http: aiohttp.ClientSession, served: Served, path: str = "/responses", **body: Any) -> tuple[int, Any]:
-    async with http.post(f"{served.url}{path}", json=body) as answer:
-        return answer.status, await answer.json()
-
-
-async def stream(http: aiohttp.ClientSession, served: Served, run_id: str) -> bytes:
-    with anyio.fail_after(PATIENCE):
-        async with http.get(f"{served.url}/responses/{run_id}?stream=true") as answer:
-            return await answer.read()
-
-
-def marks(folder: Path) -> list[str]:
-    path = folder / "marks"
-    return path.read_text().splitlines() if path.exists() else []
-
-
 async def test_a_worker_drives_what_a_gateway_is_asked_for(folder: Path, gateway: Served, http: aiohttp.ClientSession) -> None:
+    (folder / "go").touch()
     with working(folder, SCRIPT) as worker:
         status, told = await post(http, gateway, input="stamp")
         assert (status, told["status"]) == (200, "completed")
-        assert marks(folder) == [f"begun {worker.process.pid}", f"done {worker.process.pid}"]
+        assert read_marks(folder) == [("begun", worker.process.pid), ("done", worker.process.pid)]
         status, again = await post(http, gateway, input="Hello", previous_response_id=told["id"])
         assert (status, again["status"]) == (200, "completed")
         status, queued = await post(http, gateway, input="Hello", background=True)
-        assert linted(events_of(await stream(http, gateway, queued["id"])))["status"] == "completed"
+        assert linted(events_of(await read_stream(http, gateway, queued["id"])))["status"] == "completed"
         headers = {"idempotency-key": "once"}
         copies = []
         for _ in range(2):
@@ -144,49 +107,49 @@ async def test_a_worker_sums_up_for_a_gateway_and_nothing_of_it_stays(
 
 async def test_a_stream_of_a_gateway_is_live(folder: Path, gateway: Served, http: aiohttp.ClientSession) -> None:
     with working(folder, SCRIPT):
-        async with http.post(f"{gateway.url}/responses", json={"input": "count", "stream": True}) as answer:
-            seen = b""
+        async with http.post(f"{gateway.url}/responses", json={"input": "talk", "stream": True}) as answer:
+            seen = await read_events(answer, 7)
+            run_id = find_run_id(seen)
             with anyio.fail_after(PATIENCE):
-                while seen.count(b"\n\n") < 7:
-                    seen += await answer.content.readany()
-                run_id = json.loads(seen.partition(b"data: ")[2].partition(b"\n")[0])["response"]["id"]
                 async with http.get(f"{gateway.url}/responses/{run_id}") as under_way:
                     assert (await under_way.json())["status"] == "in_progress", "its events came while it was driven"
+                (folder / "go").touch()
                 seen += await answer.content.read()
         assert linted(events_of(seen))["status"] == "completed"
-        assert seen == await stream(http, gateway, run_id)
+        assert seen == await read_stream(http, gateway, run_id)
 
 
 async def test_a_gateway_cancels_and_approves_what_a_worker_drives(
     folder: Path, gateway: Served, http: aiohttp.ClientSession
 ) -> None:
     with working(folder, SCRIPT) as worker:
-        _, run = await post(http, gateway, input="wait", background=True)
-        await until(lambda: bool(marks(folder)))
+        _, run = await post(http, gateway, input="stamp", background=True)
+        await marked(folder, "begun")
         status, told = await post(http, gateway, f"/responses/{run['id']}/cancel")
         assert (status, told["status"]) == (200, "cancelled")
+        assert marks(folder) == ["begun", "left"], "it has no effect after that"
         _, asked = await post(http, gateway, input="wipe")
         [question] = [item["id"] for item in asked["output"] if item["type"] == "mcp_approval_request"]
         status, told = await post(http, gateway, f"/approvals/{question}", approve=True)
         assert status == 200, told
-        assert linted(events_of(await stream(http, gateway, told["id"])))["status"] == "completed"
-        await anyio.sleep(2.2)  # longer than the tool takes
-    assert marks(folder) == [f"begun {worker.process.pid}", f"wiped {worker.process.pid}"]
+        assert linted(events_of(await read_stream(http, gateway, told["id"])))["status"] == "completed"
+    assert read_marks(folder) == [(what, worker.process.pid) for what in ("begun", "left", "wiped")]
 
 
 async def test_without_a_worker_who_waits_is_told_so_and_who_does_not_is_served_later(
     folder: Path, gateway: Served, http: aiohttp.ClientSession
 ) -> None:
     _, queued = await post(http, gateway, input="stamp", background=True)
-    with anyio.fail_after(PATIENCE):
-        status, told = await post(http, gateway, input="stamp")
-    assert (status, told["error"]["code"]) == (503, "no_worker")
-    assert "mainspring worker" in told["error"]["message"]
+    asked = post(http, gateway, input="stamp"), post(http, gateway, "/workflows/sum/runs", inputs={})
+    for status, told in await asyncio.wait_for(asyncio.gather(*asked), PATIENCE):
+        assert (status, told["error"]["code"]) == (503, "no_worker")
+        assert "mainspring worker" in told["error"]["message"]
     status, told = await post(http, gateway, input="Hello", store=False)
     assert (status, told["error"]["param"]) == (400, "store")
     assert marks(folder) == []
+    (folder / "go").touch()
     with working(folder, SCRIPT):
-        assert linted(events_of(await stream(http, gateway, queued["id"])))["status"] == "completed"
+        assert linted(events_of(await read_stream(http, gateway, queued["id"])))["status"] == "completed"
     assert len(marks(folder)) == 2, "the request that was refused is not performed later"
 
 
@@ -194,10 +157,7 @@ async def test_a_killed_worker_is_replaced_by_another(folder: Path, gateway: Ser
     with ExitStack() as workers:
         first = workers.enter_context(working(folder, SCRIPT))
         answer = await http.post(f"{gateway.url}/responses", json={"input": "count", "stream": True})
-        seen = b""
-        with anyio.fail_after(PATIENCE):
-            while seen.count(b"\n\n") < 5:
-                seen += await answer.content.readany()
+        seen = await read_events(answer, 5)
         workers.enter_context(working(folder, SCRIPT))
         first.kill()
         with anyio.fail_after(PATIENCE):
@@ -211,8 +171,10 @@ async def test_a_worker_takes_up_no_more_than_it_may_and_says_how_it_is(
     options = ("--runs-at-once", "1", "--health-port", "0")
     with working(folder, SCRIPT, *options) as one, working(folder, SCRIPT, *options) as other:
         queued = [(await post(http, gateway, input="stamp", background=True))[1]["id"] for _ in range(6)]
+        await until(lambda: len(marks(folder)) >= 2)
+        (folder / "go").touch()
         for run_id in queued:
-            assert linted(events_of(await stream(http, gateway, run_id)))["status"] == "completed"
+            assert linted(events_of(await read_stream(http, gateway, run_id)))["status"] == "completed"
         counted = 0
         for worker in (one, other):
             assert worker.process.stdout is not None
@@ -224,39 +186,28 @@ async def test_a_worker_takes_up_no_more_than_it_may_and_says_how_it_is(
                     if path == "/metrics":
                         counted += sum(map(int, re.findall(r"^mainspring_runs_total\{.*\} (\d+)$", await answer.text(), re.M)))
         assert counted == 6
-    open_calls, peak = {str(one.process.pid): 0, str(other.process.pid): 0}, 0
-    for mark in marks(folder):
-        what, pid = mark.split()
-        open_calls[pid] += 1 if what == "begun" else -1
+    open_calls, peak = {one.process.pid: 0, other.process.pid: 0}, 0
+    for mark in read_marks(folder):
+        open_calls[mark.pid] += 1 if mark.what == "begun" else -1
         peak = max(peak, *open_calls.values())
     assert peak == 1
 
 
 async def test_a_workflow_that_a_gateway_accepts_is_driven_by_a_worker(
-    folder: Path, dispatching: str, http: aiohttp.ClientSession
+    folder: Path, gateway: Served, http: aiohttp.ClientSession
 ) -> None:
-    (folder / "workflows").mkdir()
-    (folder / "workflows" / "sum.yaml").write_text(
-        "name: sum\ninputs: {parts: {type: integer, default: 4}}\n"
-        "steps:\n  - {id: share, action: transform, value: '{{ 100 / inputs.parts }}'}\n"
-        "outputs: {share: '{{ steps.share.output }}'}\n"
-    )
-    write_settings(folder, 'workflows = ["workflows"]', dispatching)
-    with serving(folder, SCRIPT, "--role", "gateway") as gateway:
-        status, told = await post(http, gateway, "/workflows/sum/runs", inputs={})
-        assert (status, told["error"]["code"]) == (503, "no_worker")
-        status, started = await post(http, gateway, "/workflows/sum/runs", inputs={}, background=True)
-        assert (status, started["status"]) == (200, "running")
-        where = f"{gateway.url}/workflows/sum/runs/{started['id']}"
-        with working(folder, SCRIPT, "--workers", "2") as worker:
-            with anyio.fail_after(PATIENCE):
-                async with http.get(f"{where}/events") as answer:
-                    assert "workflow_resumed" in await answer.text()
-            async with http.get(where) as answer:
-                told = await answer.json()
-            assert (told["status"], told["outputs"]) == ("success", {"share": 25.0})
-            worker.process.send_signal(signal.SIGTERM)
-            assert await anyio.to_thread.run_sync(worker.process.wait, PATIENCE) == 0
+    status, started = await post(http, gateway, "/workflows/sum/runs", inputs={}, background=True)
+    assert (status, started["status"]) == (200, "running")
+    where = f"{gateway.url}/workflows/sum/runs/{started['id']}"
+    with working(folder, SCRIPT, "--workers", "2") as worker:
+        with anyio.fail_after(PATIENCE):
+            async with http.get(f"{where}/events") as answer:
+                assert "workflow_resumed" in await answer.text()
+        async with http.get(where) as answer:
+            told = await answer.json()
+        assert (told["status"], told["outputs"]) == ("success", {"share": 25.0})
+        worker.process.send_signal(signal.SIGTERM)
+        assert await anyio.to_thread.run_sync(worker.process.wait, PATIENCE) == 0
 
 
 async def test_a_container_is_found_by_gateways_and_workers(folder: Path, dispatching: str, http: aiohttp.ClientSession) -> None:

@@ -16,42 +16,20 @@ import anyio
 import pytest
 from tests.kit.databases import database_in
 from tests.kit.processes import run as run_command
-from tests.kit.waiting import PATIENCE, until
+from tests.kit.waiting import GROWING, PATIENCE, until
+from tests.server.fleet import TOOLS, find_last_number, find_run_id, marked, marks, read_events, whole_events
 from tests.server.linter import events_of, linted
 from tests.server.process import Script, Served, serving
 
 from mainspring.app.serve_command import count_cores
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("each_database")]
+pytestmark = pytest.mark.slow
+# For what the processes share by their database; how they are supervised has nothing to do with it.
+on_each_database = pytest.mark.usefixtures("each_database")
 
-TOOLS = '''
-import asyncio
-from pathlib import Path
-
-from mainspring import tool
-
-
-@tool
-async def stamp(seconds: float = 0.5, name: str = "") -> str:
-    """Leaves a mark, and later another."""
-    with Path("marks").open("a") as file:
-        file.write(f"begun{name}\\n")
-    await asyncio.sleep(seconds)
-    with Path("marks").open("a") as file:
-        file.write(f"done{name}\\n")
-    return "stamped"
-
-
-@tool
-def wipe() -> str:
-    """Leaves a mark once a person agrees."""
-    with Path("wiped").open("a") as file:
-        file.write("wiped\\n")
-    return "wiped"
-'''
 SCRIPT: Script = [
-    {"when": "count", "say": "one two three four five six seven eight nine ten", "pause": 0.1},
-    {"when": "stamp", "calls": [{"name": "stamp", "arguments": {"seconds": 1.0}}]},
+    {"when": "count", "say": "one two three four five", "pause": 0.05},
+    {"when": "stamp", "calls": [{"name": "stamp", "arguments": {}}]},
     {"when": "stamp", "say": "Stamped."},
     {"when": "wipe", "calls": [{"name": "wipe", "arguments": {}}]},
     {"when": "wipe", "say": "Wiped."},
@@ -115,18 +93,23 @@ class Client:
 
 @asynccontextmanager
 async def connecting(served: Served, pid: int) -> AsyncIterator[Client]:
-    """A client of this process. The others are stopped while it connects."""
+    """A client of this process. The others are stopped while it connects, and go on if one of them holds a lock that it needs."""
     others = [each for each in children(served) if each != pid]
     connector = aiohttp.TCPConnector(limit=1, keepalive_timeout=2 * PATIENCE)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(2 * PATIENCE)) as session:
         client = Client(session, served.url)
-        for other in others:
-            os.kill(other, signal.SIGSTOP)
-        try:
-            await client.post("/responses", model="m", input="Hello", store=False)
-        finally:
+        for seconds in GROWING:
             for other in others:
-                os.kill(other, signal.SIGCONT)
+                os.kill(other, signal.SIGSTOP)
+            try:
+                with anyio.fail_after(seconds):
+                    await client.post("/responses", model="m", input="Hello", store=False)
+                break
+            except TimeoutError:
+                assert seconds < GROWING[-1]
+            finally:
+                for other in others:
+                    os.kill(other, signal.SIGCONT)
         yield client
 
 
@@ -137,10 +120,7 @@ async def both(served: Served) -> AsyncIterator[tuple[Client, Client]]:
         yield one, other
 
 
-async def marked(folder: Path) -> None:
-    await until((folder / "marks").exists)
-
-
+@on_each_database
 async def test_any_process_serves_any_request(workers: Served, tmp_path: Path) -> None:
     async with both(workers) as (one, other):
         run = await one.post("/responses", model="m", input="count", background=True)
@@ -159,15 +139,16 @@ async def test_any_process_serves_any_request(workers: Served, tmp_path: Path) -
         assert copies[0] == copies[1]
 
 
+@on_each_database
 async def test_a_cancel_reaches_the_process_that_drives_the_run(workers: Served, tmp_path: Path) -> None:
     async with both(workers) as (one, other):
         run = await one.post("/responses", model="m", input="stamp", background=True)
-        await marked(tmp_path)
+        await marked(tmp_path, "begun")
         assert (await other.post(f"/responses/{run['id']}/cancel"))["status"] == "cancelled"
-        await anyio.sleep(1.2)  # longer than the tool takes
-    assert await anyio.Path(tmp_path / "marks").read_text() == "begun\n"
+        assert marks(tmp_path) == ["begun", "left"], "it has no effect after that"
 
 
+@on_each_database
 async def test_an_approval_is_answered_once_at_whichever_process(workers: Served, tmp_path: Path) -> None:
     async with both(workers) as (one, other):
         run = await one.post("/responses", model="m", input="wipe")
@@ -180,23 +161,21 @@ async def test_an_approval_is_answered_once_at_whichever_process(workers: Served
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(approve, one)
             tasks.start_soon(approve, other)
-        await until((tmp_path / "wiped").exists)
-    assert (tmp_path / "wiped").read_text() == "wiped\n"
-    assert sorted([answer.get("object", "refused") for answer in answers]) == ["refused", "response"]
+        assert sorted([answer.get("object", "refused") for answer in answers]) == ["refused", "response"]
+        [goes_on] = [answer["id"] for answer in answers if "id" in answer]
+        assert linted(events_of(await other.stream(goes_on)))["status"] == "completed"
+    assert marks(tmp_path) == ["wiped"]
 
 
+@on_each_database
 async def test_a_killed_process_is_replaced_and_its_runs_go_on(workers: Served, tmp_path: Path) -> None:
     first, second = children(workers)
     async with connecting(workers, second) as other, connecting(workers, first) as one:
         async with one.session.post(f"{workers.url}/responses", json={"model": "m", "input": "count", "stream": True}) as live:
-            seen = b""
-            while seen.count(b"\n\n") < 6:
-                seen += await live.content.readany()
+            seen = whole_events(await read_events(live, 6))
             before = await counted_runs(workers)
             os.kill(first, signal.SIGKILL)
-        seen = seen[: seen.rindex(b"\n\n") + 2]
-        run_id = json.loads(seen.partition(b"data: ")[2].partition(b"\n")[0])["response"]["id"]
-        last = json.loads(seen.rstrip().rpartition(b"data: ")[2])["sequence_number"]
+        run_id, last = find_run_id(seen), find_last_number(seen)
         with anyio.fail_after(PATIENCE):
             rest = await other.stream(run_id, last)
             while not rest.endswith(b"[DONE]\n\n"):  # nobody has taken it up yet
@@ -224,6 +203,7 @@ async def test_a_process_that_dies_again_and_again_is_replaced_ever_later(worker
     assert pauses in ([0.5, 1.0, 2.0], [0.0, 0.5, 1.0])
 
 
+@on_each_database
 async def test_requests_that_are_sent_again_are_answered_once_whoever_is_killed(workers: Served, tmp_path: Path) -> None:
     """Processes are killed again and again while clients ask, each with a key of its own, until they have their answer."""
     answered: dict[str, str] = {}
@@ -245,8 +225,8 @@ async def test_requests_that_are_sent_again_are_answered_once_whoever_is_killed(
             for key in KEYS:
                 tasks.start_soon(ask, key)
             for place in (0, 1, 0):
-                begun = len(read_marks(tmp_path))
-                await until(lambda begun=begun: len(read_marks(tmp_path)) > begun or len(answered) == 16)  # type: ignore[misc]
+                begun = len(marks(tmp_path))
+                await until(lambda begun=begun: len(marks(tmp_path)) > begun or len(answered) == 16)  # type: ignore[misc]
                 await until(lambda: len(children(workers)) == 2)
                 os.kill(children(workers)[place], signal.SIGKILL)
     async with aiohttp.ClientSession() as session, session.get(f"{workers.url}/responses?limit=100") as answer:
@@ -254,12 +234,7 @@ async def test_requests_that_are_sent_again_are_answered_once_whoever_is_killed(
     assert sorted([run["id"] for run in listed["data"]]) == sorted(answered.values()), "a run for each key, and no other"
     assert {run["status"] for run in listed["data"]} == {"completed"}
     # A process may die between the record of a call and the call itself, which is then not made at all.
-    assert max(Counter(read_marks(tmp_path)).values()) == 1, "no call is made twice"
-
-
-def read_marks(folder: Path) -> list[str]:
-    path = folder / "marks"
-    return path.read_text().split() if path.exists() else []
+    assert max(Counter(marks(tmp_path)).values()) == 1, "no call is made twice"
 
 
 async def counted_runs(served: Served) -> int:
@@ -288,12 +263,15 @@ async def test_whichever_process_is_asked_tells_the_metrics_of_all(workers: Serv
 
 async def test_a_stop_lets_runs_end_and_leaves_no_process(workers: Served, tmp_path: Path) -> None:
     pids = children(workers)
+    listener = find_listener(pids)
     async with both(workers) as (one, _):
         run = await one.post("/responses", model="m", input="stamp", background=True)
-        await marked(tmp_path)
+        await marked(tmp_path, "begun")
         workers.process.send_signal(signal.SIGTERM)
+        await until(lambda: not any(listener & list_sockets(pid) for pid in pids if is_running(pid)))
+        (tmp_path / "go").touch()
         assert await anyio.to_thread.run_sync(workers.process.wait, PATIENCE) == 0
-    assert (tmp_path / "marks").read_text() == "begun\ndone\n"
+    assert marks(tmp_path) == ["begun", "done"]
     assert not [pid for pid in pids if is_running(pid)]
     shown = run_command(
         [sys.executable, "-m", "mainspring", "show", run["id"], "--database", database_in(tmp_path, "served.db")], cwd=tmp_path
@@ -340,13 +318,13 @@ async def test_sighup_replaces_the_processes_one_by_one_with_new_settings(tmp_pa
 
 
 async def test_a_new_process_that_dies_while_an_old_one_lets_its_runs_end_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "tools.py").write_text(TOOLS.replace("await asyncio.sleep(seconds)", WAIT_FOR_FILE))
+    (tmp_path / "tools.py").write_text(TOOLS)
     with serving_workers(tmp_path) as served:
         first, second = children(served)
-        listener = list_sockets(first) & list_sockets(second)
+        listener = find_listener([first, second])
         async with connecting(served, first) as client:
             await client.post("/responses", model="m", input="stamp", background=True)
-            await marked(tmp_path)
+            await marked(tmp_path, "begun")
             served.process.send_signal(signal.SIGHUP)
             await until(lambda: not listener & list_sockets(first))
             [new] = set(children(served)) - {first, second}
@@ -360,8 +338,9 @@ async def test_a_new_process_that_dies_while_an_old_one_lets_its_runs_end_is_rep
         assert served.process.poll() is None
 
 
-WAIT_FOR_FILE = """while not Path("go").exists():
-        await asyncio.sleep(0.05)"""
+def find_listener(pids: list[int]) -> set[str]:
+    """The socket that they share."""
+    return set.intersection(*map(list_sockets, pids))
 
 
 def list_sockets(pid: int) -> set[str]:

@@ -3,7 +3,6 @@
 import json
 import re
 import threading
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +38,6 @@ steps:
   - {id: third, action: transform, value: "{{ steps.second.output.status }}"}
 outputs: {status: "{{ steps.third.output }}"}
 """
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
 
 
 def prepared(folder: Path) -> Path:
