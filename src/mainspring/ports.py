@@ -68,9 +68,9 @@ class TokenCounter(Protocol):
     async def count_tokens(self, request: ModelRequest) -> int: ...
 
 
-ModelFeature = Literal["logprobs", "audio_input", "penalties", "passthrough"]
+ModelFeature = Literal["logprobs", "audio_input", "penalties", "stop", "seed", "passthrough"]
 """What only some adapters can bring to a backend and back: log probabilities of the text, `input_audio` parts, penalties for
-tokens, and tools, items and parts of kinds that we do not know, passed on as they are."""
+tokens, texts that end an answer, a seed, and tools, items and parts of kinds that we do not know, passed on as they are."""
 
 
 @runtime_checkable

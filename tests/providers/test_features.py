@@ -14,11 +14,15 @@ from mainspring.core.events import ItemDone, TextDelta
 from mainspring.core.ids import counting
 from mainspring.core.items import InputText, Json, Message, OutputText, Unknown
 from mainspring.providers.anthropic.provider import Anthropic
+from mainspring.providers.anthropic.request import build_body as build_anthropic_body
+from mainspring.providers.bedrock.request import build_body as build_bedrock_body
 from mainspring.providers.chat.provider import Chat
+from mainspring.providers.chat.request import build_body as build_chat_body
 from mainspring.providers.compose import BackendOptions, compose
 from mainspring.providers.constrained.provider import Constrained
 from mainspring.providers.gemini.provider import Gemini
 from mainspring.providers.gemini.request import build_body as build_gemini_body
+from mainspring.providers.ollama.request import build_body as build_ollama_body
 from mainspring.providers.responses.provider import Responses
 from mainspring.providers.router import Router
 from mainspring.providers.scripted import Scripted
@@ -120,8 +124,21 @@ def test_adapters_say_what_they_can_carry_through_all_that_wraps_them() -> None:
         {"house": compose(chat, options), "claude": Anthropic(URL), "gemini": Gemini(URL)},
         aliases={"any": ["house/a", "gemini/b"]},
     )
-    assert find_features(Engine(router).core.provider, "house/qwen") == {"logprobs", "audio_input", "penalties"}
-    assert find_features(router, "any") == {"audio_input"}
-    assert (
-        find_features(router, "claude/opus") == find_features(Constrained(chat), "m") == find_features(Scripted(), "m") == set()
-    )
+    assert find_features(Engine(router).core.provider, "house/qwen") == Chat.features
+    assert Chat.features == {"logprobs", "audio_input", "penalties", "stop", "seed"}
+    assert find_features(router, "any") == {"audio_input", "stop", "seed"}
+    assert find_features(router, "claude/opus") == {"stop"}
+    assert find_features(Constrained(chat), "m") == find_features(Scripted(), "m") == set()
+
+
+def test_texts_that_end_an_answer_and_a_seed_go_to_each_backend_under_its_own_name() -> None:
+    asked = replace(QUESTION, stop=("END", "\n\n"), seed=7)
+    stop = ["END", "\n\n"]
+    chat = build_chat_body(asked, "127.0.0.1")
+    assert (chat["stop"], chat["seed"]) == (stop, 7)
+    assert build_anthropic_body(asked)["stop_sequences"] == stop
+    gemini = build_gemini_body(asked)["generationConfig"]
+    assert (gemini["stopSequences"], gemini["seed"]) == (stop, 7)
+    ollama = build_ollama_body(asked)["options"]
+    assert (ollama["stop"], ollama["seed"]) == (stop, 7)
+    assert build_bedrock_body(replace(asked, model="anthropic.claude-opus-4"))["inferenceConfig"]["stopSequences"] == stop

@@ -105,6 +105,8 @@ class ModelRequest(Struct, frozen=True):
     top_logprobs: int | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
     declared: tuple[Tool, ...] = ()
     max_bytes: int | None = TURN_BYTES
 
@@ -139,6 +141,8 @@ def request_for(run: Run) -> ModelRequest:
         max_bytes=spec.limits.turn_bytes,
         presence_penalty=spec.sampling.presence_penalty,
         frequency_penalty=spec.sampling.frequency_penalty,
+        stop=spec.sampling.stop,
+        seed=spec.sampling.seed,
         tenant=spec.tenant,
     )
 

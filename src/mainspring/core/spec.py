@@ -133,7 +133,8 @@ class Completion(Struct, frozen=True):
 class Sampling(Struct, frozen=True):
     """How the model is asked. None leaves the choice to the backend; `max_turn_tokens` bounds the output of one turn.
 
-    With `top_logprobs` the text comes with log probabilities: of each token, and of so many others in its place.
+    With `top_logprobs` the text comes with log probabilities: of each token, and of so many others in its place. `stop` are
+    texts before which an answer ends.
     """
 
     temperature: float | None = None
@@ -145,6 +146,8 @@ class Sampling(Struct, frozen=True):
     top_logprobs: int | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
 
 
 class Window(Struct, frozen=True):

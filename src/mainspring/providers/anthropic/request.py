@@ -64,6 +64,7 @@ def build_body(request: ModelRequest, family: Family | None = None, vendor: str 
         "system": [_text(text) for text in system if text.strip()],
         "tools": _tools(request, family),
         "output_config": form.output_config,
+        "stop_sequences": list(request.stop),
     }
     body |= {name: value for name, value in options.items() if value}
     if "tools" in body and (choice := _choice(request, family)) is not None:

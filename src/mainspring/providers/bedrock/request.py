@@ -53,6 +53,7 @@ def build_body(request: ModelRequest, profile: ModelProfile = NEUTRAL) -> Json:
         "maxTokens": request.max_output_tokens and told["max_tokens"],
         "temperature": told.get("temperature") if profile.temperature else None,
         "topP": told.get("top_p") if profile.top_p else None,
+        "stopSequences": told.get("stop_sequences"),
     }
     body = {
         "messages": messages,

@@ -48,6 +48,8 @@ def build_body(request: ModelRequest, host: str, profile: ModelProfile | None = 
         "top_logprobs": request.top_logprobs or None,
         "presence_penalty": request.presence_penalty,
         "frequency_penalty": request.frequency_penalty,
+        "stop": list(request.stop) or None,
+        "seed": request.seed,
     }
     return body | drop_none(options) | (request.extra or {})
 

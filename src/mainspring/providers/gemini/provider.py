@@ -25,7 +25,7 @@ class Gemini(HttpProvider):
     default_url = "https://generativelanguage.googleapis.com"
     key_header = "x-goog-api-key"
     owner = "google"
-    features: ClassVar = frozenset({"audio_input"})
+    features: ClassVar = frozenset({"audio_input", "stop", "seed"})
 
     def _reader(self, request: ModelRequest) -> GeminiReply:
         return GeminiReply(self._turn(request), self._http)

@@ -50,6 +50,8 @@ def build_body(request: ModelRequest) -> Json:
         "maxOutputTokens": request.max_output_tokens,
         "temperature": request.temperature,
         "topP": request.top_p,
+        "stopSequences": list(request.stop) or None,
+        "seed": request.seed,
         "thinkingConfig": _thinking(request.model, request.reasoning),
         "responseMimeType": None if schema is None else "application/json",
         "responseJsonSchema": schema or None,

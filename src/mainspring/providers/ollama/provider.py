@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, Unpack
+from typing import ClassVar, Final, Unpack
 
 from mainspring.core.items import Adaptation
 from mainspring.core.model_request import ModelRequest
@@ -23,6 +23,7 @@ class Ollama(HttpProvider):
 
     name = "ollama"
     default_url = "http://localhost:11434"
+    features: ClassVar = frozenset({"stop", "seed"})
     owner = "library"
 
     def __init__(self, base_url: str | None = None, *, num_ctx: int | None = None, **options: Unpack[HttpOptions]) -> None:

@@ -26,7 +26,12 @@ def build_body(request: ModelRequest, num_ctx: int | None = None, profile: Model
     tools = list(map(_tool, transcript.list_functions(request))) if profile.tools and request.tool_choice.mode != "none" else []
     form = transcript.find_schema(request)
     rules = [request.instructions or "", *(_wishes(request.tool_choice, form) if tools else ())]
-    sampling = {"temperature": request.temperature, "top_p": request.top_p}
+    sampling = {
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "stop": list(request.stop) or None,
+        "seed": request.seed,
+    }
     options = {"num_ctx": num_ctx, "num_predict": request.max_output_tokens, **sampling}
     fields = {
         "tools": tools or None,

@@ -117,7 +117,7 @@ class Vertex(Gemini):
             query["pageToken"] = page.nextPageToken
 
     def find_features(self, model: str) -> frozenset[ModelFeature]:
-        return frozenset() if _is_claude(model) else super().find_features(model)
+        return Anthropic.features if _is_claude(model) else super().find_features(model)
 
     def keep_profiles(self, store: DocumentStore) -> None:
         super().keep_profiles(store)
