@@ -23,6 +23,7 @@ from mainspring.features.approvals.pending import Approvals
 from mainspring.features.approvals.routes import ApprovalRoutes
 from mainspring.features.audit.routes import AuditRoutes
 from mainspring.features.budgets.routes import BudgetRoutes
+from mainspring.features.chat_completions.routes import ChatCompletionRoutes
 from mainspring.features.containers.routes import ContainerRoutes
 from mainspring.features.conversations.routes import ConversationRoutes
 from mainspring.features.files.routes import FileRoutes
@@ -80,6 +81,7 @@ def server(
     served = [] if is_worker else [(part.name, _serve_part(part, engine.host)) for part in engine.parts]
     routes = (
         ResponseRoutes(core, agents, dialect),
+        ChatCompletionRoutes(core, agents, dialect),
         ConversationRoutes(core),
         AgentRoutes(agents),
         ApprovalRoutes(Approvals(core, {spec.label for spec in engine.mcp.servers}), dialect),

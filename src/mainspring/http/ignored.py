@@ -27,15 +27,16 @@ T = TypeVar("T")
 
 
 class IgnoredFields:
-    """The paths of what is ignored, in the order in which it was found."""
+    """The paths of what is ignored, in the order in which it was found. `rename` gives what the request calls a path."""
 
-    def __init__(self) -> None:
+    def __init__(self, rename: Callable[[str], str] = str) -> None:
         self._paths: list[str] = []
+        self._rename = rename
         self.passable: list[str] = []
         """What is ignored only by backends that do not take it as it is."""
 
     def add(self, path: str, *, is_passable: bool = False) -> None:
-        (self.passable if is_passable else self._paths).append(path)
+        (self.passable if is_passable else self._paths).append(self._rename(path))
 
     def parse(self, body: bytes, kind: type[Body], read: Callable[[type, Any], Any] = from_wire) -> Body:
         """The body as `parse_body` reads it. Notes the fields that `kind` does not have."""

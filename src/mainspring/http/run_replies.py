@@ -10,6 +10,8 @@ from mainspring.engine.handle import Handle
 from mainspring.http.client_connection import watch_client
 from mainspring.http.endpoints import IDEMPOTENCY_KEY
 from mainspring.http.faults import Fault
+from mainspring.http.frame_log import DONE
+from mainspring.http.streams import PING, EventStream, WriteEvents
 from mainspring.http.wire import Dialect, hide_addresses
 
 _STATUSES: Final = {
@@ -49,10 +51,38 @@ def outlives(request: Request) -> bool:
     return request.headers.get("mainspring-on-disconnect") == "continue" or IDEMPOTENCY_KEY in request.headers
 
 
+def make_stream(
+    handle: Handle,
+    request: Request,
+    write: WriteEvents,
+    headers: dict[str, str] | None = None,
+    *,
+    is_owner: bool = True,
+    end: bytes = DONE,
+    ping: bytes = PING,
+) -> EventStream:
+    """The stream of a run's events. If its owner disconnects, the run is cancelled, unless it `outlives` its client."""
+    on_disconnect = handle.request_cancel if is_owner and not outlives(request) else _go_on
+    return EventStream(write, headers or {}, on_disconnect, end, ping)
+
+
+def _go_on() -> None:
+    """The client has left, and its run goes on."""
+
+
 def raise_failure(run: Run) -> None:
     """Raises `Fault` for a run that failed before it said anything, as SDKs expect it. The run can be read all the same."""
-    if run.status == "failed" and not run.output and run.error is not None:
-        code = run.error.code
-        status = _STATUSES.get(code, 502 if code.startswith("provider_") else 500)
-        param = None if status == 500 else "input" if status == 400 else "model"
-        raise Fault(status, code, hide_addresses(run.error.message), param=param, retry_after=run.error.retry_after)
+    if run.status == "failed" and not run.output and (failure := find_failure(run)) is not None:
+        raise failure
+
+
+def find_failure(run: Run) -> Fault | None:
+    """Why a run did not come to an answer, None if it did."""
+    if run.status == "cancelled":
+        return Fault(409, "run_cancelled", "the run was cancelled before it had an answer; send the request again")
+    if run.status != "failed" or run.error is None:
+        return None
+    code = run.error.code
+    status = _STATUSES.get(code, 502 if code.startswith("provider_") else 500)
+    param = None if status == 500 else "input" if status == 400 else "model"
+    return Fault(status, code, hide_addresses(run.error.message), param=param, retry_after=run.error.retry_after)

@@ -104,6 +104,15 @@ def _need_kind(param: str, what: str, kind: str, known: Sequence[str]) -> Need:
     return Need("passthrough", param, f"{what} of type `{kind[:80]}` is not known here, and {PASSED_ON}; leave it out; {advice}")
 
 
+def list_option_needs(*, has_stop: bool, has_seed: bool) -> Iterator[Need]:
+    """What the options need that other APIs have and a response has not."""
+    said = "the backend of this model takes none; leave it out, or name a model that does"
+    if has_stop:
+        yield Need("stop", "stop", said)
+    if has_seed:
+        yield Need("seed", "seed", said)
+
+
 def list_sampling_needs(logprobs: str | None, penalties: Sequence[str]) -> Iterator[Need]:
     """What the fields need that ask for log probabilities, and for penalties."""
     if logprobs is not None:

@@ -27,8 +27,8 @@ from mainspring.http.endpoints import COUNT, FLAG, MODEL_ERRORS, WEBSOCKET, Endp
 from mainspring.http.faults import json_response
 from mainspring.http.idempotency import IdempotentRuns, read_key
 from mainspring.http.queries import CURSOR, FLAGS, Deleted, Page, cut_page, make_page, read_choice, read_cursor, read_number
-from mainspring.http.run_replies import choose_dialect, outlives, raise_failure, wait_for_end
-from mainspring.http.streams import EventStream, Wires
+from mainspring.http.run_replies import choose_dialect, make_stream, raise_failure, wait_for_end
+from mainspring.http.streams import Wires
 from mainspring.http.wire import Dialect, Wire, render_response
 from mainspring.ports import Filter, TokenCounter
 
@@ -184,18 +184,13 @@ class ResponseRoutes:
         self, handle: Handle, request: Request, after: int, *, is_owner: bool, headers: dict[str, str] | None = None
     ) -> HttpResponse:
         write = self._wires.find_writer(handle, self._dialect_of(request), after)
-        on_disconnect = handle.request_cancel if is_owner and not outlives(request) else _go_on
-        return EventStream(write, headers or {}, on_disconnect)
+        return make_stream(handle, request, write, headers, is_owner=is_owner)
 
     def _answer(self, request: Request, handle: Handle, headers: dict[str, str] | None = None) -> HttpResponse:
         return json_response(render_response(handle.response, self._dialect_of(request)), headers=headers)
 
     def _dialect_of(self, request: Request) -> Dialect:
         return choose_dialect(request, self._dialect)
-
-
-def _go_on() -> None:
-    """The client has left, and its run goes on."""
 
 
 def _read_filter(request: Request, dialect: Dialect) -> Filter:

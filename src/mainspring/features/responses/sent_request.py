@@ -58,11 +58,11 @@ def parse_request(raw: bytes, known: frozenset[str] = FIELDS) -> SentRequest:
     _check_contradictions(request)
     if len(raw) > MOST_INPUT_CHARS and isinstance(request.input, tuple):
         check_text_size(request.input, MOST_INPUT_CHARS)
-    _compare_nested(request, ignored)
+    compare_nested(request, ignored)
     return SentRequest(request, ignored)
 
 
-def _compare_nested(request: CreateResponse, ignored: IgnoredFields) -> None:
+def compare_nested(request: CreateResponse, ignored: IgnoredFields) -> None:
     """Notes what is ignored inside of fields that are known. Options of the model are passed on by some backends."""
     compare_tools(ignored, "tools", request.tools or ())
     for place, options, known in (("reasoning", request.reasoning, _REASONING), ("text", request.text, _TEXT)):
