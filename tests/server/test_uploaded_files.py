@@ -19,7 +19,7 @@ from tests.server.hosting import hosted
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
 from mainspring.core.errors import NotFound
-from mainspring.core.items import InputFile, InputImage, Message
+from mainspring.core.items import InputFile, InputImage, InputText, Message
 from mainspring.features.files.files import CONTENT, DUE, FILE, Files
 from mainspring.features.files.settings import UploadSettings
 from mainspring.http.auth import Keys
@@ -219,20 +219,22 @@ async def test_files_with_the_same_bytes_share_them_within_a_tenant(tmp_path: Pa
 async def test_a_model_is_shown_the_file_and_the_log_has_its_id() -> None:
     async with serving(say("A note and a picture."), say("Still there.")) as (client, model, _):
         note = await client.files.create(file=("note.txt", "Grüße".encode()), purpose="user_data")
+        paper = await client.files.create(file=("p.pdf", b"%PDF-1.7"), purpose="user_data")
         picture = await client.files.create(file=("p.bin", PNG), purpose="vision")
         content: Any = [
             {"type": "input_text", "text": "What is this?"},
             {"type": "input_file", "file_id": note.id},
             {"type": "input_image", "file_id": picture.id, "detail": "high"},
+            {"type": "input_file", "file_id": paper.id},
         ]
         told = await client.responses.create(model="scripted", input=[{"role": "user", "content": content}])
         assert told.output_text == "A note and a picture."
         [message] = [item for item in model.requests[0].items if isinstance(item, Message)]
-        shown = f"data:text/plain;base64,{b64encode('Grüße'.encode()).decode()}"
-        assert message.content[1] == InputFile("note.txt", shown)
+        assert message.content[1] == InputText("[file note.txt]\nGrüße")
         assert message.content[2] == InputImage(f"data:image/png;base64,{b64encode(PNG).decode()}", "high")
+        assert message.content[3] == InputFile("p.pdf", f"data:application/pdf;base64,{b64encode(b'%PDF-1.7').decode()}")
         [kept] = (await client.responses.input_items.list(told.id)).data
-        assert [part.get("file_id") for part in kept.model_dump()["content"]] == [None, note.id, picture.id]
+        assert [part.get("file_id") for part in kept.model_dump()["content"]] == [None, note.id, picture.id, paper.id]
         again = await client.responses.create(model="scripted", input="Look again.", previous_response_id=told.id)
         assert again.output_text == "Still there."
         assert model.requests[1].items[0] == message
@@ -253,10 +255,19 @@ async def test_a_file_that_is_not_there_is_shown_to_nobody(kind: str) -> None:
 
 async def test_a_file_that_is_no_image_is_not_shown_as_one() -> None:
     async with serving(say("Never.")) as (client, _, _):
-        note = await client.files.create(file=("a.png", b"no image"), purpose="vision")
+        note = await client.files.create(file=("a.txt", b"no image"), purpose="vision")
         content: Any = [{"type": "input_image", "file_id": note.id}]
         with pytest.raises(openai.BadRequestError, match="send it as `input_file`"):
             await client.responses.create(model="scripted", input=[{"role": "user", "content": content}])
+
+
+async def test_a_file_without_text_is_not_shown() -> None:
+    async with serving(say("Never.")) as (client, model, _):
+        program = await client.files.create(file=("a.bin", b"\0\1\2"), purpose="user_data")
+        content: Any = [{"type": "input_file", "file_id": program.id}]
+        with pytest.raises(openai.BadRequestError, match="cannot be shown to a model"):
+            await client.responses.create(model="scripted", input=[{"role": "user", "content": content}])
+        assert model.requests == []
 
 
 async def test_a_file_of_another_tenant_does_not_exist_through_any_door(tmp_path: Path) -> None:

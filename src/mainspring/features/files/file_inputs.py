@@ -1,29 +1,32 @@
 """Files that inputs name by id: checked before a run starts, and put in their place whenever the model is asked.
 
 The log of a run has the ids, so no file is in it, and one that is deleted is gone. Ids that do not begin as ours do are the
-backend's own.
+backend's own. Images and PDF files are shown as they are, of all others the text.
 """
 
-import mimetypes
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
+from typing import Final
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from mainspring.core.errors import InvalidRequest, NotFound, Refused
+from mainspring.core.errors import InvalidRequest, NotFound, Refused, SandboxError
 from mainspring.core.events import ModelEvent
-from mainspring.core.items import FunctionCallOutput, InputFile, InputImage, Item, Message, Part
+from mainspring.core.items import FunctionCallOutput, InputFile, InputImage, InputText, Item, Message, Part
+from mainspring.core.lru_cache import LRUCache
 from mainspring.core.model_request import Items, ModelRequest
 from mainspring.core.prefix import list_file_ids
 from mainspring.core.spec import RunSpec
 from mainspring.features.files.files import Files
-from mainspring.features.files.stored_file import PREFIX
+from mainspring.features.files.stored_file import PREFIX, StoredFile
 from mainspring.ports import OrderContext, OrderStep, Provider
 from mainspring.providers.wrapper import ProviderWrapper, find_features
+from mainspring.tools.documents.document_reader import DocumentReader, UnreadableFile
 
-IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+KEPT_TEXTS: Final = 32
+KEPT_CHARS: Final = 500_000
 
 
 class FileInputsStep(OrderStep):
@@ -50,9 +53,10 @@ class FileInputsStep(OrderStep):
 class FileInputsProvider(ProviderWrapper):
     """Shows the model the files themselves. What has none costs a look at what is kept of the transcript."""
 
-    def __init__(self, provider: Provider, files: Files) -> None:
+    def __init__(self, provider: Provider, files: Files, reader: DocumentReader) -> None:
         super().__init__(provider)
-        self._files = files
+        self._files, self._reader = files, reader
+        self._texts: LRUCache[str, str] = LRUCache(KEPT_TEXTS)
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         items = request.items
@@ -69,7 +73,7 @@ class FileInputsProvider(ProviderWrapper):
                 yield event
 
     async def _resolve(self, request: ModelRequest, ids: Iterable[str]) -> ModelRequest:
-        parts: dict[str, InputFile] = {}
+        parts: dict[str, InputFile | InputText] = {}
         left = self._files.settings.input_bytes
         for id in ids:
             try:
@@ -82,20 +86,31 @@ class FileInputsProvider(ProviderWrapper):
             except InvalidRequest as error:
                 raise Refused(error.message) from None
             left -= len(data)
-            mime = find_mime(file.filename, data)
-            parts[id] = InputFile(file.filename, f"data:{mime};base64,{b64encode(data).decode()}")
+            if (mime := find_mime(data)) is None:
+                parts[id] = InputText(f"[file {file.filename}]\n{await self._read_text(file, data)}")
+            else:
+                parts[id] = InputFile(file.filename, f"data:{mime};base64,{b64encode(data).decode()}")
         return replace(request, items=[_replace_parts(item, parts) for item in request.items]) if parts else request
 
+    async def _read_text(self, file: StoredFile, data: bytes) -> str:
+        """The text of a file. Raises `Refused` for one that has none."""
+        if (known := self._texts.get(file.sha256)) is not None:
+            return known
+        try:
+            pages = await self._reader.read(file.filename, data)
+        except (UnreadableFile, SandboxError) as error:
+            raise Refused(f"the file `{file.id}` ({file.filename:.80}) cannot be shown to a model: {error.message}") from None
+        text = "\n\n".join([page.text if page.number is None else f"[page {page.number}]\n{page.text}" for page in pages])
+        if len(text) <= KEPT_CHARS:
+            self._texts[file.sha256] = text
+        return text
 
-def find_mime(name: str, data: bytes) -> str:
-    """What a file is: an image by its bytes, anything else by its name."""
-    for start, mime in _SIGNATURES:
-        if data.startswith(start):
-            return mime
+
+def find_mime(data: bytes) -> str | None:
+    """What a file is that backends take as it is, by its bytes; None for any other."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
-    guessed = mimetypes.guess_type(name)[0] or "text/plain"
-    return "application/octet-stream" if guessed in (*IMAGES, "application/pdf") else guessed
+    return next((mime for start, mime in _SIGNATURES if data.startswith(start)), None)
 
 
 _SIGNATURES = (
@@ -107,7 +122,7 @@ _SIGNATURES = (
 )
 
 
-def _replace_parts(item: Item, known: dict[str, InputFile]) -> Item:
+def _replace_parts(item: Item, known: dict[str, InputFile | InputText]) -> Item:
     match item:
         case Message(content=parts):
             return replace(item, content=_fill(parts, known))
@@ -117,18 +132,18 @@ def _replace_parts(item: Item, known: dict[str, InputFile]) -> Item:
             return item
 
 
-def _fill(parts: Sequence[Part], known: dict[str, InputFile]) -> tuple[Part, ...]:
+def _fill(parts: Sequence[Part], known: dict[str, InputFile | InputText]) -> tuple[Part, ...]:
     return tuple([_fill_part(part, known) for part in parts])
 
 
-def _fill_part(part: Part, known: dict[str, InputFile]) -> Part:
+def _fill_part(part: Part, known: dict[str, InputFile | InputText]) -> Part:
     match part:
         case InputFile(file_id=str(id)) if id in known:
             return known[id]
         case InputImage(file_id=str(id)) if id in known:
-            data = known[id].file_data
-            if not isinstance(data, str) or not data.startswith(tuple([f"data:{mime};" for mime in IMAGES])):
-                raise Refused(f"the file `{id}` is no PNG, JPEG, GIF or WebP image; send it as `input_file`")
-            return replace(part, image_url=data, file_id=UNSET)
+            match known[id]:
+                case InputFile(file_data=str(data)) if data.startswith("data:image/"):
+                    return replace(part, image_url=data, file_id=UNSET)
+            raise Refused(f"the file `{id}` is no PNG, JPEG, GIF or WebP image; send it as `input_file`")
         case _:
             return part

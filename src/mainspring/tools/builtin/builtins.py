@@ -5,6 +5,7 @@ with what to install.
 """
 
 import re
+from asyncio import Lock
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from pathlib import Path
@@ -70,6 +71,7 @@ class BuiltinTools:
         self._needs_sandbox = wraps or any(name in LASTING for name in names)
         self._sandbox = DeferredSandbox()
         self._local = DeferredSandbox()
+        self._opening, self._is_local_open = Lock(), False
         self._stack = AsyncExitStack()
         self._path_flaw, self.url_flaw = path_flaw, url_flaw
         self.guard = guard or AddressGuard()
@@ -127,7 +129,8 @@ class BuiltinTools:
             if self._mode == "kubernetes":
                 self._sandbox.target = await self._open_pods()
             if self._mode != "kubernetes" or self._wraps:
-                self._local.target = await self._open_local("auto" if self._mode == "kubernetes" else self._mode)
+                with suppress(SandboxError):  # every use of it says so
+                    await self.open_local()
             if self._mode != "kubernetes":
                 self._sandbox.target = self._local.target
             if self.containers is not None:
@@ -154,7 +157,16 @@ class BuiltinTools:
             return error
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._is_local_open = False
         await self._stack.__aexit__(kind, error, trace)
+
+    async def open_local(self) -> "LocalSandbox":
+        """The sandbox of this machine, opened now if no tool has needed it. Raises `SandboxError` if none holds."""
+        async with self._opening:
+            if not self._is_local_open:
+                self._is_local_open = True
+                self._local.target = await self._open_local("auto" if self._mode == "kubernetes" else self._mode)
+        return cast("LocalSandbox", self._local.open())
 
     def wrap(self, program: "Program") -> AbstractAsyncContextManager[Sequence[str]]:
         """The command line that runs this program in the sandbox; see `wrap_program`. Raises `SandboxError` if there is none."""
