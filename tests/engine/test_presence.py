@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import asyncpg  # type: ignore[import-untyped]
@@ -32,6 +32,7 @@ from mainspring.core.events import (
 from mainspring.core.history import History
 from mainspring.core.items import ToolDefinition, assistant, encode
 from mainspring.core.model_request import ModelRequest
+from mainspring.core.run import Run
 from mainspring.engine import presence
 from mainspring.engine.engine import Engine
 from mainspring.engine.handle import Handle
@@ -236,6 +237,31 @@ async def test_a_cancel_does_not_mind_what_a_driver_writes_that_has_just_lost_th
         async with make_engine(Scripted(), store) as engine:
             assert (await engine.cancel("resp_1")).status == "cancelled"
         assert left == []
+
+
+async def test_a_run_that_is_cancelled_while_it_is_taken_up_here_is_ended_before_that_is_said(location: Location) -> None:
+    async with open_store(location) as store, asyncio.timeout(PATIENCE):
+        await store.append("resp_1", [Recorded(0, 1.0, RunStarted(make_order(background=True), "gone"))])
+        read, cancelling, has_read_too = store.events, list[asyncio.Task[Run]](), asyncio.Event()
+        engine = make_engine(Scripted(turn(say="one two three", stall=True)), store)
+        taken_up = list[Handle]()
+
+        async def read_while_it_is_cancelled(run_id: str, after: int = -1) -> list[Recorded]:
+            found = await read(run_id, after)
+            if not cancelling:
+                cancelling.append(asyncio.create_task(engine.cancel(run_id)))
+                with suppress(TimeoutError):  # it should not read the run before that is taken up
+                    await asyncio.wait_for(has_read_too.wait(), 0.5)
+            elif not has_read_too.is_set():
+                has_read_too.set()
+                await until(lambda: bool(taken_up))
+            return found
+
+        store.events = read_while_it_is_cancelled  # type: ignore[method-assign]
+        async with engine:
+            taken_up.append(await engine.resume("resp_1"))
+            assert (await cancelling[0]).status == "cancelled"
+            assert (await engine.attach("resp_1")).run.status == "cancelled"
 
 
 @pytest.mark.parametrize("drives", [True, False])

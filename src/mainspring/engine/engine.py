@@ -803,8 +803,9 @@ class Engine:
         self._to_end[run_id] = finish
         try:
             await self.presence.show()
-            claim = await self.store.leases.claim(run_id, self.presence.id)
-            run = None if claim is None else await self._end_stored(run_id, finish)
+            async with self._resuming.setdefault(run_id, Lock()):  # what is claimed here, is claimed for whoever takes it up too
+                claim = None if run_id in self._live else await self.store.leases.claim(run_id, self.presence.id)
+                run = None if claim is None else await self._end_stored(run_id, finish)
         except NotFound:
             self._to_end.pop(run_id, None)
             raise
