@@ -49,12 +49,13 @@ class Provider(Protocol):
     """A model backend. `stream` is the only way to ask it; whoever wants the whole answer drains it.
 
     The stream yields `ItemStarted`, deltas and `ItemDone` for each item and ends with exactly one `TurnEnded`. It raises only
-    `ProviderError` children, and closing it early (cancel) frees the connection.
+    `ProviderError` children, and closing it early (cancel) frees the connection. What is sent into it, `core.model_stream` says;
+    it may be ignored.
     """
 
     name: str
 
-    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]: ...
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, Any]: ...
 
     async def models(self) -> Sequence[ModelInfo]: ...
 

@@ -255,6 +255,72 @@ async def test_a_server_waits_for_a_slow_reader() -> None:
         await until(lambda: server.open == 0)
 
 
+async def write_after(server: Server, *pieces: bytes) -> None:
+    """Sends the pieces one by one, each a while after the last."""
+    for piece in pieces:
+        await asyncio.sleep(0.005)
+        server.writers[0].write(b"%x\r\n%b\r\n" % (len(piece), piece))
+
+
+@pytest.mark.parametrize("last", [b"stop", b"a" * 2000], ids=["refused", "too large"])
+async def test_what_arrives_is_pushed_until_it_is_not_taken_and_the_rest_is_read(last: bytes) -> None:
+    taken: list[bytes] = []
+
+    def take(data: bytes) -> bool:
+        taken.append(data)
+        return data != b"stop"
+
+    async with answering(CHUNKED) as server, opened() as client, anyio.create_task_group() as tasks:
+        answer = await client.request("GET", make_endpoint(URL(server.url)))
+        tasks.start_soon(write_after, server, b"no", b"on", last, b"rest")
+        with anyio.fail_after(PATIENCE):
+            await answer.push(take, 1000)
+            assert b"".join(taken) == b"noon" + (last if last == b"stop" else b"")
+            read = b""
+            while not read.endswith(b"rest"):
+                read += await answer.read()
+            assert read == (b"rest" if last == b"stop" else last + b"rest")
+            server.writers[0].write(b"0\r\n\r\n")
+            await answer.push(take, 1000)
+            assert await answer.read() == b""
+
+
+@pytest.mark.parametrize("end", ["raises", "breaks", "silent", "cancelled"])
+async def test_whoever_is_pushed_to_learns_how_it_ends(end: str) -> None:
+    taken: list[bytes] = []
+
+    def take(data: bytes) -> bool:
+        taken.append(data)
+        if data == b"bad":
+            raise ValueError("bad")
+        return True
+
+    async with answering(CHUNKED) as server, opened(seconds=0.2 if end == "silent" else PATIENCE) as client:
+        answer = await client.request("GET", make_endpoint(URL(server.url)))
+        pushing = asyncio.create_task(answer.push(take, 1000))
+        await write_after(server, b"no", b"on")
+        await until(lambda: b"".join(taken) == b"noon")
+        if end == "raises":
+            await write_after(server, b"bad", b"rest")
+            with pytest.raises(ValueError, match="bad"):
+                await pushing
+            assert await answer.read() == b"rest"
+        elif end == "cancelled":
+            pushing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await pushing
+            await write_after(server, b"rest")
+            assert await answer.read() == b"rest"
+        else:
+            if end == "breaks":
+                server.writers[0].transport.abort()
+            await pushing
+            with pytest.raises(Disconnected if end == "breaks" else Silence):
+                await answer.read()
+        assert b"rest" not in taken
+        answer.close()
+
+
 # Time and cancellation
 
 

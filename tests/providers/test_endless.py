@@ -28,7 +28,7 @@ from mainspring.engine.turn_meter import CHARS_PER_TOKEN, DELTA_BYTES, PACE_BYTE
 from mainspring.ports import ModelInfo, Note, Snapshot
 from mainspring.providers.chat.provider import Chat
 from mainspring.providers.chat.reply import ChatCompletionReply
-from mainspring.providers.http_provider import PIECE_BYTES
+from mainspring.providers.relay import PIECE_BYTES
 from mainspring.storage.memory_runs import MemoryStore
 
 TOOL: Json = {"type": "function", "name": "look", "parameters": {"type": "object"}}

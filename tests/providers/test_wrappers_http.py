@@ -1,7 +1,8 @@
 """Router, retries, breaker, limits and deadlines before a real backend, over real connections."""
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing, suppress
 
 import anyio
 import pytest
@@ -11,10 +12,11 @@ from tests.providers.backend import ASKED, DONE, QUESTION, Backend, chunk, sse
 from tests.providers.stand import Reader, said, settle
 
 from mainspring import Engine
-from mainspring.core.errors import RateLimited, Unavailable
-from mainspring.core.events import ModelEvent, TextDelta
+from mainspring.core.errors import RateLimited, StoreError, Unavailable
+from mainspring.core.events import ItemDone, ItemStarted, ModelEvent, Recorded, TextDelta, TurnEnded
 from mainspring.core.model_request import ModelRequest
-from mainspring.ports import Provider
+from mainspring.core.model_stream import ModelStream
+from mainspring.ports import Note, Provider, Snapshot
 from mainspring.providers.breaker import Breaker
 from mainspring.providers.chat.provider import Chat
 from mainspring.providers.compose import BackendOptions, compose
@@ -22,6 +24,7 @@ from mainspring.providers.deadlines import Deadlines
 from mainspring.providers.rate_limits import RateLimiter
 from mainspring.providers.retry import Retrying
 from mainspring.providers.router import Router
+from mainspring.storage.memory_runs import MemoryStore
 
 STOP = chunk(finish="stop")
 NOON = sse(chunk({"content": "noon"}), STOP) + DONE
@@ -104,7 +107,7 @@ class Noting(Chat):
 
     notes: tuple[str, ...] = ()
 
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+    async def stream(self, request: ModelRequest) -> ModelStream:
         self.notes += (f"{request.model} begins",)
         async with aclosing(super().stream(request)) as events:
             async for event in events:
@@ -174,3 +177,69 @@ async def test_cancelled_run_closes_its_connection_through_everything(backend: B
             await backend.gone.wait()
         assert handle.run.status == "cancelled"
     await provider.close()
+
+
+PASSING = BackendOptions(attempts=3, failures=1, concurrency=8, per_minute=100)
+WORDS = [f"{number} " for number in range(40)]
+
+
+async def test_words_are_taken_where_they_arrive_and_not_handed_through_the_wrappers(backend: Backend) -> None:
+    backend.replies(*[sse(chunk({"content": word})) for word in WORDS], sse(STOP) + DONE, expect={**ASKED, "model": "m"})
+    router = Router({"p": compose(Chat(backend.url), PASSING)})
+    yielded, taken = list[ModelEvent](), list[ModelEvent]()
+
+    def take(event: ModelEvent) -> bool:
+        if not isinstance(event, TextDelta):
+            return False
+        taken.append(event)
+        return True
+
+    with anyio.fail_after(PATIENCE):
+        async with aclosing(router.stream(replace(QUESTION, model="p/m"))) as events:
+            yielded.append(await anext(events))
+            with suppress(StopAsyncIteration):
+                while True:
+                    yielded.append(await events.asend(take))
+    await router.close()
+    assert [type(event) for event in yielded] == [ItemStarted, ItemDone, TurnEnded]
+    assert "".join([event.delta for event in taken if isinstance(event, TextDelta)]) == "".join(WORDS)
+
+
+async def test_answer_that_breaks_off_while_it_is_pushed_is_not_asked_for_again_and_opens_the_breaker(backend: Backend) -> None:
+    backend.replies(*[sse(chunk({"content": word})) for word in WORDS], ending="abort")
+    provider = compose(Chat(backend.url), PASSING)
+    async with Engine(provider) as engine:
+        with anyio.fail_after(PATIENCE):
+            handle = await engine.ask("What time is it?", model="clockwork", max_retries=0)
+            async for record in handle.events():
+                if isinstance(record.event, TextDelta) and record.event.delta == WORDS[-1]:
+                    backend.release.set()
+            run = await handle.wait()
+    assert run.status == "failed"
+    assert "broke within its answer" in (run.error.message if run.error else "")
+    with pytest.raises(Unavailable, match="failed 1 times in a row"):
+        await answered(provider)
+    assert len(backend.received) == 1
+    await provider.close()
+
+
+class MuteStore(MemoryStore):
+    """Takes everything but words."""
+
+    is_durable = True
+
+    def append(
+        self, run_id: str, records: Sequence[Recorded], snapshot: Snapshot | None = None, notes: Sequence[Note] = ()
+    ) -> "asyncio.Future[None]":
+        if any(isinstance(record.event, TextDelta) for record in records):
+            raise StoreError("the disk is full")
+        return super().append(run_id, records, snapshot, notes)
+
+
+async def test_run_whose_store_fails_while_it_is_pushed_to_fails_and_leaves_its_backend(backend: Backend) -> None:
+    backend.replies(*[sse(chunk({"content": word})) for word in WORDS], ending="silence")
+    async with Engine(Chat(backend.url), owns_provider=True, store=MuteStore()) as engine:
+        with anyio.fail_after(PATIENCE):
+            run = await (await engine.ask("What time is it?", model="clockwork")).wait()
+            await backend.gone.wait()
+    assert (run.status, run.error and run.error.code) == ("failed", "store_error")

@@ -43,6 +43,7 @@ from mainspring.core.ids import random_id
 from mainspring.core.items import FunctionCall, ItemStatus, Message, OutputText, ToolDefinition, Usage, flaw
 from mainspring.core.memory_quota import measure_items
 from mainspring.core.model_request import MOST_ITEMS, ModelRequest, request_for
+from mainspring.core.model_stream import TakeEvent
 from mainspring.core.redact import redact_text
 from mainspring.core.tokens import estimate, is_plausible, tokens_of
 from mainspring.engine.gate import Gate
@@ -185,43 +186,69 @@ class _Listening:
         self._said = said
         self._journal = journal
         self._counted = self._items = 0
+        self._meter: TurnMeter
+        self._failure: Exception | None = None
 
     async def listen(self, request: ModelRequest) -> None:
-        hear, name, meter = self._hear, self.provider.name, TurnMeter(request.max_output_tokens, request.max_bytes)
+        self._meter = TurnMeter(request.max_output_tokens, request.max_bytes)
         special = {tool.name: tool for tool in request.all_tools if isinstance(tool, ToolDefinition) and _is_special(tool)}
         async with aclosing(self.provider.stream(request)) as events:
-            async for event in events:
-                if self.is_over:
-                    return
-                kind = type(event)
-                # The token path: of a delta only the text is looked at, and log probabilities if it has any.
-                if kind not in _DELTAS or type(event.delta) is not str or (kind is TextDelta and event.logprobs):  # type: ignore[union-attr]
-                    why = None if _is_plain(event) else _find_flaw(event, kind)
-                    if why is not None:
-                        raise BadOutput(f"provider `{name}` sent a wrong {kind.__name__}: {why}")
-                    if special:
-                        event = _mark_call(event, special)
-                    if isinstance(event, TurnEnded):
-                        event = self._check_usage(event, request)
-                    elif kind is ItemStarted:
-                        self._count_item()
-                chars = len(event.delta) if kind in _DELTAS else 0  # type: ignore[union-attr]
-                if not meter.take(chars, DELTA_BYTES if kind in _DELTAS else 0 if kind is TurnEnded else ITEM_BYTES):
-                    self._cut(event, meter.excess, request)
-                    self._count(meter)
-                    return
-                hear(event)
-                if meter.is_due():
-                    self._count(meter)
-                    await self._journal.catch_up()
-                if kind is TurnEnded:
-                    self._count(meter)
-                    with suppress(TimeoutError):
-                        # Let it put its connection away; whatever else it has to say is not part of the turn.
-                        async with timeout(GRACE):
-                            await anext(events, None)
-                    return
-        raise BadOutput(f"provider `{name}` ended its stream without ending the turn")
+            take: TakeEvent | None = None
+            with suppress(StopAsyncIteration):
+                while True:
+                    event = await events.asend(take)
+                    if self.is_over:
+                        return
+                    if not self._hear_delta(event) and not await self._hear_other(event, request, special):
+                        if type(event) is TurnEnded:
+                            with suppress(TimeoutError):
+                                # Let it put its connection away; whatever else it has to say is not part of the turn.
+                                async with timeout(GRACE):
+                                    await anext(events, None)
+                        return
+                    take = self._hear_delta
+        raise BadOutput(f"provider `{self.provider.name}` ended its stream without ending the turn")
+
+    def _hear_delta(self, event: ModelEvent) -> bool:
+        """The token path: hears a delta of which only the text need be looked at. Returns False if it is another event, if there
+        is more to do, and if hearing it failed."""
+        kind = type(event)
+        if kind not in _DELTAS or type(event.delta) is not str or (kind is TextDelta and event.logprobs):  # type: ignore[union-attr]
+            return False
+        if self.is_over or self._failure is not None or not self._meter.take_delta(len(event.delta)):  # type: ignore[union-attr]
+            return False
+        try:
+            self._hear(event)
+        except Exception as error:  # It is raised where the turn is waited for.
+            self._failure = error
+        return self._failure is None
+
+    async def _hear_other(self, event: ModelEvent, request: ModelRequest, special: dict[str, ToolDefinition]) -> bool:
+        """Checks and hears any event. Returns whether more may follow. Raises what hearing the last one has."""
+        if self._failure is not None:
+            raise self._failure
+        kind, meter = type(event), self._meter
+        why = None if _is_plain(event) else _find_flaw(event, kind)
+        if why is not None:
+            raise BadOutput(f"provider `{self.provider.name}` sent a wrong {kind.__name__}: {why}")
+        if special:
+            event = _mark_call(event, special)
+        if isinstance(event, TurnEnded):
+            event = self._check_usage(event, request)
+        elif kind is ItemStarted:
+            self._count_item()
+        chars = len(event.delta) if isinstance(event, Delta) else 0
+        if not meter.take(chars, DELTA_BYTES if kind in _DELTAS else 0 if kind is TurnEnded else ITEM_BYTES):
+            self._cut(event, meter.excess, request)
+            self._count(meter)
+            return False
+        self._hear(event)
+        if meter.is_due():
+            self._count(meter)
+            await self._journal.catch_up()
+        if kind is TurnEnded:
+            self._count(meter)
+        return kind is not TurnEnded
 
     def _count_item(self) -> None:
         """Raises `TooManyItems`: what a turn has is looked through at each of its events."""

@@ -35,6 +35,14 @@ class TurnMeter:
         self._size += chars + overhead
         return self._chars <= self._most_chars and self._size <= self._most_size
 
+    def take_delta(self, chars: int) -> bool:
+        """Counts a delta, unless it exceeds a limit or `is_due` would be true: then it returns False."""
+        size, said = self._size + chars + DELTA_BYTES, self._chars + chars
+        if size >= self._due or size > self._most_size or said > self._most_chars:
+            return False
+        self._size, self._chars = size, said
+        return True
+
     @property
     def size(self) -> int:
         return self._size

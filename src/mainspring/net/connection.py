@@ -10,6 +10,7 @@ compressed body unpacks to by unpacking only what is read, and silence by one ti
 
 import asyncio
 import zlib
+from collections.abc import Callable
 from typing import NamedTuple, Protocol, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -76,8 +77,8 @@ class Answer:
     """
 
     __slots__ = (
-        "_connection", "_error", "_is_over", "_loop", "_method", "_pieces", "_seconds", "_since", "_size", "_timer", "_unpack",
-        "_waiter", "headers", "reason", "status",
+        "_connection", "_error", "_is_over", "_loop", "_method", "_most", "_pieces", "_seconds", "_since", "_size", "_taker",
+        "_timer", "_unpack", "_waiter", "headers", "reason", "status",
     )  # fmt: skip
 
     def __init__(self, method: str, seconds: float, loop: asyncio.AbstractEventLoop) -> None:
@@ -91,6 +92,8 @@ class Answer:
         self._error: HttpError | None = None
         self._is_over = False
         self._waiter: asyncio.Future[None] | None = None
+        self._taker: Callable[[bytes], bool] | None = None
+        self._most = 0
         self._since = 0.0
         self._timer = loop.call_later(seconds, self._watch)
 
@@ -107,6 +110,17 @@ class Answer:
                     self._unpack.check_end()
                 return b""
             await self._wait()
+
+    async def push(self, take: Callable[[bytes], bool], most: int) -> None:
+        """Calls `take` with what arrives in the moment it does, until that returns False or there is something to `read`, such as
+        a piece of more than `most` bytes. Raises what it raises."""
+        if self._pieces or self._error is not None or self._is_over:
+            return
+        self._taker, self._most = take, most
+        try:
+            await self._wait()
+        finally:
+            self._taker = None
 
     def close(self) -> None:
         """Closes the connection, unless the answer is whole."""
@@ -192,6 +206,21 @@ class Answer:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+    def deliver(self) -> None:
+        """More of the body has arrived."""
+        take, waiter = self._taker, self._waiter
+        if take is None or waiter is None or waiter.done() or self._size > self._most:
+            self.wake()
+            return
+        self._since = self._loop.time()
+        try:
+            if (not (data := self._take()) or take(data)) and not self._pieces:
+                return
+        except Exception as error:  # Whatever it is, it is for whoever waits, and not for the event loop.
+            waiter.set_exception(error)
+        self._taker = None
+        self.wake()
 
     def _take(self) -> bytes:
         """The bytes that wait, up to `HIGH_BYTES` of them."""
@@ -311,7 +340,7 @@ class Connection(asyncio.Protocol):
         elif self._wire_size - self._body_size > HEAD_BYTES + self._head_size + (self._body_size >> 2):
             answer.fail(MalformedAnswer(f"more than {HEAD_BYTES} bytes that are no body, or chunks of a few bytes each"))
         elif self._body_size > before:
-            answer.wake()
+            answer.deliver()
 
     def on_message_begin(self) -> None:
         if self._is_whole:

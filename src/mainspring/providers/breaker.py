@@ -13,17 +13,16 @@ Each tenant has a breaker of its own: one whose requests make a backend fail doe
 """
 
 import math
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from logging import getLogger
 from typing import Final
 
 from anyio import current_time
 
 from mainspring.core.errors import BadOutput, EmptyAnswer, ProviderError, Unavailable
-from mainspring.core.events import ModelEvent
 from mainspring.core.lru_cache import LRUCache
 from mainspring.core.model_request import ModelRequest
+from mainspring.core.model_stream import ModelStream
 from mainspring.ports import Provider
 from mainspring.providers.wrapper import ProviderWrapper
 
@@ -42,7 +41,7 @@ class Breaker(ProviderWrapper):
         self._limit, self._cool = failures, cool
         self._circuits: LRUCache[str, Circuit] = LRUCache(TENANTS)
 
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+    async def stream(self, request: ModelRequest) -> ModelStream:
         if (circuit := self._circuits.get(request.tenant)) is None:
             self._circuits[request.tenant] = circuit = Circuit(self.name, self._limit, self._cool)
         period = circuit.admit()
@@ -50,9 +49,9 @@ class Breaker(ProviderWrapper):
             async with aclosing(self._provider.stream(request)) as events:
                 if (event := await anext(events, None)) is not None:
                     period = circuit.record_answer(period)
-                    yield event
-                    async for event in events:
-                        yield event
+                    with suppress(StopAsyncIteration):
+                        while True:
+                            event = await events.asend((yield event))
             circuit.record_success(period)
         except ProviderError as error:
             is_ill = isinstance(error, Unavailable | BadOutput) and not isinstance(error, EmptyAnswer)

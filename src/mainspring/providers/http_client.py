@@ -7,7 +7,7 @@ closes its connection; one that was read to its end leaves the connection to the
 import asyncio
 import re
 from base64 import b64encode
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing, suppress
 from functools import lru_cache
 from typing import TypeVar
@@ -21,7 +21,7 @@ from mainspring.core.errors import BadOutput, InvalidRequest, Misconfigured, Pro
 from mainspring.core.redact import redact_text
 from mainspring.core.text import shorten_line
 from mainspring.net.client import CONNECT_SECONDS, Endpoint, HttpClient, encode_headers, make_endpoint, make_tls, parse_proxy
-from mainspring.net.connection import ConnectTimeout, HttpError, MalformedAnswer, Silence, TlsFailed, Unreachable
+from mainspring.net.connection import Answer, ConnectTimeout, HttpError, MalformedAnswer, Silence, TlsFailed, Unreachable
 from mainspring.ports import HttpAnswer, RecordedRequest, RequestSigner, Tape
 from mainspring.providers.http_failures import build_error, parse_complaint, parse_retry_after
 
@@ -202,11 +202,22 @@ class HttpReply:
         """What has arrived since the last read, waiting for it if need be; empty at the end."""
         try:
             return await self._received.read()
-        except Silence as error:
-            raise Unavailable(f"{self.url} fell silent for {self._timeout:g} s within its answer; try again") from error
         except HttpError as error:
-            why = shorten_line(str(error), 200)
-            raise Unavailable(f"the connection to {self.url} broke within its answer ({why}); try again") from error
+            raise self._explain(error) from error
+
+    async def push(self, take: Callable[[bytes], bool], most: int) -> None:
+        """Calls `take` with what arrives in the moment it does, as `Answer.push` does. Answers of a tape are only read."""
+        if isinstance(self._received, Answer):
+            try:
+                await self._received.push(take, most)
+            except HttpError as error:
+                raise self._explain(error) from error
+
+    def _explain(self, error: HttpError) -> Unavailable:
+        if isinstance(error, Silence):
+            return Unavailable(f"{self.url} fell silent for {self._timeout:g} s within its answer; try again")
+        why = shorten_line(str(error), 200)
+        return Unavailable(f"the connection to {self.url} broke within its answer ({why}); try again")
 
     def more(self, *, is_complete: bool) -> Awaitable[bytes]:
         """What `read` returns, until the answer is complete. What follows it must arrive within `LAST_SECONDS` in all, and a

@@ -7,7 +7,7 @@ turns a `ModelRequest` into the vendor's JSON. `reply` turns the vendor's chunks
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -21,10 +21,11 @@ from msgspec.structs import asdict, replace
 from multidict import CIMultiDict
 
 from mainspring.core.errors import BadOutput, ContextOverflow, EmptyAnswer, ProviderError, Refused, Unavailable
-from mainspring.core.events import ModelEvent, TurnEnded
+from mainspring.core.events import TurnEnded
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import Adaptation, Json
 from mainspring.core.model_request import ModelRequest
+from mainspring.core.model_stream import ModelStream
 from mainspring.ports import DocumentStore, KnownProfile, ModelFeature, ModelInfo, ProfileValue, RequestSigner, Tape
 from mainspring.providers.http_client import EVENT_BYTES, Http, HttpReply
 from mainspring.providers.json_text import encode_body
@@ -32,13 +33,12 @@ from mainspring.providers.leak_reader import LeakReader
 from mainspring.providers.profile_book import Pins, ProfileBook
 from mainspring.providers.profile_documents import StoredProfiles
 from mainspring.providers.profiles import NEUTRAL, ModelProfile, RefusalRule, list_values
+from mainspring.providers.relay import PIECE_BYTES, Relay
 from mainspring.providers.reply import ReplyReader
 from mainspring.providers.silent_cut import ENLARGE, find_cut_answer, find_cut_prompt
 from mainspring.providers.transcript import find_schema, list_functions, mentions
 from mainspring.providers.turn import TurnBuilder, list_call_ids
 
-PIECE_BYTES = 16_384
-"""How much of an answer is read at once, if more has come."""
 MOST_CHANGES = 3
 """How often one request is changed because a backend refused it."""
 MOST_UNCLOSED = 3
@@ -115,11 +115,11 @@ class HttpProvider(ABC):
     @abstractmethod
     def _reader(self, request: ModelRequest) -> ReplyReader[Any]: ...
 
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+    async def stream(self, request: ModelRequest) -> ModelStream:
         if self._book.is_due:
             await self._book.load()
         reader, most = self._reader(request), request.max_bytes or sys.maxsize
-        notes = reader.notes
+        notes, take = reader.notes, None
         reply = await self._ask_and_note(request, notes)
         self._book.meet(reply.server)
         try:
@@ -128,7 +128,15 @@ class HttpProvider(ABC):
                     if reader.may_be_whole and reply.mime == "application/json":
                         for event in reader.read_whole(await reply.body(min(most, EVENT_BYTES))):
                             yield event
-                    while not reader.is_over and (data := await reply.more(is_complete=reader.is_complete)):
+                    while not reader.is_over:
+                        if take is not None and await (relay := Relay(reader, take, most)).run(reply):
+                            most = relay.left
+                            for event in relay.rest:
+                                if take is None or not take(event):
+                                    take = yield event
+                            continue
+                        if not (data := await reply.more(is_complete=reader.is_complete)):
+                            break
                         most -= len(data)
                         if most < 0:
                             reader.cut()
@@ -137,7 +145,8 @@ class HttpProvider(ABC):
                             if start:
                                 await checkpoint()  # others have a turn: a thousand events may be in one piece
                             for event in reader.feed(data[start : start + PIECE_BYTES]):
-                                yield event
+                                if take is None or not take(event):
+                                    take = yield event
                         if len(data) >= PIECE_BYTES:
                             await checkpoint()
                     continued = await self._ask_on(request, reader)

@@ -9,15 +9,14 @@ update serves all of them, and says that those in use still are.
 
 from asyncio import CancelledError, Event, Future, Task, TimerHandle, get_running_loop, wait
 from collections import deque
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from logging import getLogger
 
 from anyio import current_time, move_on_after
 
 from mainspring.core.errors import RateLimited, StoreError
-from mainspring.core.events import ModelEvent
 from mainspring.core.model_request import ModelRequest
+from mainspring.core.model_stream import ModelStream
 from mainspring.ports import LIMIT_SECONDS, Grant, Provider, RateWindow, SharedLimit, SharedLimits
 from mainspring.providers.wrapper import ProviderWrapper
 
@@ -68,14 +67,16 @@ class RateLimiter(ProviderWrapper):
         self._shared = limits.open_limit(name, most_at_once=self._concurrency, windows=windows)
         super().share_limits(limits)
 
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+    async def stream(self, request: ModelRequest) -> ModelStream:
         is_limited = self._model in (None, request.model)
         if is_limited:
             await self._enter(request.tenant)
         try:
             async with aclosing(self._provider.stream(request)) as events:
-                async for event in events:
-                    yield event
+                take = None
+                with suppress(StopAsyncIteration):
+                    while True:
+                        take = yield await events.asend(take)
         finally:
             if is_limited:
                 self._leave()

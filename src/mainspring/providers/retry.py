@@ -1,15 +1,15 @@
 """Retries with exponential backoff and jitter, as long as no event of the turn has been handed on."""
 
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import Callable
+from contextlib import aclosing, suppress
 from random import random
 
 from anyio import sleep
 
 from mainspring.core.backoff import backoff
 from mainspring.core.errors import ProviderError, RateLimited
-from mainspring.core.events import ModelEvent
 from mainspring.core.model_request import ModelRequest
+from mainspring.core.model_stream import ModelStream
 from mainspring.ports import Provider
 from mainspring.providers.wrapper import ProviderWrapper
 
@@ -38,15 +38,18 @@ class Retrying(ProviderWrapper):
         super().__init__(provider)
         self._attempts, self._base, self._cap, self._longest, self._random = attempts, base, cap, longest, random
 
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+    async def stream(self, request: ModelRequest) -> ModelStream:
         attempt = 1
         while True:
             is_begun = False
             try:
                 async with aclosing(self._provider.stream(request)) as events:
-                    async for event in events:
-                        is_begun = True
-                        yield event
+                    take = None
+                    with suppress(StopAsyncIteration):
+                        while True:
+                            event = await events.asend(take)
+                            is_begun = True
+                            take = yield event
                 return
             except ProviderError as error:
                 may_pass = error.retryable and error.was_asked and (error.retry_after or 0.0) <= self._longest

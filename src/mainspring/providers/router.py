@@ -1,7 +1,7 @@
 """Routes a model name to its backend: names, aliases, and fallback when a model fails."""
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, suppress
 from logging import getLogger
 
 from anyio import create_task_group
@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from mainspring.core import errors
 from mainspring.core.errors import InvalidRequest, ModelNotFound, ProviderError
-from mainspring.core.events import ModelEvent
 from mainspring.core.model_request import ModelRequest
+from mainspring.core.model_stream import ModelStream
 from mainspring.definitions.parsed_file import hint
 from mainspring.ports import DocumentStore, KnownProfile, ModelFeature, ModelInfo, ProfileValue, Provider, SharedLimits
 from mainspring.providers.wrapper import (
@@ -82,7 +82,7 @@ class Router:
         given = {alias: (chain,) if isinstance(chain, str) else tuple(chain) for alias, chain in (aliases or {}).items()}
         self._aliases = {alias: tuple(dict.fromkeys(self._resolve(alias, given, ()))) for alias in given}
 
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+    async def stream(self, request: ModelRequest) -> ModelStream:
         """Raises `ModelNotFound` for a model that no provider is known for."""
         failures: list[ProviderError] = []
         for route in self._chain(request.model):
@@ -92,9 +92,12 @@ class Router:
             try:
                 asked = self._providers[route.provider].stream(replace(request, model=route.model))
                 async with aclosing(asked) as events:
-                    async for event in events:
-                        is_begun = True
-                        yield event
+                    take = None
+                    with suppress(StopAsyncIteration):
+                        while True:
+                            event = await events.asend(take)
+                            is_begun = True
+                            take = yield event
                 return
             except ProviderError as error:
                 if is_begun:

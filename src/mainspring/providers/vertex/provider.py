@@ -4,7 +4,7 @@ Both speak as they do at home, through the adapters of their own formats. A mode
 """
 
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from logging import getLogger
 from typing import ClassVar, Unpack
 from urllib.parse import quote
@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest, Refused, Unauthorized
-from mainspring.core.events import ModelEvent
 from mainspring.core.items import Json
 from mainspring.core.model_request import ModelRequest
+from mainspring.core.model_stream import ModelStream
 from mainspring.ports import DocumentStore, KnownProfile, ModelFeature, ModelInfo, ProfileValue
 from mainspring.providers.anthropic.provider import Anthropic
 from mainspring.providers.credentials import BearerSigner
@@ -76,7 +76,7 @@ class Vertex(Gemini):
         self._place = f"{place}/publishers/google"
         self._claude = None if place == "v1" else VertexClaude(base_url, place, **options)
 
-    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+    def stream(self, request: ModelRequest) -> ModelStream:
         is_claude = self._claude is not None and _is_claude(request.model)
         return self._find_claude().stream(request) if is_claude else super().stream(request)
 
