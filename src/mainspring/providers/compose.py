@@ -1,6 +1,6 @@
 """One backend behind its retries, rate limits, circuit breaker and time limits, in the one order that works."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
@@ -11,6 +11,7 @@ from mainspring.providers.rate_limits import RateLimiter
 from mainspring.providers.retry import Retrying
 
 Count = Annotated[int, Meta(ge=1)]
+LONGEST_QUEUE: Final = 100
 Seconds = Annotated[float, Meta(gt=0)]
 
 
@@ -38,6 +39,9 @@ class BackendOptions(RateLimits, frozen=True, kw_only=True):
     """How long each further event may take."""
     wait_seconds: Seconds = 300.0
     """How long a request waits in the queue when a limit is reached."""
+    queue: Count | None = None
+    """How many requests of one tenant may wait when a limit is reached; the next is refused with 429. Default: 100, and 20 for
+    a local model."""
     models: dict[str, RateLimits] = {}
     """Limits for single models, besides those of the backend."""
 
@@ -55,15 +59,22 @@ def compose(provider: Provider, options: BackendOptions) -> Provider:
         provider = Deadlines(provider, first=options.first_seconds, idle=options.idle_seconds)
     if options.failures is not None:
         provider = Breaker(provider, failures=options.failures, cool=options.cool_seconds)
-    provider = _limit(provider, options, options.wait_seconds)
+    provider = _limit(provider, options, options)
     for model, limits in options.models.items():
-        provider = _limit(provider, limits, options.wait_seconds, model)
+        provider = _limit(provider, limits, options, model)
     if options.attempts > 1:
         provider = Retrying(provider, attempts=options.attempts)
     return provider
 
 
-def _limit(provider: Provider, limits: RateLimits, patience: float, model: str | None = None) -> Provider:
+def _limit(provider: Provider, limits: RateLimits, options: BackendOptions, model: str | None = None) -> Provider:
     if limits.concurrency is None and limits.per_minute is None:
         return provider
-    return RateLimiter(provider, concurrency=limits.concurrency, per_minute=limits.per_minute, model=model, patience=patience)
+    return RateLimiter(
+        provider,
+        concurrency=limits.concurrency,
+        per_minute=limits.per_minute,
+        model=model,
+        line=options.queue or LONGEST_QUEUE,
+        patience=options.wait_seconds,
+    )

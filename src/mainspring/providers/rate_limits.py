@@ -26,6 +26,8 @@ MINUTE = 60.0
 # How long to wait until other processes are asked again whether they have given back a place.
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.25
 CLOSE_SECONDS = 2.0
+# What a client whose request was refused is told to wait.
+RETRY_SECONDS = 5.0
 
 
 class RateLimiter(ProviderWrapper):
@@ -97,10 +99,15 @@ class RateLimiter(ProviderWrapper):
             except CancelledError:
                 self._withdraw(tenant, place)
                 raise
-        raise self._refusal(f"no place became free in {self._patience:g} s")
+        waiting = sum([len(line) for line in self._lines.values()])
+        raise self._refusal(f"no place became free in {self._patience:g} s, and {waiting} more requests wait")
 
     def _refusal(self, why: str) -> RateLimited:
-        return RateLimited(f"provider `{self.name}` is busy: {why}; try again later, or raise its limits", was_asked=False)
+        return RateLimited(
+            f"provider `{self.name}` is busy: {why}; try again later, or raise its limits",
+            retry_after=RETRY_SECONDS,
+            was_asked=False,
+        )
 
     def _withdraw(self, tenant: str, place: "Future[None]") -> None:
         line = self._lines.get(tenant)

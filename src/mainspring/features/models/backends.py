@@ -21,6 +21,7 @@ from mainspring.providers.scripted import Scripted
 
 Progress = Callable[[str], None]
 
+LOCAL_QUEUE = 20
 OPENAI = "https://api.openai.com/v1"
 
 
@@ -106,11 +107,12 @@ def make_provider(
             raise InvalidRequest(f"providers.{name}: a scripted provider needs its file; set `model`", param="providers")
         return Scripted.from_file(Path(backend.model))
     if backend.kind == "local":
-        from mainspring.providers.local.provider import Local
+        from mainspring.providers.local.provider import SLOTS, Local
+        from mainspring.providers.local.repetition_stop import RepetitionStop
 
-        return compose(
-            Local(backend.model or find_own_model(), progress=progress, profiles=backend.profiles), _pick_options(backend)
-        )
+        slots, model = backend.concurrency or SLOTS, backend.model or find_own_model()
+        options = replace(_pick_options(backend), concurrency=slots, queue=backend.queue or LOCAL_QUEUE)
+        return compose(RepetitionStop(Local(model, progress=progress, profiles=backend.profiles, slots=slots)), options)
     key = backend.key or (environment.get(backend.key_env) if backend.key_env else None)
     if backend.key_env and not key:
         message = f"providers.{name}: the variable {backend.key_env}, named by `key_env`, is not set"

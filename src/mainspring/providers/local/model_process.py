@@ -17,6 +17,7 @@ class ModelOrder(Struct, frozen=True):
     threads: int
     api_key: str
     name: str
+    slots: int
 
 
 def main() -> None:
@@ -29,7 +30,8 @@ def main() -> None:
     settings.model.path = order.path
     settings.model_alias = {order.name}
     settings.n_ctx = order.context_tokens
-    settings.n_parallel = 1
+    settings.n_parallel = order.slots
+    settings.kv_unified = True
     settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = order.threads
     # It keeps prompts of ended conversations; the default is 8 GiB of them.
     settings.cache_ram_mib = 0

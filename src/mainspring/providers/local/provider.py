@@ -45,6 +45,8 @@ log = getLogger(__name__)
 RUNTIME = "xllamacpp"
 # A small model may not find the end of its answer; without a bound it would go on for minutes, and all others wait.
 ANSWER_TOKENS = 2048
+# How many answers are made at once, so that a long one does not hold the others up. They share the context.
+SLOTS = 2
 LOAD_SECONDS = 600.0
 DEATH_SECONDS = 2.0
 LONGEST_PAUSE = 8.0
@@ -59,8 +61,8 @@ class Local:
     """A `Provider` that runs the model itself. `model` is `smollm2`, the path of a `.gguf` file, or `hf:OWNER/REPO/FILE.gguf`.
 
     `progress` is told in lines what takes long: downloading and loading. `cache` is where weights are kept, by default the
-    user's cache folder. `profiles` are fields of its profile that hold, by model. Requests are answered one at a time, the others
-    wait; who sets no `max_output_tokens` gets at most `ANSWER_TOKENS`. Raises
+    user's cache folder. `profiles` are fields of its profile that hold, by model. `slots` answers are made at once, and share the
+    context; who sets no `max_output_tokens` gets at most `ANSWER_TOKENS`. Raises
     `InvalidRequest` if the runtime is not installed or the model cannot be one.
     """
 
@@ -75,6 +77,7 @@ class Local:
         cache: Path | None = None,
         context_tokens: int = 8192,
         threads: int | None = None,
+        slots: int = SLOTS,
         profiles: Pins | None = None,
         new_id: NewId = random_id,
     ) -> None:
@@ -90,6 +93,7 @@ class Local:
         self._cache = cache or find_cache_folder()
         self._context_tokens = context_tokens
         self._threads = threads or min(_cores(), 8)
+        self._slots = slots
         self._new_id = new_id
         self._child: _Child | None = None
         self._starting = Lock()
@@ -171,7 +175,7 @@ class Local:
                 await anyio.sleep(backoff(self._failures, base=0.5, cap=LONGEST_PAUSE))
             size = (await anyio.Path(weights).stat()).st_size
             self._progress(f"loading {weights.name} ({size / 1e6:.0f} MB) ...")
-            order = ModelOrder(str(weights), self._context_tokens, self._threads, token_urlsafe(24), self._model)
+            order = ModelOrder(str(weights), self._context_tokens, self._threads, token_urlsafe(24), self._model, self._slots)
             try:
                 self._child = await _Child.start(order, self._new_id)
             except Unavailable:
