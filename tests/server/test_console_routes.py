@@ -134,6 +134,12 @@ async def test_keys_are_made_shown_once_and_revoked_by_those_who_may(tmp_path: P
         assert (await acme.post("/keys", scopes=["models"]))[1]["tenant"] == "acme"
         status, refused = await operator.post("/keys", scopes=["odd"])
         assert (status, refused["error"]["param"]) == (400, "scopes")
+        brief = at.client((await operator.post("/keys", seconds=600))[1]["key"])
+        _, heir = await brief.post("/keys")
+        assert 0 < heir["expires_at"] - heir["created_at"] <= 600, "no key outlives the one that made it"
+        status, refused = await brief.post("/keys", seconds=601)
+        assert (status, refused["error"]["param"], refused["error"]["code"]) == (400, "seconds", "invalid_value")
+        assert (await brief.post("/keys", seconds=60))[0] == 200
         assert (await delete(operator, f"/keys/{made['id']}")) == 200
         assert (await reader.get("/runs"))[0] == 401
 

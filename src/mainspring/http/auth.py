@@ -61,11 +61,13 @@ _NOBODY = sha256(b"").digest()
 
 
 class ApiCaller(Struct, frozen=True):
-    """Who sends a request. Without keys, everybody is the default tenant and may do all. `subject` names the key."""
+    """Who sends a request. Without keys, everybody is the default tenant and may do all. `subject` names the key, which is good
+    until `expires_at`."""
 
     tenant: str = ""
     scopes: tuple[str, ...] = ("*",)
     subject: str = ""
+    expires_at: float | None = None
 
     def may(self, scope: KeyScope) -> bool:
         return scope in self.scopes or "*" in self.scopes
@@ -137,15 +139,25 @@ class Keys:
         self._looked_at: float | None = None
 
     async def create(
-        self, *, name: str = "", tenant: str = "", scopes: Sequence[str] = ("*",), seconds: float | None = None
+        self,
+        *,
+        name: str = "",
+        tenant: str = "",
+        scopes: Sequence[str] = ("*",),
+        seconds: float | None = None,
+        until: float | None = None,
     ) -> str:
-        """A new key, good for so many seconds or for ever. What is returned is nowhere else. Raises `InvalidRequest`."""
+        """A new key, good for so many seconds, and no longer than `until`. What is returned is nowhere else. Raises
+        `InvalidRequest`."""
         for scope in scopes:
             check_scope(scope)
         if not tenant.isprintable():
             raise InvalidRequest(f"a tenant's name has printable characters only, not {tenant[:60]!a}", param="tenant")
         id, secret, now = token_hex(6), token_hex(32), self._clock()
-        expires_at = None if seconds is None else now + seconds
+        expires_at = until if seconds is None else now + seconds
+        if until is not None and expires_at is not None and expires_at > until:
+            told = f"this API key is good for {until - now:.0f} seconds more, and so are the keys that it makes; ask for fewer"
+            raise InvalidRequest(told, param="seconds", code="invalid_value")
         key = Key(id, now, _digest(secret), name, tenant, tuple(scopes), expires_at)
         await self._store.put([Document(KIND, id, encode(key))])
         self._has_keys = True
@@ -223,7 +235,7 @@ class Keys:
             raise Fault(401, "invalid_api_key", f"this API key is not known here, or was revoked: {_HOW}")
         if key.expires_at is not None and key.expires_at <= self._clock():
             raise Fault(401, "expired_api_key", f"this API key has expired: {_HOW}")
-        return ApiCaller(key.tenant, key.scopes, f"key:{key.id}")
+        return ApiCaller(key.tenant, key.scopes, f"key:{key.id}", key.expires_at)
 
     def count_request(self, caller: ApiCaller, receive: Receive) -> "CountedRequest":
         """Counts a request until its end is told. Raises `Fault` 429 if this key has as many as it may, or does not read its

@@ -50,7 +50,7 @@ class ShownKey(Struct, frozen=True):
 
 
 class CreateKey(Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of `POST /v1/keys`. `seconds` is how long the key is good; for ever if not given."""
+    """The body of `POST /v1/keys`. `seconds` is how long the key is good; if not given, as long as the one that makes it."""
 
     name: Name = ""
     tenant: Name | None = None
@@ -117,9 +117,12 @@ class KeyRoutes:
             message = f"this API key has no scope `{beyond[0][:80]}` itself, so it cannot give it to another"
             raise Fault(403, "insufficient_scope", message, param="scopes")
         try:
-            made = await self._keys.create(name=body.name, tenant=tenant, scopes=body.scopes, seconds=body.seconds)
+            made = await self._keys.create(
+                name=body.name, tenant=tenant, scopes=body.scopes, seconds=body.seconds, until=caller.expires_at
+            )
         except InvalidRequest as error:
-            raise InvalidRequest(error.message, param="scopes" if error.param == "scope" else error.param) from None
+            param = "scopes" if error.param == "scope" else error.param
+            raise InvalidRequest(error.message, param=param, code=error.code) from None
         return json_response(_show(await self._find(made.split("_")[1], caller), made))
 
     async def revoke(self, request: Request) -> HttpResponse:
