@@ -29,6 +29,8 @@ from mainspring.ports import Document
 from mainspring.providers.scripted import Scripted, say
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring.storage.sqlite_runs import SqliteStore
+from mainspring.tools.mcp.executor import McpTools
+from mainspring.tools.mcp.server_specs import ServerSpec
 
 
 class House:
@@ -47,8 +49,10 @@ class House:
 
 
 @asynccontextmanager
-async def house(folder: Path, *, is_local: bool = True, configured: str | None = None) -> AsyncIterator[House]:
-    engine = Engine(Scripted(say("Hello.", when="hi")), database=folder / "runs.db")
+async def house(
+    folder: Path, *, is_local: bool = True, configured: str | None = None, servers: Sequence[ServerSpec] = ()
+) -> AsyncIterator[House]:
+    engine = Engine(Scripted(say("Hello.", when="hi")), database=folder / "runs.db", mcp=McpTools(servers))
     keys = Keys(engine.store, configured=configured)
     async with hosted(server(engine, keys=keys, is_local=is_local)) as base_url:
         yield House(engine, keys, base_url)
@@ -257,6 +261,17 @@ async def test_health_is_everybodys_business(tmp_path: Path) -> None:
     async with house(tmp_path, is_local=False) as at:
         at.base_url = at.base_url.removesuffix("/v1")
         assert [(await at.get(path))[0] for path in ("/healthz", "/readyz")] == [200, 200]
+
+
+async def test_what_the_server_is_made_of_is_told_to_those_who_look_after_it(tmp_path: Path) -> None:
+    async with house(tmp_path, servers=[ServerSpec("inner", url="http://127.0.0.1:9/mcp", trusted=True)]) as at:
+        at.base_url = at.base_url.removesuffix("/v1")
+        assert set((await at.get("/readyz"))[1]["mcp"]) == {"inner"}, "without keys everybody is the operator"
+        watcher, client = await at.keys.create(scopes=["metrics"]), await at.keys.create(scopes=["responses"])
+        for key, seen in ((watcher, {"inner"}), (client, set()), ("ms_odd", set())):
+            status, told, _ = await at.get("/readyz", Authorization=f"Bearer {key}")
+            assert (status, set(told.get("mcp", {}))) == (200, seen)
+        assert (await at.get("/readyz"))[1].get("mcp", {}) == {}
 
 
 async def test_behind_a_prefix_the_door_is_closed_too() -> None:

@@ -15,7 +15,7 @@ from starlette.responses import Response as HttpResponse
 
 import mainspring
 from mainspring.app.engine import Engine
-from mainspring.core.errors import InvalidRequest, StoreError
+from mainspring.core.errors import InvalidRequest, MainspringError, StoreError
 from mainspring.core.sandbox import SandboxHealth
 from mainspring.features.agents.agent_runtime import PREFIX
 from mainspring.features.agents.routes import AgentRoutes
@@ -40,7 +40,7 @@ from mainspring.features.traces.routes import TraceRoutes
 from mainspring.features.traces.shared_metrics import SharedMetrics
 from mainspring.features.workflows.routes import WorkflowRoutes
 from mainspring.http.app import build_app
-from mainspring.http.auth import Keys
+from mainspring.http.auth import Keys, identify_caller
 from mainspring.http.endpoints import PUBLIC, Endpoint, KeyScope, Method, overlap_paths
 from mainspring.http.faults import Fault, json_response
 from mainspring.http.wire import Dialect
@@ -159,8 +159,8 @@ def _check_endpoint(endpoint: Endpoint, part: str, owners: Mapping[tuple[Method,
 
 
 class Health(Struct, frozen=True):
-    """`degraded` means that tools need a sandbox and none works. `sandbox` is there with such tools: its kind and strength.
-    `mcp` says of each configured MCP server whether it is `ready`, `starting` or `down`."""
+    """`degraded` means that tools need a sandbox and none works. Whoever may see metrics is told more: with such tools the kind
+    and strength of the `sandbox`, and in `mcp` of each configured MCP server whether it is `ready`, `starting` or `down`."""
 
     status: str
     sandbox: SandboxHealth | None = None
@@ -192,7 +192,8 @@ class HealthRoutes:
     async def health(self, request: Request) -> HttpResponse:
         """Reports whether the server and its sandbox work."""
         sandbox = await self._check_sandbox()
-        return json_response(Health("ok" if sandbox is None or sandbox.is_ok else "degraded", sandbox))
+        status = "ok" if sandbox is None or sandbox.is_ok else "degraded"
+        return json_response(Health(status, sandbox if await _may_see_details(request) else None))
 
     async def ready(self, request: Request) -> HttpResponse:
         """Reports whether the server can write to its store."""
@@ -200,8 +201,19 @@ class HealthRoutes:
             with fail_after(READY_SECONDS):
                 await self._store.put([Document(READINESS, "probe", str(time()).encode())])
         except StoreError as error:
-            raise Fault(503, "not_ready", f"nothing can be written: {error.message}") from None
+            why = f": {error.message}" if await _may_see_details(request) else ""
+            raise Fault(503, "not_ready", f"nothing can be written{why}") from None
         except TimeoutError:
             raise Fault(503, "not_ready", f"nothing could be written within {READY_SECONDS:g} seconds") from None
         # Requests are served without the tools of a server that is down, so that is no reason to send them elsewhere.
-        return json_response(Health("ready", mcp={server.label: server.state for server in self._list_servers()}))
+        servers = self._list_servers() if await _may_see_details(request) else ()
+        return json_response(Health("ready", mcp={server.label: server.state for server in servers}))
+
+
+async def _may_see_details(request: Request) -> bool:
+    """Whether whoever asks, maybe without a key, may know what this server is made of."""
+    try:
+        caller = await identify_caller(request)
+    except (Fault, MainspringError):
+        return False
+    return caller.may("metrics") or caller.may("admin")
