@@ -228,23 +228,30 @@ async def test_the_feed_of_a_tenant_has_nothing_of_another(tmp_path: Path) -> No
         acme, zeta = await at.key("acme"), await at.key("zeta")
         key = acme._headers["authorization"].partition(" ")[2]
         async with following(f"{at._url}/runs/changes", key) as feed:
-            await feed.next()
+            _, _, ready = await feed.next()
             await zeta.asked("sdb")
             [own] = await acme.asked("sda")
-            _, _, line = await feed.next()
+            number, _, line = await feed.next()
             assert (line["id"], line["tenant"]) == (own["response_id"], "acme")
+            assert ready["cursor"].endswith(".0")
+            assert number == ready["cursor"][:-1] + "1", "what others do is not counted"
+            async with following(f"{at._url}/runs/changes?since={ready['cursor']}", key) as second:
+                assert (await second.next())[2] == {"cursor": ready["cursor"], "is_complete": True}
+                assert (await second.next())[::2] == (number, line)
 
 
 async def test_who_follows_the_feed_too_slowly_learns_that_something_is_missing() -> None:
     async with Engine(Scripted(*[say("Hello.")] * (KEPT + 1))) as engine:
         feed = ChangeFeed(engine.store)
         with feed.join():
-            assert await feed.find_place("") is None
+            assert await feed.find_place("", None) is None
+            first = feed.make_cursor(None)
             for _ in range(KEPT + 1):
                 await engine.run("hi")
             assert await feed.read(0) is None
             assert len(await feed.read(1) or ()) == KEPT
-            assert await feed.find_place(feed.make_cursor(0)) is None
+            assert await feed.find_place(first, None) is None
+            assert await feed.find_place(first, "acme") == feed.last, "acme has missed nothing"
 
 
 async def test_the_feed_tells_of_runs_of_another_process(tmp_path: Path) -> None:

@@ -2,14 +2,15 @@
 
 Theory of operation. There is no task that looks at the store. Of those who listen, one at a time does, and what it finds is for
 all of them; when nobody listens, nobody looks, and nothing is kept. What was told lately has a number, so that whoever was away
-for a moment gets the rest; the numbers begin anew when the first listener comes.
+for a moment gets the rest; the numbers begin anew when the first listener comes. The cursor of a tenant counts the changes of
+that tenant alone: it tells nobody what others do.
 
 A run that is new has a higher number than those before it, and one that has ended is among the unfinished no more. On a server
 with many writers a number may become visible behind a higher one, so a few are looked at again.
 """
 
 from asyncio import Lock
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from secrets import token_hex
@@ -27,9 +28,10 @@ LOOK_SECONDS: Final = 1.0
 
 
 class Change(Struct, frozen=True):
-    """That a run is now as its line says."""
+    """That a run is now as its line says. `place` is its number among those of its tenant."""
 
     number: int
+    place: int
     run: RunSummary
 
 
@@ -45,6 +47,7 @@ class ChangeFeed:
         self._known: dict[int, Status] = {}
         self._changes: deque[Change] = deque(maxlen=KEPT)
         self._number = 0
+        self._places: Counter[str] = Counter()
 
     @contextmanager
     def join(self) -> Iterator[None]:
@@ -57,23 +60,26 @@ class ChangeFeed:
             if not self._listeners:
                 self._epoch = ""
 
-    async def find_place(self, cursor: str) -> int | None:
-        """The number behind which a listener with this cursor reads on; None if what it missed is not known any more."""
+    async def find_place(self, cursor: str, tenant: str | None) -> int | None:
+        """The number behind which a listener with this cursor reads on; None if what it missed is not known any more. The cursor
+        is that of a tenant, or of whoever sees all."""
         async with self._looking:
             if not self._epoch:
                 await self._begin()
         epoch, _, number = cursor.partition(".")
         if epoch != self._epoch or not number.isdecimal() or len(number) > 15:
             return None
-        oldest = self._changes[0].number if self._changes else self._number + 1
-        return int(number) if oldest - 1 <= int(number) <= self._number else None
+        if int(number) == self._count(tenant):
+            return self._number
+        return next((found.number - 1 for found in self._changes if _place(found, tenant) == int(number) + 1), None)
 
     @property
     def last(self) -> int:
         return self._number
 
-    def make_cursor(self, number: int) -> str:
-        return f"{self._epoch}.{number}"
+    def make_cursor(self, tenant: str | None, change: Change | None = None) -> str:
+        """The cursor behind this change, or behind all that there are."""
+        return f"{self._epoch}.{self._count(tenant) if change is None else _place(change, tenant)}"
 
     async def read(self, after: int) -> Sequence[Change] | None:
         """What has changed behind this number; nothing if that is so for a second or so, None if some of it is not known any
@@ -90,6 +96,7 @@ class ChangeFeed:
         known = dict(await self._store.list_states(last - AGAIN))
         self._epoch, self._last_run, self._known = token_hex(4), last, known
         self._changes.clear()
+        self._places.clear()
         self._number = 0
 
     async def _look(self) -> None:
@@ -106,7 +113,11 @@ class ChangeFeed:
         self._known |= {number: status for number, status in states.items() if number > self._last_run - AGAIN}
         for run in found:
             self._number += 1
-            self._changes.append(Change(self._number, run))
+            self._places[run.tenant] += 1
+            self._changes.append(Change(self._number, self._places[run.tenant], run))
+
+    def _count(self, tenant: str | None) -> int:
+        return self._number if tenant is None else self._places[tenant]
 
     async def _find_answered(self, found: Sequence[RunSummary]) -> Sequence[RunSummary]:
         """The runs that these go on with, which wait no more."""
@@ -115,3 +126,10 @@ class ChangeFeed:
             return ()
         only = Filter(ids=parents, status=("requires_action",))
         return (await self._store.summarize(limit=len(parents), only=only)).runs
+
+
+def _place(change: Change, tenant: str | None) -> int | None:
+    """The number of a change among those that such a listener hears of."""
+    if tenant is None:
+        return change.number
+    return change.place if change.run.tenant == tenant else None

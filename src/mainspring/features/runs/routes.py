@@ -16,7 +16,7 @@ from mainspring.core.events import Status
 from mainspring.core.items import Usage, encode
 from mainspring.engine.engine import Engine
 from mainspring.engine.handle import Handle
-from mainspring.features.runs.change_feed import Change, ChangeFeed
+from mainspring.features.runs.change_feed import ChangeFeed
 from mainspring.features.runs.run_events import EventPage, render_event, select_events
 from mainspring.http.auth import authorize_again, get_caller
 from mainspring.http.client_connection import BodyWriter
@@ -135,11 +135,10 @@ class RunRoutes:
 
         async def write(writer: BodyWriter) -> None:
             with self._feed.join():
-                place = await self._feed.find_place(cursor)
-                number = self._feed.last if place is None else place
-                ready = {"cursor": self._feed.make_cursor(number), "is_complete": place is not None}
+                place = await self._feed.find_place(cursor, tenant)
+                ready = {"cursor": self._feed.make_cursor(tenant) if place is None else cursor, "is_complete": place is not None}
                 writer.write_chunk(b"event: ready\ndata: %b\n\n" % encode(ready))
-                await self._push_changes(request, writer, tenant, number)
+                await self._push_changes(request, writer, tenant, self._feed.last if place is None else place)
 
         return EventStream(write, {}, lambda: None, end=b"")
 
@@ -156,13 +155,10 @@ class RunRoutes:
             for change in changes:
                 number = change.number
                 if tenant in (None, change.run.tenant):
-                    writer.write_chunk(self._frame(change))
+                    cursor = self._feed.make_cursor(tenant, change).encode()
+                    writer.write_chunk(b"id: %b\nevent: run\ndata: %b\n\n" % (cursor, encode(_tell(change.run))))
             if writer.is_full:
                 await writer.drain()
-
-    def _frame(self, change: Change) -> bytes:
-        cursor = self._feed.make_cursor(change.number).encode()
-        return b"id: %b\nevent: run\ndata: %b\n\n" % (cursor, encode(_tell(change.run)))
 
     async def retrieve(self, request: Request) -> HttpResponse:
         """Retrieves a run with those around it, and why it ended."""
