@@ -17,6 +17,7 @@ PIECES = (
     "Authorization: Bearer abcdef", "ya29." + "e" * 24, "npm_" + "b" * 36, "COO\u212aIE: id=12345",
     "pa\u017f\u017fword: 'abc1234'",
     "export DB_PASS=zorkmid99", '{"db":{"pass":"zorkmid99"}}', "curl -s -u admin:zorkmid99 host", "mysql -u root -pzorkmid99",
+    "https://h.example/mcp?token=zorkmid99", "&amp;sig=0123456789abcdef", "?to\u212aen=zorkmid99", "?monkey=zorkmid99",
     "MY_TOKEN=abcd", "DB_PWD=abcd", "api_key = 'abc'", "credential\u017f: 'abcdef1'", "secret \"x1\"", "pwd=abc123",
     "Acce\u017fs-To\u212aen: 'abc'", "cred\u0130ntial", "k\u0131ey=abc1234", "max_tokens=5", " ", "\n", "Caf\u00e9", "\ud800",
 )  # fmt: skip
@@ -27,7 +28,15 @@ def searched(text: str) -> str:
     if not text.isascii():
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     text = redact._SECRETS.sub(REDACTED, text)
-    for pattern in (redact._URLS, redact._HEADERS, redact._VARIABLES, redact._OPTIONS, redact._FIELDS, redact._NAMED):
+    for pattern in (
+        redact._URLS,
+        redact._QUERIES,
+        redact._HEADERS,
+        redact._VARIABLES,
+        redact._OPTIONS,
+        redact._FIELDS,
+        redact._NAMED,
+    ):
         text = pattern.sub(redact._keep_name, text)
     return text
 
@@ -47,11 +56,15 @@ def test_passwords_of_commands_and_fields_are_found_and_what_only_looks_alike_st
     for text in (
         "export DB_PASS=zorkmid99", '{"db":{"pass":"zorkmid99"}}', "curl -u admin:zorkmid99 https://x.example",
         "curl --user 'admin:zorkmid99' x", "mysql -pzorkmid99 shop", "mysqldump -u root -pzorkmid99 shop > out.sql",
+        "https://h.example/mcp?token=zorkmid99", "wss://h.example/?a=1&api_key=zorkmid99#x", "http://h/?x=1&amp;sig=zorkmid99",
+        "https://s3.example/b?X-Amz-Signature=zorkmid99&X-Amz-Date=1", "/oauth?accessToken=zorkmidzorkmidzorkmid99",
         "{'DB_PWD': '/zorkmid99'}", "DB_PWD=/zorkmid99", "{'pwd': '/zorkmid99'}",
     ):  # fmt: skip
         assert "zorkmid99" not in redact_text(text), text
         assert REDACTED in redact_text(text)
     for text in (
+        "https://h.example/?page=2&monkey=zorkmid99&keyword=zorkmid99", "?key=value", "/search?tokens=12345678",
+        "?token=YOUR_TOKEN",
         "docker run -u 1000:1000 image", "mysql -p shop", "mysql --port 3306 -h db", "COMPASS=north BYPASS=true",
         "{'PWD': '/workspace', 'OLDPWD': '/'}", "PWD=/workspace OLDPWD=/tmp/1a", '{"PWD": "/workspace"}',
         '{"status": "pass", "passed": 12}', "curl -s http://x.example:8080/users", "pass: 12 of 13 tests",
@@ -80,3 +93,10 @@ def test_arguments_are_redacted_by_what_their_fields_are_called_and_stay_json() 
 def test_arguments_without_secrets_stay_as_they_are_written() -> None:
     for text in ('{ "a" : 1 }', "", "[1, 2", '{"passed": true, "compass": "n", "author": "x", "tokenizer": "y", "pinned": "z"}'):
         assert redact_arguments(text) == text
+
+
+def test_of_very_long_arguments_both_ends_are_shown() -> None:
+    shown = redact_arguments(json.dumps({"a": "x" * 3_000_000, "password": "zorkmid99"}))
+    assert len(shown) < 510_000
+    assert "characters left out" in shown
+    assert "zorkmid99" not in shown
