@@ -97,6 +97,13 @@ def test_a_schema_that_is_none_names_the_tool_and_the_problem(schema: Json, told
     assert caught.value.param == "tools"
 
 
+def test_a_pattern_that_is_too_large_beside_the_others_is_not_just_called_none() -> None:
+    patterns = {f"p{place}": {"pattern": r"(?=.*\d)(?=.*[a-z])\w{8,64}"} for place in range(400)}
+    with pytest.raises(InvalidRequest, match=r"properties\.p0\.pattern: .* or takes more than the 13333 bytes") as caught:
+        Validator(trip({"properties": patterns}))
+    assert caught.value.param == "tools"
+
+
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9/schema.json", "file:///etc/hostname", "https://example.com/x"])
 def test_a_schema_that_refers_elsewhere_is_refused_and_nothing_is_fetched(address: str) -> None:
     with pytest.raises(InvalidRequest, match="is outside the schema and is not fetched"):

@@ -81,16 +81,21 @@ class CompiledSchema:
 def compile_schema(schema: Json) -> CompiledSchema:
     """Compiles the schema. Raises `ValueError` that says what is wrong with it, and where."""
     # The library takes longer to import than most commands need to start.
-    from jsonschema_rs import FancyRegexOptions, validator_for
+    from jsonschema_rs import FancyRegexOptions, ValidationError, ValidationErrorKind, validator_for
 
     if (size := len(encode(schema))) > MOST_SCHEMA_BYTES:
         raise ValueError(f"it has {size} bytes, more than {MOST_SCHEMA_BYTES}")
-    options = FancyRegexOptions(backtrack_limit=MOST_BACKTRACKS, size_limit=_limit_patterns(schema))
+    limit = _limit_patterns(schema)
+    options = FancyRegexOptions(backtrack_limit=MOST_BACKTRACKS, size_limit=limit)
     try:
         return CompiledSchema(validator_for(schema, retriever=_refuse_fetch, pattern_options=options), SchemaCost(schema))
     except ValueError as error:
-        place = _render_path(getattr(error, "instance_path", []), "the schema")
-        raise ValueError(f"{place}: {_shorten(getattr(error, 'message', str(error)))}") from error
+        place, told = "the schema", _shorten(str(error))
+        if isinstance(error, ValidationError):
+            place, told = _shorten(_render_path(error.instance_path, place)), _shorten(error.message)
+            if isinstance(error.kind, ValidationErrorKind.Format):
+                told += f", or takes more than the {limit} bytes that it has beside the groups of all patterns; use fewer"
+        raise ValueError(f"{place}: {told}") from error
 
 
 def _limit_patterns(schema: Json) -> int:
