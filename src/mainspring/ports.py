@@ -760,8 +760,10 @@ class DocumentStore(Protocol):
         after: int | None = None,
         limit: int | None = None,
         newest_first: bool = False,
+        most_bytes: int | None = None,
     ) -> Sequence[Document]:
-        """By number; `after` is the number of the last one seen, whether or not there is such a document."""
+        """By number; `after` is the number of the last one seen, whether or not there is such a document. No more are read behind
+        the one with which there are more than `most_bytes`."""
         ...
 
     async def measure_documents(self, kind: str, *, tenant: str = "", parent: str = "") -> int:

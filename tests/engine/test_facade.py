@@ -9,7 +9,7 @@ import pytest
 from anyio import sleep_forever
 from msgspec.structs import replace
 
-from mainspring import Engine
+from mainspring import Engine, tool
 from mainspring.app.engine import RunOptions
 from mainspring.core.errors import DelegateToClient, Interrupted, InvalidRequest, OrderStepTimeout, RunFailed
 from mainspring.core.items import FunctionCallOutput, Json, ToolDefinition, ToolKind, text_of
@@ -19,6 +19,7 @@ from mainspring.features.budgets.budget import LEVELS
 from mainspring.features.budgets.plan import Plan
 from mainspring.parts import Host, PartContents
 from mainspring.ports import CallContext, EndedRun, OrderContext, OrderStep, RunObserver, ToolCall, ToolResult
+from mainspring.providers.script import Call
 from mainspring.providers.scripted import Scripted, call, calls, fail, say
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring.tools.contract import ToolContext
@@ -274,3 +275,21 @@ async def test_a_programs_own_tools_are_offered_with_the_schema_in_force_and_tol
     told = [text_of(item.output) for item in run.output if isinstance(item, FunctionCallOutput)]
     assert told[0] == f"(('tools:execute',), ('ls',), ('src',), ('example.org',)) {tmp_path}"
     assert ["city" in text for text in told[1:]] == [False, True, False], told
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"x": [' + "[]," * 70_000 + "0]}", '{"x": "' + "x" * 5_000_000 + '"}'], ids=["values", "text"]
+)
+async def test_a_call_with_more_arguments_than_any_tool_takes_is_answered_and_not_made(arguments: str) -> None:
+    made = []
+
+    @tool
+    def note(x: Any) -> str:
+        """Notes."""
+        made.append(x)
+        return "noted"
+
+    model = Scripted(calls(Call("note", arguments)), say("Done.", expect="send less at a time"), chunk=0)
+    async with Engine(model, tools=[note]) as engine:
+        assert (await engine.run("hi")).text == "Done."
+    assert made == []

@@ -39,7 +39,7 @@ class Obedient:
             assert order in ("Wipe", "Locate")
             told = calls(*[call("wipe", disk=name) for name in names], *([call("locate")] if order == "Locate" else []))
         # With `repeat` a script of one turn answers any turn of a run.
-        return Scripted(told, repeat=True, new_id=random_id).stream(request)
+        return Scripted(told, repeat=True, new_id=random_id, chunk=4096).stream(request)
 
     async def models(self) -> Sequence[ModelInfo]:
         return [ModelInfo("obedient")]

@@ -23,6 +23,7 @@ from mainspring.app.server import server
 from mainspring.core.events import RunStarted
 from mainspring.core.items import ApprovalRequest, Json, ServerTool, ToolDefinition, decode, encode
 from mainspring.engine.approvals import GIVEN, ApprovalAnswer, continuing_id
+from mainspring.features.approvals.pending import Approvals
 from mainspring.http.auth import Keys
 from mainspring.http.endpoints import KeyScope
 from mainspring.ports import Document
@@ -391,3 +392,22 @@ async def test_a_server_that_is_killed_before_or_after_the_approved_tool_starts_
     assert lines.count("begin sda") == 1 or "outcome is unknown" in told
     assert lines.count("begin sda") <= 1
     assert ("wiped sda" in told) or ("outcome is unknown" in told)
+
+
+async def test_a_list_ends_with_the_approval_that_makes_it_large(tmp_path: Path) -> None:
+    async with asking(database_in(tmp_path), tmp_path / "tally") as engine:
+        for _ in range(2):
+            await engine.run(f"Wipe {' '.join(disk * 499_000 for disk in 'abcdefghij')}")
+        approvals = Approvals(engine.core)
+        page = await approvals.list(limit=100)
+        assert (len(page.approvals), page.has_more) == (17, True)
+        rest = await approvals.list(limit=100, after=page.approvals[-1].id)
+        assert ([approval.arguments[9] for approval in rest.approvals], rest.has_more) == (["c", "b", "a"], False)
+
+
+async def test_arguments_of_any_length_can_be_looked_at(tmp_path: Path) -> None:
+    async with asking(database_in(tmp_path), tmp_path / "tally") as engine:
+        await engine.run(f"Wipe {'a' * 3_000_000}")
+        [approval] = (await Approvals(engine.core).list()).approvals
+        assert len(approval.arguments) < 510_000
+        assert "characters left out" in approval.arguments

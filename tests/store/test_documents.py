@@ -83,6 +83,15 @@ async def test_documents_are_listed_in_order_from_any_place_on(store: AnyStore) 
     assert await store.documents("note", tenant="acme", parent="top") == []
 
 
+async def test_no_more_documents_are_read_than_there_is_room_for(store: AnyStore) -> None:
+    await store.put([note("top"), *[note(f"n{place}", b"x" * 100, parent="top") for place in range(5)]])
+    for most, count in ((0, 1), (99, 1), (100, 2), (101, 2), (1000, 5)):
+        assert len(await store.documents("note", parent="top", most_bytes=most)) == count
+    assert ids(await store.documents("note", parent="top", newest_first=True, limit=3, most_bytes=150)) == ["n4", "n3"]
+    last = (await store.documents("note", parent="top", most_bytes=150))[-1]
+    assert ids(await store.documents("note", parent="top", after=last.number, limit=2, most_bytes=150)) == ["n2", "n3"]
+
+
 async def test_a_removed_document_is_gone_and_its_number_never_used_again(store: AnyStore) -> None:
     await store.put([note("a"), note("b")])
     removed = (await store.documents("note"))[-1]

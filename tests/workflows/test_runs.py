@@ -1,7 +1,9 @@
 """Runs: shown live and late, cancelled, taken up, and kept from those whose they are not."""
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -356,6 +358,27 @@ async def test_runs_of_every_tenant_are_taken_up(tmp_path: Path) -> None:
             step = await engine.attach(run.steps["second"].run_id)
     assert run.status == "success"
     assert step.run.spec.tenant == "theirs"
+
+
+class Weighing(MemoryStore):
+    """Knows how much was read at once."""
+
+    most = 0
+
+    async def documents(self, kind: str, **options: Any) -> Sequence[Document]:
+        found = await super().documents(kind, **options)
+        self.most = max(self.most, sum([len(document.body) for document in found]))
+        return found
+
+
+async def test_a_list_does_not_read_all_that_large_runs_were_given(tmp_path: Path) -> None:
+    store = Weighing()
+    text = "name: w\ninputs: {x: {type: string}}\nsteps: [{id: s, action: transform, value: 1}]"
+    async with engine_for(tmp_path, text, store=store) as engine:
+        ids = [(await engine.workflows.run("w", {"x": "x" * 3_000_000})).id for _ in range(6)]
+        store.most = 0
+        assert [run.id for run in (await engine.workflows.list(newest_first=False)).runs] == ids
+    assert store.most < 13_000_000
 
 
 async def test_lists_go_page_by_page_and_by_workflow(tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ version does not know is kept as `Unknown`, and leaves exactly as it came. `enco
 import json
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import fields
+
+from mainspring.core.json_values import count_values
 
 Json = dict[str, Any]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -22,6 +24,10 @@ Purpose = Literal["command", "path", "url"]
 CallForm = Literal[
     "custom", "shell", "local_shell", "apply_patch", "code_interpreter", "tool_search", "server_tool_search"
 ]  # fmt: skip
+
+
+MOST_ARGUMENT_CHARS: Final = 4 * 1024 * 1024
+MOST_ARGUMENT_VALUES: Final = 65_536
 
 
 class Part:
@@ -388,6 +394,10 @@ def parse_arguments(text: str) -> Json:
 
     A name that is there twice is an error: who reads the text may take the first for what counts, and the tool gets the last.
     """
+    if are_arguments_large(text):
+        raise ValueError(
+            f"the arguments have more than {MOST_ARGUMENT_CHARS} characters or {MOST_ARGUMENT_VALUES} values; send less at a time"
+        )
     try:
         value = msgspec.json.decode(text) if text.strip() else {}
         if text.count(":") > _members(value):  # else every name that is written is there
@@ -399,6 +409,14 @@ def parse_arguments(text: str) -> Json:
     if not isinstance(value, dict):
         raise ValueError(f"the arguments must be a JSON object, not {type(value).__name__}")
     return value
+
+
+def are_arguments_large(text: str) -> bool:
+    """Whether it would take long to parse them: no tool is called with so much."""
+    if len(text) <= MOST_ARGUMENT_VALUES:
+        return False
+    values = () if len(text) > MOST_ARGUMENT_CHARS else count_values(text.encode(errors="replace"), MOST_ARGUMENT_VALUES)
+    return not values or any(count > MOST_ARGUMENT_VALUES for count in values)
 
 
 def _members(value: object) -> int:

@@ -62,6 +62,7 @@ from mainspring.core.items import (
     ServerTool,
     Tool,
     Usage,
+    are_arguments_large,
     user,
 )
 from mainspring.core.memory_quota import measure_items
@@ -605,6 +606,8 @@ def _is_cut_call(item: Item) -> bool:
 
 def canonical(arguments: str) -> str:
     """Arguments in a form that is equal for equal meaning: keys in order, no spaces."""
+    if are_arguments_large(arguments):
+        return arguments
     try:
         return msgspec.json.encode(msgspec.json.decode(arguments or "{}"), order="deterministic").decode()
     except (msgspec.DecodeError, RecursionError):

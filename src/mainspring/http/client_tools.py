@@ -24,6 +24,7 @@ from mainspring.core.items import (
     Json,
     Part,
     Unknown,
+    are_arguments_large,
     convert,
     text_of,
 )
@@ -247,6 +248,8 @@ def _words(value: object) -> list[str]:
 
 
 def parse_arguments(call: FunctionCall) -> Json:
+    if are_arguments_large(call.arguments):
+        return {}
     try:
         given = msgspec.json.decode(call.arguments) if call.arguments else {}
     except (msgspec.DecodeError, RecursionError):

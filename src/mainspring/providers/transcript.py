@@ -167,7 +167,15 @@ def append_parts(messages: list[Json], role: str, field: str, parts: list[Json])
 
 def parse_call_arguments(call: FunctionCall) -> Json:
     """The arguments as an object, also those that the model botched."""
-    return items.parse_arguments(repair_arguments(call.arguments))
+    return parse_any_arguments(call.arguments)
+
+
+def parse_any_arguments(arguments: str) -> Json:
+    """The arguments as an object, which says so if they are none."""
+    try:
+        return items.parse_arguments(arguments)
+    except ValueError:
+        return {"invalid_arguments": arguments}
 
 
 def repair_arguments(arguments: str) -> str:
@@ -175,10 +183,10 @@ def repair_arguments(arguments: str) -> str:
     if not arguments.strip():
         return "{}"
     try:
-        _object.decode(arguments)
+        is_object = not items.are_arguments_large(arguments) and _object.decode(arguments) is not None
     except (ValueError, RecursionError):
-        return msgspec.json.encode({"invalid_arguments": arguments}).decode()
-    return arguments
+        is_object = False
+    return arguments if is_object else msgspec.json.encode({"invalid_arguments": arguments}).decode()
 
 
 def render_output(output: FunctionCallOutput) -> str:

@@ -34,6 +34,7 @@ from mainspring.storage.follow import follow_log
 from mainspring.storage.memory_leases import MemoryLeases, OpenRun
 from mainspring.storage.segment import (
     collect_item_ids,
+    cut_documents,
     explain_mismatch,
     find_driver,
     find_ending,
@@ -285,9 +286,12 @@ class MemoryStore:
         after: int | None = None,
         limit: int | None = None,
         newest_first: bool = False,
+        most_bytes: int | None = None,
     ) -> Sequence[Document]:
         self._open()
-        return _cut(self._documents.get(_Folder(tenant, parent, kind), {}).values(), after, limit, newest_first)
+        return cut_documents(
+            _cut(self._documents.get(_Folder(tenant, parent, kind), {}).values(), after, limit, newest_first), most_bytes
+        )
 
     async def note(self, notes: Sequence[Note]) -> None:
         self._open()

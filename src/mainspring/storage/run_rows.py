@@ -20,6 +20,7 @@ from mainspring.storage.segment import (
     LinkRow,
     check_holding,
     collect_item_ids,
+    cut_documents,
     decode_response,
     not_found,
     order_links,
@@ -341,13 +342,20 @@ def remove(connection: sqlite3.Connection, kind: str, id: str, tenant: str, pare
 
 
 def list_documents(
-    connection: sqlite3.Connection, kind: str, tenant: str, parent: str, after: int | None, limit: int | None, newest_first: bool
+    connection: sqlite3.Connection,
+    kind: str,
+    tenant: str,
+    parent: str,
+    after: int | None,
+    limit: int | None,
+    newest_first: bool,
+    most_bytes: int | None = None,
 ) -> list[Document]:
     condition = f"number {'<' if newest_first else '>'} ?" if after is not None else "? IS NULL"
     order = "DESC" if newest_first else "ASC"
     query = f"{DOCUMENT} WHERE tenant = ? AND parent = ? AND kind = ? AND {condition} ORDER BY number {order} LIMIT ?"
     found = connection.execute(query, (tenant, parent, kind, after, -1 if limit is None else limit))
-    return [Document(*row) for row in found]
+    return cut_documents((Document(*row) for row in found), most_bytes)
 
 
 def list_audit(

@@ -202,6 +202,17 @@ def collect_item_ids(entries: Iterable[Entry]) -> set[str]:
     return {id for entry in entries if (id := item_id(entry.item))}
 
 
+def cut_documents(found: Iterable[Document], most_bytes: int | None) -> list[Document]:
+    """Those up to the one with which there are more than `most_bytes`."""
+    taken, size = list[Document](), 0
+    for document in found:
+        if most_bytes is not None and size > most_bytes:
+            break
+        taken.append(document)
+        size += len(document.body)
+    return taken
+
+
 def pick_items(ids: Sequence[str], logs: Iterable[Sequence[Entry]]) -> dict[str, Item]:
     """Those of these items that are among the entries, by id. An item without one is never meant."""
     wanted = set(ids) - {""}

@@ -182,9 +182,17 @@ class SqliteStore:
         after: int | None = None,
         limit: int | None = None,
         newest_first: bool = False,
+        most_bytes: int | None = None,
     ) -> Sequence[Document]:
         return await self._database.read(
-            rows.list_documents, kind=kind, tenant=tenant, parent=parent, after=after, limit=limit, newest_first=newest_first
+            rows.list_documents,
+            kind=kind,
+            tenant=tenant,
+            parent=parent,
+            after=after,
+            limit=limit,
+            newest_first=newest_first,
+            most_bytes=most_bytes,
         )
 
     async def note(self, notes: Sequence[Note]) -> None:

@@ -33,7 +33,7 @@ from mainspring.engine.audit import digest_of
 from mainspring.engine.engine import Engine
 from mainspring.engine.handle import Handle
 from mainspring.engine.journal import Clock
-from mainspring.ports import Document, OrderContext, OrderStep
+from mainspring.ports import PAGE_BYTES, Document, OrderContext, OrderStep
 
 BATCH: Final = 100
 ELSEWHERE: Final = "answer_by_response"
@@ -117,13 +117,15 @@ class Approvals:
         """Those of a tenant, in the order they were asked; `after` is the id of the last one seen. Raises `NotFound` for it."""
         number = None if after is None else (await self._find_question(after, tenant, "after")).number
         found: list[Approval] = []
+        size = 0
         async for document in self._documents(tenant, number, newest_first):
-            approval = await self._read_approval(document, state)
-            if approval is not None:
-                found.append(approval)
-            if len(found) > limit:
-                break
-        return ApprovalPage(tuple(found[:limit]), has_more=len(found) > limit)
+            if (approval := await self._read_approval(document, state)) is None:
+                continue
+            if len(found) == limit or size > PAGE_BYTES:
+                return ApprovalPage(tuple(found), has_more=True)
+            found.append(approval)
+            size += len(approval.arguments)
+        return ApprovalPage(tuple(found))
 
     async def get(self, id: str, *, tenant: str = "") -> Approval:
         """Raises `NotFound`, also for one of another tenant, and for one whose run has been deleted."""

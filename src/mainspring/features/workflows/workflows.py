@@ -42,7 +42,7 @@ from mainspring.features.workflows.workflow_run import (
     WorkflowRun,
     WorkflowStarted,
 )  # fmt: skip
-from mainspring.ports import Document
+from mainspring.ports import PAGE_BYTES, Document
 
 log = getLogger(__name__)
 
@@ -258,11 +258,12 @@ class Workflows:
                 raise NotFound(f"there is no workflow run `{after[:80]}`", param="after")
             number = last.number
         found: list[WorkflowRunSummary] = []
-        while len(found) <= limit:
-            batch = await self._store.documents(RUN, tenant=tenant, after=number, limit=BATCH, newest_first=newest_first)
+        while len(found) <= limit and (
+            batch := await self._store.documents(
+                RUN, tenant=tenant, after=number, limit=BATCH, newest_first=newest_first, most_bytes=PAGE_BYTES
+            )
+        ):
             found += [await self._summarize(each) for each in batch if workflow in (None, decode(each.body, _Named).workflow)]
-            if len(batch) < BATCH:
-                break
             number = batch[-1].number
         return WorkflowRunPage(tuple(found[:limit]), has_more=len(found) > limit)
 

@@ -10,7 +10,6 @@ from contextlib import suppress
 import msgspec
 from msgspec import Struct
 
-from mainspring.core import items
 from mainspring.core.errors import BadOutput
 from mainspring.core.events import Finish
 from mainspring.core.items import Json, Usage
@@ -18,7 +17,7 @@ from mainspring.providers.anthropic.request import Redacted, Thinking, seal_thou
 from mainspring.providers.http_client import Http
 from mainspring.providers.json_text import json_text
 from mainspring.providers.reply import NULL, EventSplitter, ReplyReader, read_counts
-from mainspring.providers.transcript import repair_arguments
+from mainspring.providers.transcript import parse_any_arguments
 from mainspring.providers.turn import TurnBuilder
 
 
@@ -228,7 +227,7 @@ class _SaidBlock(Struct, eq=False):
             case "text" | "thinking" as kind:
                 block[kind] = f"{block.get(kind) or ''}{said}"
             case _ if said:
-                block["input"] = items.parse_arguments(repair_arguments(said))
+                block["input"] = parse_any_arguments(said)
         if self.citations:
             block["citations"] = self.citations
         return None if block.get("type") == "text" and not block["text"].strip() else block

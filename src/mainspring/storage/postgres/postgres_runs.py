@@ -115,6 +115,14 @@ _DOCUMENT_BYTES = "SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM main
 # How long it may take to see an event of another process that nothing was told of.
 SEEN_WITHIN = 1.0
 _DOCUMENT = "SELECT kind, id, body, tenant, parent, number FROM mainspring_documents"
+# How large a document is, is known without reading it.
+_WITHIN = """
+    JOIN (
+        SELECT number, sum(octet_length(body))
+            OVER (ORDER BY number {order} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+        FROM mainspring_documents {found}
+    ) sized USING (number) WHERE coalesce(before, 0) <= {most}::bigint ORDER BY number {order}
+"""
 _LOCK_PARENTS = """
     SELECT family FROM mainspring_documents WHERE family = ANY($1::bytea[]) AND parent = '' ORDER BY number FOR NO KEY UPDATE
 """
@@ -383,11 +391,15 @@ class PostgresStore:
         after: int | None = None,
         limit: int | None = None,
         newest_first: bool = False,
+        most_bytes: int | None = None,
     ) -> Sequence[Document]:
         values: list[object] = [make_key(tenant, parent, kind)]
         behind = "" if after is None else f"AND number {'<' if newest_first else '>'} {take(values, after)}"
         order = "DESC" if newest_first else "ASC"
-        query = f"{_DOCUMENT} WHERE folder = $1 {behind} ORDER BY number {order} LIMIT {take(values, limit)}"
+        found = f"WHERE folder = $1 {behind} ORDER BY number {order} LIMIT {take(values, limit)}"
+        if most_bytes is not None:
+            found = _WITHIN.format(found=found, order=order, most=take(values, most_bytes))
+        query = f"{_DOCUMENT} {found}"
         return [_read_document(row) for row in await self._fetch(query, *values)]
 
     async def note(self, notes: Sequence[Note]) -> None:
