@@ -230,7 +230,12 @@ class Engine:
         def definitions() -> tuple[ToolDefinition, ...]:
             return (*registry.definitions, *loading.definitions())
 
-        known_agents = AgentRegistry(agents, skills=lambda: self.skills.definitions)
+        known_agents = AgentRegistry(
+            agents,
+            skills=lambda: self.skills.definitions,
+            tools=lambda: [tool.name for tool in definitions()],
+            servers=[server.label for server in self.mcp.servers],
+        )
         orders = AgentOrders(
             known_agents,
             self.skills,

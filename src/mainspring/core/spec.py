@@ -189,7 +189,7 @@ class Charter(Struct, frozen=True):
 
     `rules` are verdicts by pattern of tools. `commands` are the programs it may run, `domains` the hosts it may reach (`*` is
     every one), `files` the patterns of paths below `root` that it may touch. `skills` are active from the start, `outputs` names
-    the fields of its answer.
+    the fields of its answer. `servers` are the MCP servers of the operator's whose tools it has.
     """
 
     agent: str
@@ -201,6 +201,7 @@ class Charter(Struct, frozen=True):
     root: str = ""
     skills: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    servers: tuple[str, ...] | None = None
 
 
 class StepCall(Struct, frozen=True):

@@ -8,6 +8,7 @@
       path: {type: string, required: true}
     outputs:
       findings: {type: array}
+    tools: [file_ops]
     autonomy_level: read-only
 
 Every mistake is reported with file and line. What a definition says about tools, commands, hosts and files is binding:
@@ -57,6 +58,8 @@ SPEC_CAPABILITIES: Final = {
     "X-01": "searching the web", "X-02": "analysing code bases", "X-03": "surveying literature", "X-04": "comparing competitors",
     "X-05": "synthesising findings",
 }  # fmt: skip
+CAPABILITY_NAMES: Final = {name.replace(" ", "-"): code for code, name in SPEC_CAPABILITIES.items()}
+"""What a capability may be called in a file, in place of its code."""
 GROUPS: Final = {"P": "planning", "I": "implementation", "V": "verification", "R": "review", "X": "research"}
 MOST_TOOL_NAME: Final = 64 - len(TOOL_PREFIX)
 EVERYTHING: Final = "*"
@@ -161,6 +164,16 @@ class AgentDefinition(Struct, frozen=True):
     version: Version
     role: Role | Alias
     description: Annotated[str, Meta(max_length=500)] = ""
+    model: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    """The model for runs whose request names none. Default: the server's."""
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    """The temperature where the request names none."""
+    effort: Literal["low", "medium", "high"] | None = None
+    """How hard the model thinks where the request says nothing of it."""
+    tools: tuple[str, ...] | None = None
+    """The tools that it has, of those that the settings name (`tools`, `builtins`). Default: all of them."""
+    mcp: tuple[str, ...] | None = None
+    """The MCP servers whose tools it has, of those that the settings name. Default: all of them."""
     capabilities: tuple[Capability, ...] = ()
     inputs: dict[str, InputParameter] = {}
     outputs: dict[str, InputParameter] = {}
@@ -178,6 +191,8 @@ class AgentDefinition(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         force_setattr(self, "role", ALIASES.get(self.role, self.role))
+        codes = tuple([CAPABILITY_NAMES.get(name, name) for name in self.spec_capabilities])
+        force_setattr(self, "spec_capabilities", codes)
 
 
 def read_definition(file: Path) -> AgentDefinition:
@@ -212,6 +227,7 @@ def make_charter(definition: AgentDefinition, *, root: str = "", skills: tuple[s
         root=root,
         skills=skills,
         outputs=tuple(definition.outputs),
+        servers=definition.mcp,
     )
 
 
@@ -233,7 +249,7 @@ def _check(definition: AgentDefinition, parsed: ParsedFile) -> None:
     """Finds what types alone do not tell."""
     for index, capability in enumerate(definition.spec_capabilities):
         if capability not in SPEC_CAPABILITIES:
-            told = hint(capability, tuple(SPEC_CAPABILITIES))
+            told = hint(capability, (*CAPABILITY_NAMES, *SPEC_CAPABILITIES))
             parsed.add_problem(("spec_capabilities", index), f"there is no spec capability `{capability}`; {told}")
     for group in ("inputs", "outputs"):
         for name, parameter in getattr(definition, group).items():

@@ -143,7 +143,7 @@ class AgentOrders:
             rules = narrower(rules, Rules.of(dict(each.rules)))
         reads = any(each.level == "read-only" for each in bound)
         tools = (
-            *[tool for tool in self._offered() if tool.name not in (LOAD, READ)],
+            *[tool for tool in self._offered() if tool.name not in (LOAD, READ) and _is_chosen(tool, definition)],
             *self._skill_tools.definitions(definition.skills),
             *self._agents(definition, known, [each.agent for each in bound]),
         )
@@ -213,8 +213,10 @@ def _apply_constraints(
         confirm_once=config is None or not config.confirm_after_work,
     )
     sampling = spec.sampling
-    temperature = _ITERATIVE.sampling.temperature if sampling.temperature is None else sampling.temperature
-    reasoning = sampling.reasoning if manner.effort is None else {**(sampling.reasoning or {}), "effort": manner.effort}
+    usual = _ITERATIVE.sampling.temperature if definition.temperature is None else definition.temperature
+    temperature = usual if sampling.temperature is None else sampling.temperature
+    effort = manner.effort or (definition.effort if not sampling.reasoning else None)
+    reasoning = sampling.reasoning if effort is None else {**(sampling.reasoning or {}), "effort": effort}
     tokens = pick_least(sampling.max_turn_tokens, own.max_tokens)
     return replace(
         spec,
@@ -234,6 +236,10 @@ def _make_window(spec: RunSpec, own: Constraints, manner: InvocationSettings, *,
     if iterates and spec.preset == "iterative" and truncation is None and window.context_tokens is not None:
         truncation, threshold = "auto", threshold or int(window.context_tokens * COMPACT_AT)
     return replace(window, truncation=truncation or window.truncation, compact_threshold=threshold)
+
+
+def _is_chosen(tool: ToolDefinition, definition: AgentDefinition) -> bool:
+    return definition.tools is None or tool.name in definition.tools
 
 
 def _reads(tool: ToolDefinition) -> bool:

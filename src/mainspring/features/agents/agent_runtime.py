@@ -118,24 +118,33 @@ class AgentRuntime:
             "iterative",
             **{
                 "id": engine.new_id("resp"),
-                "model": engine.model,
+                "model": definition.model or engine.model,
                 "input": (user(render_message(definition, given), id=engine.new_id("msg")),),
                 "context_tokens": engine.context_tokens,
+                **({} if definition.temperature is None else {"temperature": definition.temperature}),
                 **fields,
             },
         )
         return await self.orders.apply_definition(spec, definition, InvocationSettings(config, **manner))  # type: ignore[arg-type]
 
     async def select_agent(
-        self, spec: RunSpec, name: str, variables: Mapping[str, object] | None, manner: InvocationSettings = DIALOGUE
+        self,
+        spec: RunSpec,
+        name: str,
+        variables: Mapping[str, object] | None,
+        manner: InvocationSettings = DIALOGUE,
+        *,
+        names_no_model: bool = True,
     ) -> RunSpec:
         """The order of another endpoint as one for this agent. `variables` are its inputs, rendered before the order's input;
         without them the input stands alone. Unless told otherwise, the agent is not asked to confirm that it is done: its client
-        can ask."""
+        can ask. If the order `names_no_model`, it gets the one of the definition."""
         definition = self.registry.get(name)
         # What functions of the client's give back is material, as is what tools of the server do.
         texts = [text for item in spec.input if isinstance(item, Message) for part in item.content for text in _texts(part)]
         await self._screen(name, [variables, spec.instructions, texts], {"tenant": spec.tenant, "caller": spec.caller})
+        if names_no_model and definition.model is not None:
+            spec = replace(spec, model=definition.model)
         said: tuple[Item, ...] = ()
         if variables is not None:
             given = complete_inputs(definition, parse_inputs(definition, variables))

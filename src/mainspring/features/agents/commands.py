@@ -39,6 +39,10 @@ class AgentSettings(Struct, frozen=True):
 async def list_agents(folder: Folders = None, config: options.Config = None, json: options.AsJson = False) -> int:
     """Lists the agents, and the errors in definitions that cannot be used; then the exit code is 1."""
     registry, _ = _read_folders(_load_settings(folder, config))
+    if any(agent.tools is not None or agent.mcp is not None for agent in registry.definitions.values()):
+        # Which tools there are only an engine knows.
+        engine = build_engine(EngineOptions(kind="steps", settings={"agents": options.as_texts(folder)}, config=config))
+        registry = engine.find(AgentRuntime).registry
     agents = list(registry.definitions.values())
     if json:
         write_lines(agents)
@@ -95,7 +99,9 @@ def run_agent(
 
         cat ticket.json | mainspring agents run triage --inputs - --level 1
     """
-    _load_settings(folder, config)
+    registry, _ = _read_folders(_load_settings(folder, config))
+    defined = registry.definitions.get(name)
+    model = model or (None if defined is None else defined.model)
     loop = None if once else ToolLoopConfig(max_iterations=max_iterations, enable_double_confirmation=confirm)
     given = options.read_inputs(input, inputs)
     assembly = build_engine(
@@ -112,7 +118,8 @@ def run_agent(
 
     async def live() -> int:
         async with assembly.lifespan:
-            handle = await agents.start(name, parse_inputs(agents.registry.get(name), given), loop, autonomy_level=level)
+            inputs = parse_inputs(agents.registry.get(name), given)
+            handle = await agents.start(name, inputs, loop, autonomy_level=level, model=model)
             return await follow_with_answers(assembly, handle, None if no_store else database, as_json=json)
 
     return live()

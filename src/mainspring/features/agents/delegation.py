@@ -89,7 +89,7 @@ class AgentTools:
         order = spec_for(
             "iterative",
             id=id,
-            model=spec.model,
+            model=definition.model or spec.model,
             input=(user(render_message(definition, inputs), id=runs.new_id("msg")),),
             tenant=spec.tenant,
             caller=spec.caller,

@@ -9,6 +9,12 @@ PART = Part(
             "Lists, shows and runs agents that are defined in files.",
             "Agents and workflows",
         ),
+        Command(
+            "init",
+            "mainspring.features.agents.project:init",
+            "Writes a small project that works: settings, an agent, a tool, a test.",
+            "Agents and workflows",
+        ),
     ),
     files=(FileKind("agent", "mainspring.features.agents.agent_definition:file_schema"),),
 )

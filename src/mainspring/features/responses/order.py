@@ -142,7 +142,8 @@ async def _apply_selection(
         tool_call_timeout_seconds=body.tool_seconds,
     )
     manner = InvocationSettings(config, max_seconds=body.max_seconds, truncation=body.truncation)
-    return await agents.select_agent(spec, choice.name, choice.variables, manner)
+    is_open = body.model is None or _is_agent(body.model)
+    return await agents.select_agent(spec, choice.name, choice.variables, manner, names_no_model=is_open)
 
 
 def _is_agent(model: str | None) -> bool:

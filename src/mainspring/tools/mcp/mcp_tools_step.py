@@ -48,12 +48,17 @@ async def join_mcp_tools(spec: RunSpec, servers: McpTools, new_id: NewId) -> Run
     that is described wrongly; one that cannot be reached is listed with the reason, and has no tools."""
     given = [tool.data for tool in spec.tools if isinstance(tool, Unknown) and tool.data.get("type") == "mcp"]
     described = [_parse_tool(number, tool) for number, tool in enumerate(given)]
-    if not described and not servers.servers:
+    own = [
+        server
+        for server in servers.servers
+        if all(each.servers is None or server.label in each.servers for each in spec.charters)
+    ]
+    if not described and not own:
         return replace(spec, tool_choice=_resolve_choice(spec.tool_choice, Toolset())) if _has_marks(spec.tool_choice) else spec
-    _check_labels([*servers.servers, *described])
+    _check_labels([*own, *described])
     others = tuple([tool for tool in spec.tools if not (isinstance(tool, Unknown) and tool.data.get("type") == "mcp")])
     taken = [tool.name for tool in others if isinstance(tool, ToolDefinition)]
-    found = await servers.collect_tools([*servers.servers, *described], principal=spec.tenant, taken=taken)
+    found = await servers.collect_tools([*own, *described], principal=spec.tenant, taken=taken)
     servers.bind(spec.id, found)
     deferred = {tool["server_label"]: str(tool.get("server_description") or "") for tool in given if tool.get("defer_loading")}
     tools: tuple[Tool, ...] = (*others, *[_build_definition(route, deferred) for route in found.routes.values()])

@@ -1,0 +1,56 @@
+"""`mainspring init`: a small project that works, to be changed into one's own."""
+
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from mainspring.core.errors import InvalidRequest
+
+SUFFIX: Final = ".template"
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to; made if need be. Default: here.")] = Path(),
+) -> None:
+    """
+    Writes a small project that works: settings, an agent, a tool, and a test with a scripted model. No file is overwritten.
+
+        mainspring init my-project
+
+    Three things make an agent: the settings (`mainspring.toml`), the agent (`agents/order-desk.yaml`) and its tool
+    (`shop_tools.py`). Change them to your own.
+    """
+    found = _list_files(files("mainspring.features.agents") / "first_project")
+    taken = [name for name in found if (folder / name).exists()]
+    if taken:
+        raise InvalidRequest(
+            f"`{folder / taken[0]}` is there already; name another folder: mainspring init FOLDER", param="folder"
+        )
+    try:
+        for name, file in found.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(file.read_bytes())
+    except OSError as error:
+        raise InvalidRequest(
+            f"`{folder}` cannot be written: {error.strerror}; name a folder of your own", param="folder"
+        ) from None
+    for name in found:
+        print(f"  {folder / name}")
+    enter = "" if folder == Path() else f"cd {folder} && "
+    print("\nTry it:")
+    print(f"  {enter}python -m unittest")
+    print("  mainspring agents run order-desk --input question='Where is A-17?' --model scripted:order-desk.json")
+    print("  mainspring agents run order-desk --input question='Where is A-17?'    # with a real model")
+
+
+def _list_files(folder: Traversable, prefix: str = "") -> dict[str, Traversable]:
+    listed: dict[str, Traversable] = {}
+    for entry in sorted(folder.iterdir(), key=lambda each: each.name):
+        if entry.is_dir():
+            listed |= _list_files(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(SUFFIX):
+            listed[f"{prefix}{entry.name.removesuffix(SUFFIX)}"] = entry
+    return listed
