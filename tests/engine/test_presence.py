@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -397,6 +398,13 @@ async def test_a_lease_holds_while_its_engine_is_open_and_is_short_while_that_dr
         assert not await beside.leases.is_alive(engine.presence.id)
 
 
+async def see_lease(location: Location, driver: str, *, is_alive: bool) -> None:
+    """Waits until others see the lease of a driver so."""
+    async with open_store(location) as store, asyncio.timeout(PATIENCE):
+        while await store.leases.is_alive(driver) != is_alive:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
 async def test_a_tool_goes_on_in_a_process_that_was_stopped_while_nobody_claimed_its_run(
     location: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -404,9 +412,10 @@ async def test_a_tool_goes_on_in_a_process_that_was_stopped_while_nobody_claimed
     go.set()
 
     async def act(tool_call: ToolCall, context: CallContext) -> ToolResult:
-        await asyncio.sleep(0)
-        time.sleep(1.0)  # noqa: ASYNC251 - as if the process had been stopped: twice as long as its lease
-        await asyncio.sleep(0.2)
+        # As if the process had been stopped until its lease was over: nothing else runs in it meanwhile.
+        with ThreadPoolExecutor(1) as beside:
+            beside.submit(asyncio.run, see_lease(location, engine.presence.id, is_alive=False)).result(PATIENCE)
+        await see_lease(location, engine.presence.id, is_alive=True)
         return ToolResult(tool_call.id, "done")
 
     monkeypatch.setattr(presence, "LEASE_SECONDS", 0.5)

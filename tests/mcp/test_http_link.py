@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from base64 import b64encode
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -389,8 +390,14 @@ BAD: dict[str, Any] = {
 @pytest.mark.parametrize("is_stream", [False, True])
 @pytest.mark.parametrize("what", BAD)
 async def test_an_answer_that_is_none_fails_its_call_and_no_other(what: str, is_stream: bool, connect: Connect) -> None:
+    await fail_one_call(connect, BAD[what], "MCP server `wild`", is_stream=is_stream)
+
+
+async def fail_one_call(connect: Connect, say_it: Callable[[Json], str], words: str, *, is_stream: bool) -> None:
+    """A call that is answered so fails with these words, is not made again, and the next one is answered."""
+
     async def answer(request: web.Request, message: Json) -> web.StreamResponse:
-        said = BAD[what](message)
+        said = say_it(message)
         if is_stream:
             return await stream_of(request, event(said))
         return web.Response(text=said, content_type="application/json")
@@ -399,7 +406,7 @@ async def test_an_answer_that_is_none_fails_its_call_and_no_other(what: str, is_
         connection = connect(spec(wild))
         await connection.list_tools()
         wild.answers["tools/call"] = answer
-        with pytest.raises(ToolUnavailable, match="MCP server `wild`"):
+        with pytest.raises(ToolUnavailable, match=words):
             await call(connection)
         assert wild.count("tools/call") == 1
         wild.answers.clear()
@@ -511,21 +518,10 @@ async def test_a_page_of_very_many_tools_that_are_none_is_not_told_one_by_one(co
 
 @pytest.mark.parametrize("is_stream", [False, True])
 async def test_a_message_of_millions_of_values_is_not_parsed(is_stream: bool, connect: Connect) -> None:
-    async def answer(request: web.Request, message: Json) -> web.StreamResponse:
-        said = json.dumps(encode(message, result=say("many", structuredContent={"many": [{}] * 1_000_000})))
-        if is_stream:
-            return await stream_of(request, event(said))
-        return web.Response(text=said, content_type="application/json")
+    def say_much(message: Json) -> str:
+        return json.dumps(encode(message, result=say("many", structuredContent={"many": [{}] * 1_000_000})))
 
-    async with serve(Wild(is_modern=True)) as wild:
-        connection = connect(spec(wild))
-        await connection.list_tools()
-        wild.answers["tools/call"] = answer
-        with pytest.raises(ToolUnavailable, match="more than 131072 values"):
-            await call(connection)
-        wild.answers.clear()
-        assert await call(connection) == "read"
-        await connection.close()
+    await fail_one_call(connect, say_much, "more than 131072 values", is_stream=is_stream)
 
 
 async def test_a_server_that_closes_its_connections_is_asked_on_new_ones(connect: Connect) -> None:
