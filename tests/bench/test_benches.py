@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.kit.processes import run
 from tests.kit.waiting import PATIENCE
 
 ROOT = Path(__file__).parent.parent.parent
@@ -19,7 +20,7 @@ BENCHES = sorted(file.stem for file in (ROOT / "bench").glob("*.py") if file.ste
 def test_a_bench_explains_itself_and_has_a_deadline(name: str, tmp_path: Path) -> None:
     """From any folder, by the name of its file."""
     command = [sys.executable, str(ROOT / "bench" / f"{name}.py"), "--help"]
-    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
+    told = run(command, cwd=tmp_path)
     assert told.returncode == 0, told.stderr
     assert "--deadline" in told.stdout
 

@@ -93,8 +93,10 @@ async def test_agents_state(adder: Any, sums: str, answer: bool, streamed: bool)
 
 
 @pytest.mark.usefixtures("node_clients")
-@pytest.mark.parametrize("flags", [[], ["unstored"], ["streamed"], ["unstored", "streamed"]], ids=" ".join)
-@pytest.mark.parametrize("scenario", ["callback", "state"])
+@pytest.mark.parametrize(
+    ("scenario", "flags"),
+    [("callback", ["streamed"]), ("callback", ["unstored"]), ("state", []), ("state", ["unstored", "streamed"])],
+)
 def test_agents_js(tap: Tap, model: Model, sums: str, answer: bool, scenario: str, flags: list[str]) -> None:
     words = (scenario, "approve" if answer else "refuse", sums, *flags)
     told = node.run("agents.mjs", *words, url=tap.url, model=model.name)

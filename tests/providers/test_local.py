@@ -196,7 +196,7 @@ async def test_structured_output_has_its_schema(model: Local) -> None:
 async def test_forced_calls_are_valid_for_their_schema_at_every_temperature(model: Local) -> None:
     validators = {tool.name: validator_for({**(tool.parameters or {}), "$schema": DIALECT}) for tool in TOOLS}
     # Tool by tool, so that the model need not read its instructions anew each time.
-    choices = [*[ToolChoice(name=tool.name) for tool in TOOLS for _ in range(3)], *[ToolChoice("required")] * 3]
+    choices = [*[ToolChoice(name=tool.name) for tool in TOOLS], *[ToolChoice("required")] * 3]
     cut_off = 0
     for number, choice in enumerate(choices):
         asking = replace(HELLO, items=(user(PROMPTS[number % len(PROMPTS)]),), temperature=number % 3 / 2, max_output_tokens=150)

@@ -84,30 +84,22 @@ def serve_two(stack: ExitStack, folder: Path, *options: str, script: Script | No
     return [stack.enter_context(serving(folder, script or [], "--workers", "2", *options)) for _ in range(2)]
 
 
-async def test_a_backend_gets_no_more_at_once_than_it_may(tmp_path: Path) -> None:
+async def test_a_backend_gets_no_more_at_once_or_in_a_minute_than_it_may(tmp_path: Path) -> None:
     async with AsyncExitStack() as outer:
-        backend, url = await outer.enter_async_context(counting())
-        settings = f'[providers.main]\nbase_url = "{url}"\nkey = "k"\nconcurrency = 3\n'
+        few, few_url = await outer.enter_async_context(counting())
+        rare, rare_url = await outer.enter_async_context(counting())
+        settings = f'[providers.few]\nbase_url = "{few_url}"\nkey = "k"\nconcurrency = 3\n'
+        settings += f'[providers.rare]\nbase_url = "{rare_url}"\nkey = "k"\nper_minute = 5\nwait_seconds = 2.0\n'
         (tmp_path / "mainspring.toml").write_text(settings)
         with ExitStack() as stack:
-            servers = serve_two(stack, tmp_path, "--model", "main/m")
-            answers = await ask_all(servers, 40, model="main/m")
+            servers = serve_two(stack, tmp_path, "--model", "few/m")
+            answers = await ask_all(servers, 40, model="few/m")
+            others = await ask_all(servers, 12, model="rare/m")
     assert [answer["status"] for answer in answers] == ["completed"] * 40
-    assert backend.total == 40
-    assert backend.peak == 3
-
-
-async def test_a_backend_gets_no_more_in_a_minute_than_it_may(tmp_path: Path) -> None:
-    async with AsyncExitStack() as outer:
-        backend, url = await outer.enter_async_context(counting())
-        settings = f'[providers.main]\nbase_url = "{url}"\nkey = "k"\nper_minute = 5\nwait_seconds = 2.0\n'
-        (tmp_path / "mainspring.toml").write_text(settings)
-        with ExitStack() as stack:
-            servers = serve_two(stack, tmp_path, "--model", "main/m")
-            answers = await ask_all(servers, 12, model="main/m")
-    told = sorted([answer.get("status") or answer["error"]["code"] for answer in answers])
+    assert (few.total, few.peak) == (40, 3)
+    told = sorted([answer.get("status") or answer["error"]["code"] for answer in others])
     assert told == ["completed"] * 5 + ["rate_limit_exceeded"] * 7
-    assert backend.total == 5
+    assert rare.total == 5
 
 
 async def test_a_caller_makes_no_more_calls_in_a_minute_than_it_may(tmp_path: Path) -> None:
