@@ -4,8 +4,8 @@ import asyncio
 import re
 import ssl
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from pkgutil import resolve_name
@@ -34,7 +34,8 @@ from tests.store.logs import answer, begin, end, say
 
 from mainspring.app.parts import find_parts
 from mainspring.core.errors import InvalidRequest, StoreError, Superseded
-from mainspring.ports import Document, Filter, Note, Segment, Store
+from mainspring.core.events import ItemDone, Recorded, RunEnded, TextDelta
+from mainspring.ports import Document, Filter, Note, Segment, Snapshot, Store
 from mainspring.storage import follow
 from mainspring.storage.audit_chain import verify
 from mainspring.storage.choose_store import choose_store, open_store
@@ -42,7 +43,10 @@ from mainspring.storage.location import Location, parse_location
 from mainspring.storage.postgres import postgres_runs
 from mainspring.storage.postgres import server as server_module
 from mainspring.storage.postgres.run_tables import RUNS, escape, unescape
+from mainspring.storage.segment import RECORD_BYTES
+from mainspring.storage.sqlite_runs import SqliteStore
 from mainspring.storage.transfer.deployment import back_up, restore
+from mainspring.storage.transfer.run_content import place_runs
 from mainspring_tasks.decision_log import DecisionLogs
 
 pytestmark = pytest.mark.slow
@@ -68,6 +72,68 @@ async def behind_link(postgres: Postgres, emptied: Location, folder: Path) -> As
 def is_batch(data: bytes) -> bool:
     """Whether this is the statement that writes, or its values: it alone is a Bind of that size, and it alone has a fence."""
     return data[:1] in (b"B", b"P") and (b"fence AS" in data or data[:1] == b"B")
+
+
+# Logs of runs that have ended.
+
+
+def spoken(id: str, words: Sequence[str]) -> tuple[list[Recorded], Snapshot]:
+    """The log of a run that says the words one by one, with its times, and how it ends."""
+    told = answer(id, "".join(words))
+    said = [Recorded(1 + place, 1.7e9 + place * 52 / 1024, TextDelta("msg_0", word)) for place, word in enumerate(words)]
+    done = 1 + len(words)
+    return [*begin(id), *said, Recorded(done, 1.8e9, ItemDone(told.entries[1].item)), *end(done + 1)], told
+
+
+async def read_bodies(emptied: Location) -> list[bytes]:
+    connection = await asyncpg.connect(emptied.given)
+    rows = await connection.fetch("SELECT body FROM mainspring_segments ORDER BY run, first")
+    told = await connection.fetch("SELECT response || entries FROM mainspring_runs")
+    await connection.close()
+    return [row[0] for row in [*rows, *told]]
+
+
+@pytest.mark.parametrize("in_rows", [True, False], ids=["row by row", "at once"])
+async def test_the_words_of_a_run_that_has_ended_are_kept_once(emptied: Location, tmp_path: Path, *, in_rows: bool) -> None:
+    log, told = spoken("a", [f"word{place} " for place in range(60)])
+    async with open_store(emptied) as store, open_store(emptied) as other:
+        for record in log[:61] if in_rows else ():
+            await store.append("a", [record])
+        await store.append("a", log[61:] if in_rows else log, told)
+        assert await store.events("a") == log
+        await store.close()  # does what is left to do
+        assert await other.events("a") == log
+        assert await other.events("a", 30) == log[31:]
+        assert (await other.load("a")).response == told.response
+        assert [run.response for run in (await other.list()).runs] == [told.response]
+        assert await other.measure_run("a") > 60 * RECORD_BYTES
+    assert b"".join(await read_bodies(emptied)).count(b"word37 ") == 1
+    copied = tmp_path / "copied.db"
+    await back_up(place_runs(None, emptied), tmp_path / "all.backup", lambda *_: None)
+    await restore(tmp_path / "all.backup", place_runs(None, parse_location(str(copied))), lambda *_: None)
+    async with SqliteStore(copied) as file:
+        assert await file.events("a") == log
+        assert (await file.load("a")).response == told.response
+
+
+async def test_a_log_in_one_row_is_followed_from_where_its_reader_was(emptied: Location) -> None:
+    log, told = spoken("a", [f"word{place} " for place in range(60)])
+    async with open_store(emptied) as store, open_store(emptied) as other:
+        for record in log[:40]:
+            await store.append("a", [record])
+        async with aclosing(other.follow("a")) as batches, asyncio.timeout(PATIENCE):
+            seen = list(await anext(batches))
+            while len(seen) < 40:
+                seen += await anext(batches)
+            for record in log[40:-1]:
+                await store.append("a", [record])
+            await store.append("a", log[-1:], told)
+            await store.close()
+            async for batch in batches:
+                seen += batch
+                if isinstance(seen[-1].event, RunEnded):
+                    break
+        assert seen == log
 
 
 # Traps.

@@ -160,6 +160,11 @@ class Answer:
         return self.status > 0 or self._error is not None
 
     @property
+    def is_whole(self) -> bool:
+        """Whether all of it has come, read or not: its connection is free."""
+        return self._is_over
+
+    @property
     def has_body(self) -> bool:
         return self._method not in ("HEAD", "CONNECT")
 

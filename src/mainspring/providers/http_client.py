@@ -250,6 +250,8 @@ class HttpReply:
 
     async def drain(self) -> None:
         """Waits briefly for the end of the body, so that the connection can be reused."""
+        if isinstance(self._received, Answer) and self._received.is_whole:
+            return
         with suppress(Unavailable, TimeoutError):
             async with asyncio.timeout(DRAIN_SECONDS):
                 while await self.read():

@@ -22,11 +22,12 @@ from msgspec.structs import replace
 from mainspring.core.errors import Superseded
 from mainspring.core.events import Recorded, TextDelta
 from mainspring.core.items import Item, encode
-from mainspring.core.stored_log import encode_log, encode_texts, shrink_log
+from mainspring.core.stored_log import encode_log, encode_texts
 from mainspring.ports import Document, Link, Note, Segment, Snapshot
 from mainspring.storage.audit_chain import chain_notes
 from mainspring.storage.recent_deltas import FEWEST, OF_RUN, ROW_BYTES, SEQ_BITS, Log, RecentDeltas, Row
 from mainspring.storage.segment import (
+    MANY_DELTAS,
     UNENDED,
     collect_item_ids,
     encode_response,
@@ -34,14 +35,13 @@ from mainspring.storage.segment import (
     find_driver,
     find_ending,
     find_opening,
+    shrink_rows,
     summarize_ending,
     summarize_opening,
 )
 
 MOST_KNOWN: Final = 50_000
 MOST_ROWS: Final = 64
-MANY_DELTAS: Final = 16
-MOST_SHRUNK: Final = 1_048_576
 
 _RUNS = """
     INSERT INTO runs
@@ -252,8 +252,7 @@ def put_document(connection: sqlite3.Connection, document: Document, if_absent: 
 def _shrink(connection: sqlite3.Connection, run: int, entered: Sequence[Item]) -> None:
     """Makes one row of the log of a run that has ended, without the texts that its items have."""
     found = connection.execute(_ROWS, {"run": run}).fetchall()
-    body = b"\n".join([each[2] for each in found])
-    if len(body) > MOST_SHRUNK or len(shrunk := shrink_log(body, entered)) >= len(body):
+    if (shrunk := shrink_rows([body for _, _, body in found], entered)) is None:
         return
     connection.execute(f"DELETE FROM segments WHERE {OF_RUN}", {"run": run})
     _insert(connection, _SEGMENTS, 3, [(found[0][0], found[-1][1], shrunk)])

@@ -8,7 +8,6 @@ from mainspring.core.events import Recorded, Status
 from mainspring.core.history import Entry
 from mainspring.core.items import Item, decode, encode
 from mainspring.core.spec import Conversation
-from mainspring.core.stored_log import decode_log
 from mainspring.ports import PAGE_BYTES, Document, Filter, Link, Note, Page, StoredRun
 from mainspring.storage.audit_chain import ANCHOR
 from mainspring.storage.lease_rows import LEASES
@@ -22,6 +21,7 @@ from mainspring.storage.segment import (
     collect_item_ids,
     cut_documents,
     decode_response,
+    decode_rows,
     not_found,
     order_links,
     pick_items,
@@ -195,8 +195,7 @@ def load_events(connection: sqlite3.Connection, run_id: str, after: int) -> list
     known = connection.execute("SELECT entries FROM runs WHERE id = ?", (run_id,)).fetchone()
     if known is None:
         raise not_found(run_id)
-    entered = [entry.item for entry in decode(known[0] or b"[]", list[Entry])] if bodies else []
-    found = [record for body in bodies for record in decode_log(body, entered)]
+    found = decode_rows(bodies, known[0]) if bodies else []
     return [record for record in found if record.seq > after] if after >= 0 else found
 
 

@@ -15,6 +15,7 @@ from mainspring.core.history import ASKED, Entry
 from mainspring.core.items import Item, Message, decode, encode
 from mainspring.core.response import Response
 from mainspring.core.spec import Conversation, RunSpec
+from mainspring.core.stored_log import decode_log, shrink_log
 from mainspring.ports import Document, Segment, Snapshot, StoredRun
 
 RECORD_BYTES: Final = 256
@@ -22,6 +23,9 @@ RECORD_BYTES: Final = 256
 MOST_HOLDING_BYTES: Final = 256 * 1024 * 1024
 """What the runs may have together that are read to find items by their ids."""
 PRUNED_AT_ONCE: Final = 200
+MANY_DELTAS: Final = 16
+"""From how many on it is worth to leave the texts of deltas to the items that have them."""
+MOST_SHRUNK: Final = 1_048_576
 PROMPT_CHARS: Final = 300
 FOREVER: Final = 253_402_300_799.0
 """The end of the year 9999, for what waits without a limit."""
@@ -169,6 +173,21 @@ def _list_output(entries: Iterable[Entry]) -> tuple[Item, ...]:
 
 
 WITHOUT_OUTPUT: Final = b"="
+
+
+def shrink_rows(bodies: Sequence[bytes], entered: Sequence[Item]) -> bytes | None:
+    """One row for these of a log that has ended, without the texts that its items have; None if that is not worth it."""
+    body = b"\n".join(bodies)
+    if len(body) > MOST_SHRUNK:
+        return None
+    shrunk = shrink_log(body, entered)
+    return shrunk if len(shrunk) < len(body) else None
+
+
+def decode_rows(bodies: Iterable[bytes], entries: bytes | None) -> list[Recorded]:
+    """The records of these rows of a log; `entries` are those of its run, if it has ended."""
+    entered = [entry.item for entry in decode(entries or b"[]", list[Entry])]
+    return [record for body in bodies for record in decode_log(body, entered)]
 
 
 def explain_mismatch(segment: Segment, *, length: int, has_ended: bool) -> Superseded:

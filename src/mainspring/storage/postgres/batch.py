@@ -20,17 +20,20 @@ from typing import Any, Final
 from msgspec import Struct
 
 from mainspring.core.events import Recorded
-from mainspring.core.items import encode
+from mainspring.core.items import Item, encode
 from mainspring.core.spec import Conversation
 from mainspring.core.stored_log import encode_log
 from mainspring.ports import Document, Note, Segment
 from mainspring.storage.postgres.run_tables import CHANGED, CLAIMABLE, escape, make_key
 from mainspring.storage.segment import (
+    MANY_DELTAS,
     UNENDED,
     collect_item_ids,
+    encode_response,
     find_driver,
     find_ending,
     find_opening,
+    shrink_rows,
     summarize_ending,
     summarize_opening,
 )
@@ -55,6 +58,12 @@ class _Chain(Struct, eq=False):
 
     segments: list[Segment]
     jobs: list[int]
+
+    @property
+    def has_more_rows(self) -> bool:
+        """Whether a log ends here that has other rows, and enough in it to make them one."""
+        first, last = self.segments[0].records[0], self.segments[-1]
+        return last.snapshot is not None and first.seq > 0 and last.records[-1].seq >= MANY_DELTAS
 
     def is_continued_by(self, segment: Segment) -> bool:
         last = self.segments[-1]
@@ -157,14 +166,16 @@ def build_statement(batch: Batch, writer: bytes, epoch: int, number: int, anchor
         key = make_key(run_id)
         first, last = chain.segments[0], chain.segments[-1]
         records = first.records if first is last else [record for each in chain.segments for record in each.records]
-        segments.append((chain.jobs[0], key, records[0].seq, records[-1].seq, encode_log(records)))
         ended: tuple[object, ...] = ("in_progress", None, None, None)
         driver = find_driver(first)
+        entered: Sequence[Item] = ()
         if ending := find_ending(last):
             told = ending.snapshot
-            ended = (ending.status, ending.at, encode(told.response), encode(told.entries))
+            entered = [entry.item for entry in told.entries]
+            ended = (ending.status, ending.at, encode_response(told), encode(told.entries))
             items += [(make_key(id), key) for id in collect_item_ids(told.entries)]
             documents += [(key, place, *document_values(each)) for place, each in enumerate(_last_of_each(told.documents))]
+        segments.append((chain.jobs[0], key, records[0].seq, records[-1].seq, _encode_row(records, entered)))
         if opening := find_opening(first):
             begun = _opening_values(opening.id, records, opening.conversation)
             openings.append((key, *begun, *ended, None if ending else driver))
@@ -193,6 +204,12 @@ def build_statement(batch: Batch, writer: bytes, epoch: int, number: int, anchor
     rows.add("notes", notes)
     columns = [column for table in rows.columns for column in table]
     return BatchStatement(_compose(tuple(rows.parts), is_claimable), [writer, epoch, number, *columns])
+
+
+def _encode_row(records: Sequence[Recorded], entered: Sequence[Item]) -> bytes:
+    """The records as a row of their log. The one that ends it is given the items of the run, and leaves them to the entries."""
+    body = encode_log(records, entered=entered)
+    return (shrink_rows([body], entered) or body) if entered and len(records) >= MANY_DELTAS else body
 
 
 def _last_of_each(documents: Sequence[Document]) -> list[Document]:

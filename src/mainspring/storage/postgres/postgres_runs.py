@@ -16,9 +16,8 @@ from mainspring.core.errors import MainspringError, Malformed
 from mainspring.core.events import Recorded, Status
 from mainspring.core.history import Entry
 from mainspring.core.items import Item, decode
-from mainspring.core.response import Response
 from mainspring.core.spec import Conversation
-from mainspring.core.stored_log import decode_log
+from mainspring.core.stored_log import ENTERED
 from mainspring.ports import (
     EVERY_RUN,
     PAGE_BYTES,
@@ -58,25 +57,29 @@ from mainspring.storage.segment import (
     LinkRow,
     check_holding,
     collect_item_ids,
+    decode_response,
+    decode_rows,
     not_found,
     order_links,
     pick_items,
     read_conversation,
 )
 
-_RUN = "SELECT id, status, created_at, parent, model, background, response, tenant, conversation FROM mainspring_runs"
+_COLUMNS = "id, status, created_at, parent, model, background, response, entries, tenant, conversation"
+_RUN = f"SELECT {_COLUMNS} FROM mainspring_runs"
 # How large a response is, is known without reading it.
-_PAGE = """
+_PAGE = f"""
     WITH found AS (
-        SELECT number, created_at, octet_length(response) AS size FROM mainspring_runs {join} {where} {sort} LIMIT {limit}
+        SELECT number, created_at, octet_length(response) + octet_length(entries) AS size
+        FROM mainspring_runs {{join}} {{where}} {{sort}} LIMIT {{limit}}
     ),
     counted AS (
         SELECT number, count(*) OVER () AS found,
-            sum(size) OVER ({sort} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+            sum(size) OVER ({{sort}} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
         FROM found
     )
-    SELECT id, status, created_at, parent, model, background, response, tenant, conversation, found
-    FROM counted JOIN mainspring_runs USING (number) WHERE coalesce(before, 0) <= {most}::bigint {sort}
+    SELECT {_COLUMNS}, found
+    FROM counted JOIN mainspring_runs USING (number) WHERE coalesce(before, 0) <= {{most}}::bigint {{sort}}
 """
 _EVENTS = """
     SELECT body FROM mainspring_segments
@@ -106,10 +109,11 @@ _LINKED_BYTES = f"""
     {_LINKED}
     SELECT octet_length(run.entries), run.tenant, run.conversation FROM links JOIN mainspring_runs run USING (number)
 """
-# A record takes more room in memory than in the database.
+# A record takes more room in memory than in the database, and the entries have the texts of logs.
 _RUN_BYTES = f"""
-    SELECT coalesce(sum(octet_length(body) + {RECORD_BYTES} * (last - first + 1)), 0)::bigint FROM mainspring_segments
-    WHERE run = (SELECT number FROM mainspring_runs WHERE key = $1)
+    WITH found AS (SELECT number, octet_length(entries) AS size FROM mainspring_runs WHERE key = $1)
+    SELECT coalesce(sum(octet_length(body) + {RECORD_BYTES} * (last - first + 1)), 0)::bigint
+        + coalesce((SELECT size FROM found), 0) FROM mainspring_segments WHERE run = (SELECT number FROM found)
 """
 _DOCUMENT_BYTES = "SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM mainspring_documents WHERE folder = $1"
 # How long it may take to see an event of another process that nothing was told of.
@@ -210,8 +214,15 @@ class PostgresStore:
         if not rows and after < 0:
             # It has begun between the two questions.
             rows = await self._fetch(_EVENTS, key, after)
+        entries = None
+        if any(ENTERED in body for [body] in rows):
+            # Last: what a log leaves to the entries came with them.
+            known = await self._fetch("SELECT entries FROM mainspring_runs WHERE key = $1", key)
+            if not known:
+                raise not_found(run_id)
+            entries = known[0][0]
         with self._server.explained():
-            return [record for [body] in rows for record in decode_log(body) if record.seq > after]
+            return [record for record in decode_rows([body for [body] in rows], entries) if record.seq > after]
 
     async def follow(self, run_id: str, after: int = -1) -> AsyncGenerator[list[Recorded], None]:
         async with (
@@ -435,8 +446,8 @@ async def _delete_runs(connection: Connection, which: str, *values: object) -> l
 
 
 def _read_run(row: Row) -> StoredRun:
-    id, status, created_at, parent, model, background, response, tenant, conversation = row
-    answer = None if response is None else decode(response, Response)
+    id, status, created_at, parent, model, background, response, entries, tenant, conversation = row
+    answer = None if response is None else decode_response(response, entries)
     shared = None if conversation is None else decode(conversation, Conversation)
     link = None if parent is None else unescape(parent)
     return StoredRun(unescape(id), status, created_at, link, unescape(model), background, answer, unescape(tenant), shared)

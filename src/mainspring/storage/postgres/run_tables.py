@@ -137,6 +137,8 @@ _MIGRATIONS: Final = (
         WHERE agent <> '';
     CREATE INDEX mainspring_summaries_that_wait ON mainspring_summaries (begun_at) WHERE waits_until IS NOT NULL;
     """,
+    # Nothing is changed, but older versions, which open no newer tables, could not read what is written from now on.
+    "COMMENT ON COLUMN mainspring_segments.body IS 'items that the entries of the run have are left to them'",
 )
 RUNS: Final = ServerTables(
     name="runs",

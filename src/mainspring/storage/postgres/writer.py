@@ -25,6 +25,7 @@ from mainspring.ports import Document, Segment
 from mainspring.storage.audit_chain import make_anchor
 from mainspring.storage.postgres.anchors import Anchors
 from mainspring.storage.postgres.batch import Batch, Job, build_statement
+from mainspring.storage.postgres.log_shrinker import LogShrinker
 from mainspring.storage.postgres.run_tables import make_key
 from mainspring.storage.postgres.server import PATIENCE_SECONDS, Connection, Row, Server, is_lost, is_to_repeat
 from mainspring.storage.segment import explain_mismatch
@@ -89,6 +90,7 @@ class Writer:
         self._submitted = 0
         self._readers: list[tuple[int, Future[None]]] = []
         self._anchors = Anchors()
+        self._shrinker = LogShrinker(server)
 
     async def open(self) -> None:
         self._id, self._is_closing, self._wake, self._anchors = urandom(16), False, Event(), Anchors()
@@ -109,6 +111,7 @@ class Writer:
         if self._task is not None:
             await self._task
             self._task = None
+        await self._shrinker.close()
         if self._connection is not None:
             try:
                 await self._connection.execute("DELETE FROM mainspring_writers WHERE id = $1", self._id)
@@ -248,6 +251,9 @@ class Writer:
                 superseded.append(job)
             else:
                 _set_result(job.future, None)
+        for run_id, chain in batch.chains.items():
+            if chain.has_more_rows and chain.jobs[0] not in refused:
+                self._shrinker.add(make_key(run_id))
         if superseded:
             await self._explain_refusals(superseded)
 

@@ -46,6 +46,14 @@ class FileForm(Struct, frozen=True):
     complete: Callable[[sqlite3.Connection, Sequence[str]], Complete] | None = None
 
 
+class ServedForm(Struct, frozen=True):
+    """How a table is kept on a server, where that is not plainly as its rows are copied: given the columns, a row, and the values
+    of `beside`, `complete` returns it with what it left to others."""
+
+    beside: tuple[str, ...] = ()
+    complete: Callable[[Sequence[str], Row, Row], Row] | None = None
+
+
 class Table(Struct, frozen=True, kw_only=True):
     """A table that is copied. On a server its name has a prefix. `made` are rows of another table that follow from a row;
     `replaced` are columns that a server has not, because it has others for them. `owner` is the column of another table without
@@ -59,6 +67,7 @@ class Table(Struct, frozen=True, kw_only=True):
     derived: Mapping[str, Derived] = {}
     replaced: tuple[str, ...] = ()
     form: FileForm = FileForm()
+    served: ServedForm = ServedForm()
     made: "Made | None" = None
     owner: tuple[str, str] | None = None
 

@@ -1,7 +1,6 @@
 """The tables of runs, documents and the audit, as they are copied.
 
-A file keeps an item once where a log, a Response and the entries of a run share it; a server keeps each of them whole, and that
-is the form in which they are copied.
+An item is kept once where a log, a Response and the entries of a run share it. Each of them is copied whole.
 """
 
 import sqlite3
@@ -11,27 +10,44 @@ from typing import Final
 from mainspring.core.history import Entry
 from mainspring.core.items import decode, encode
 from mainspring.core.spec import Conversation
-from mainspring.core.stored_log import ENTERED, decode_log, encode_log
+from mainspring.core.stored_log import ENTERED, encode_log
 from mainspring.storage.location import Location
 from mainspring.storage.postgres.run_tables import RUNS as SERVED_RUNS
 from mainspring.storage.postgres.run_tables import make_key
 from mainspring.storage.recent_deltas import SEQ_BITS, find_waiting
 from mainspring.storage.run_rows import RUNS as RUNS_SCHEMA
-from mainspring.storage.segment import WITHOUT_OUTPUT, collect_item_ids, decode_response
-from mainspring.storage.transfer.content import Complete, Content, Derived, FileForm, Made, Named, Placed, Row, Table
+from mainspring.storage.segment import WITHOUT_OUTPUT, collect_item_ids, decode_response, decode_rows
+from mainspring.storage.transfer.content import (
+    Complete,
+    Content,
+    Derived,
+    FileForm,
+    Made,
+    Named,
+    Placed,
+    Row,
+    ServedForm,
+    Table,
+    Value,
+)
 
 
 def _complete_runs(_: sqlite3.Connection, columns: Sequence[str]) -> Complete:
-    place, beside = columns.index("response"), columns.index("entries")
+    return lambda row: _complete_run(columns, row)
 
-    def complete(row: Row) -> Row:
-        response, entries = row[place], row[beside]
-        if not isinstance(response, bytes) or not response.startswith(WITHOUT_OUTPUT):
-            return row
-        whole = encode(decode_response(response, entries if isinstance(entries, bytes) else None))
-        return (*row[:place], whole, *row[place + 1 :])
 
-    return complete
+def _complete_run(columns: Sequence[str], row: Row, _: Row = ()) -> Row:
+    place = columns.index("response")
+    response, entries = row[place], row[columns.index("entries")]
+    if not isinstance(response, bytes) or not response.startswith(WITHOUT_OUTPUT):
+        return row
+    whole = encode(decode_response(response, entries if isinstance(entries, bytes) else None))
+    return (*row[:place], whole, *row[place + 1 :])
+
+
+def _complete_log(body: bytes, entries: Value) -> bytes:
+    """The row of a log with what it leaves to the entries."""
+    return encode_log(decode_rows([body], entries if isinstance(entries, bytes) else None))
 
 
 def _complete_segments(connection: sqlite3.Connection, _: Sequence[str]) -> Complete:
@@ -46,10 +62,22 @@ def _complete_segments(connection: sqlite3.Connection, _: Sequence[str]) -> Comp
             last, body = more.last, body + more.texts
         if ENTERED in body:
             [[entries]] = connection.execute("SELECT entries FROM runs WHERE number = ?", (run,)).fetchall()
-            body = encode_log(decode_log(body, [entry.item for entry in decode(entries, list[Entry])]))
+            body = _complete_log(body, entries)
         return (run, first, last, body)
 
     return complete
+
+
+def _complete_served(_: Sequence[str], row: Row, beside: Row) -> Row:
+    [entries], (*key, body) = beside, row
+    return row if entries is None or not isinstance(body, bytes) else (*key, _complete_log(body, entries))
+
+
+# The entries of a run whose log leaves something to them.
+_ENTRIES = f"""
+    CASE WHEN position(decode('{ENTERED.hex()}', 'hex') IN body) > 0
+    THEN (SELECT entries FROM mainspring_runs WHERE number = mainspring_segments.run) END
+"""
 
 
 def _list_items(row: Named) -> list[Row]:
@@ -93,6 +121,7 @@ RUN_CONTENT: Final = Content(
                 "conversation_key": Derived(_make_conversation_key),
             },
             form=FileForm(complete=_complete_runs),
+            served=ServedForm(complete=_complete_run),
             made=Made(_ITEMS, _list_items),
         ),
         Table(name="summaries"),
@@ -110,6 +139,7 @@ RUN_CONTENT: Final = Content(
                 delete=f"DELETE FROM segments WHERE place = {_PLACE}",
                 complete=_complete_segments,
             ),
+            served=ServedForm(beside=(_ENTRIES,), complete=_complete_served),
         ),
         Table(
             name="documents",

@@ -58,12 +58,15 @@ class ServerRows:
             take = [self._find_forms(table, types[name])[0] for name in table.columns]
             cursor = f"rows_{next(self._cursors)}"
             order = table.order_by('{} COLLATE "C"')
-            select = f"SELECT {', '.join(table.columns)} FROM {PREFIX}{table.name} ORDER BY {order}"
+            told = ", ".join([*table.columns, *table.served.beside])
+            select = f"SELECT {told} FROM {PREFIX}{table.name} ORDER BY {order}"
+            complete, width = table.served.complete, len(table.columns)
             async with self._reading.transaction():
                 await self._reading.execute(f"DECLARE {cursor} NO SCROLL CURSOR FOR {select}", timeout=LONG_SECONDS)
                 while rows := await self._reading.fetch(f"FETCH {PAGE_ROWS} FROM {cursor}", timeout=LONG_SECONDS):
                     for row in rows:
-                        yield tuple([None if value is None else form(value) for form, value in zip(take, row, strict=True)])
+                        made = tuple([None if value is None else form(value) for form, value in zip(take, row, strict=False)])
+                        yield made if complete is None else complete(table.columns, made, tuple(row)[width:])
                 await self._reading.execute(f"CLOSE {cursor}")
 
     async def change(self, table: Table, gone: Sequence[Row], new: Sequence[Row]) -> None:
