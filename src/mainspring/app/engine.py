@@ -66,6 +66,7 @@ from mainspring.features.workflows.http_request import HttpRequestTool
 from mainspring.features.workflows.step_actions import StepActions, StepProvider
 from mainspring.features.workflows.workflow_folder import WorkflowFolders
 from mainspring.features.workflows.workflows import Workflows
+from mainspring.http.key_limits import KeyUse
 from mainspring.parts import Application, Host, PartContents, blame_part
 from mainspring.ports import CallPolicy, Dispatcher, FileStorage, OrderStep, Provider, RunObserver, Sink, Store, ToolExecutor
 from mainspring.providers.wrapper import keep_profiles, share_limits, write_profiles
@@ -258,6 +259,7 @@ class Engine:
         )
         name = default_model if default_model is not None else model if isinstance(model, str) else model.name
         self.metrics = Metrics(name)
+        self.key_use = KeyUse()
         given: PolicySlots = policies if isinstance(policies, Mapping) else {"custom": policies}
         status: PolicySlots = {"status": (ToolStatus(registry.status, registry.reason),)}
         self.operator_policies: tuple[PolicySlots, ...] = (status, given, {"budget": (self.admission.policy,)})
@@ -372,6 +374,7 @@ class Engine:
         """Who is told of whole runs."""
         return [
             TraceObserver(self.metrics, self._exporter),
+            self.key_use,
             *([] if isinstance(self.memory, NoMemory) else [self.memory]),
             *[observer for part in self.parts for observer in part.observers],
         ]

@@ -214,7 +214,14 @@ def serve(settings: Settings, file: Path | None = None, siblings: Siblings | Non
     engine = choice.engine
     asyncio.run(_try_out(engine.store))
     connections = ConnectionTable(settings.http, raise_file_limit(), engine.core.quota)
-    keys = Keys(engine.store, configured=settings.api_key, most_requests=connections.most_per_key, quota=engine.core.quota)
+    keys = Keys(
+        engine.store,
+        configured=settings.api_key,
+        most_requests=connections.most_per_key,
+        quota=engine.core.quota,
+        use=engine.key_use,
+        limits=settings.http.key_limits,
+    )
     is_worker = settings.role == "worker"
     metrics = None if siblings is None else SharedMetrics(engine.metrics, siblings.metrics)
     is_local, layers = is_only_local(settings), make_layers(settings.http)

@@ -76,7 +76,7 @@ def server(
     of all processes that serve the same address. A worker only says how it is. `layers` surround every request. Runs that
     ended more than `keep_days` ago are deleted.
     """
-    dialect, keys = dialect or Dialect(), keys or Keys(engine.store)
+    dialect, keys = dialect or Dialect(), keys or Keys(engine.store, use=engine.key_use)
     core, agents = engine.core, engine.agents
     served = [] if is_worker else [(part.name, _serve_part(part, engine.host)) for part in engine.parts]
     routes = (

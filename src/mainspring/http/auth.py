@@ -34,12 +34,13 @@ from mainspring.core.errors import InvalidRequest, MainspringError, NotFound
 from mainspring.core.items import decode, encode
 from mainspring.core.lru_cache import LRUCache
 from mainspring.core.memory_quota import MemoryQuota, find_holder
-from mainspring.core.spec import Caller, RunSpec
+from mainspring.core.spec import Caller, RunSpec, pick_least
 from mainspring.engine.approvals import APPROVE
 from mainspring.engine.traceparent import clean_traceparent
 from mainspring.http.client_connection import CONNECTION, ClientConnection
 from mainspring.http.endpoints import PUBLIC, WEBSOCKET, KeyScope, ScopeTable
 from mainspring.http.faults import Fault, fault_response
+from mainspring.http.key_limits import NO_LIMITS, Headers, KeyLimits, KeyUse
 from mainspring.http.origins import REMEMBERED, require_local, require_same_origin
 from mainspring.http.sessions import Sessions, read_token
 from mainspring.ports import Document, DocumentStore
@@ -68,6 +69,7 @@ class ApiCaller(Struct, frozen=True):
     scopes: tuple[str, ...] = ("*",)
     subject: str = ""
     expires_at: float | None = None
+    limits: KeyLimits = NO_LIMITS
 
     def may(self, scope: KeyScope) -> bool:
         return scope in self.scopes or "*" in self.scopes
@@ -103,6 +105,7 @@ class Key(Struct, frozen=True):
     scopes: tuple[str, ...] = ("*",)
     expires_at: float | None = None
     revoked_at: float | None = None
+    limits: KeyLimits = NO_LIMITS
 
     def __repr__(self) -> str:
         return f"Key({self.id!r}, name={self.name!r}, tenant={self.tenant!r})"
@@ -114,7 +117,8 @@ class _Seen(Struct, frozen=True):
 
 
 class Keys:
-    """The keys of a store. `configured` is one more, for the default tenant and everything, that the store knows nothing of."""
+    """The keys of a store. `configured` is one more, for the default tenant and everything, that the store knows nothing of.
+    `limits` hold for every key of the store that has none of its own, `use` is what keys have used of them."""
 
     def __init__(
         self,
@@ -123,6 +127,8 @@ class Keys:
         configured: str | None = None,
         most_requests: int | None = None,
         quota: MemoryQuota | None = None,
+        use: KeyUse | None = None,
+        limits: KeyLimits = NO_LIMITS,
         clock: Seconds = time.time,
         ticks: Seconds = time.monotonic,
     ) -> None:
@@ -133,6 +139,7 @@ class Keys:
         self._most_requests = most_requests
         self._open: Counter[str] = Counter()
         self._quota = quota
+        self._use, self._limits = use or KeyUse(), limits
         self._seen: LRUCache[bytes, _Seen] = LRUCache(REMEMBERED)
         self._revocations = 0
         self._has_keys = False
@@ -146,6 +153,7 @@ class Keys:
         scopes: Sequence[str] = ("*",),
         seconds: float | None = None,
         until: float | None = None,
+        limits: KeyLimits = NO_LIMITS,
     ) -> str:
         """A new key, good for so many seconds, and no longer than `until`. What is returned is nowhere else. Raises
         `InvalidRequest`."""
@@ -158,7 +166,7 @@ class Keys:
         if until is not None and expires_at is not None and expires_at > until:
             told = f"this API key is good for {until - now:.0f} seconds more, and so are the keys that it makes; ask for fewer"
             raise InvalidRequest(told, param="seconds", code="invalid_value")
-        key = Key(id, now, _digest(secret), name, tenant, tuple(scopes), expires_at)
+        key = Key(id, now, _digest(secret), name, tenant, tuple(scopes), expires_at, limits=limits)
         await self._store.put([Document(KIND, id, encode(key))])
         self._has_keys = True
         return f"ms_{id}_{secret}"
@@ -235,7 +243,7 @@ class Keys:
             raise Fault(401, "invalid_api_key", f"this API key is not known here, or was revoked: {_HOW}")
         if key.expires_at is not None and key.expires_at <= self._clock():
             raise Fault(401, "expired_api_key", f"this API key has expired: {_HOW}")
-        return ApiCaller(key.tenant, key.scopes, f"key:{key.id}", key.expires_at)
+        return ApiCaller(key.tenant, key.scopes, f"key:{key.id}", key.expires_at, key.limits.complete(self._limits))
 
     def count_request(self, caller: ApiCaller, receive: Receive) -> "CountedRequest":
         """Counts a request until its end is told. Raises `Fault` 429 if this key has as many as it may, or does not read its
@@ -244,10 +252,13 @@ class Keys:
             if self._quota is not None and self._quota.is_over(caller.holder):
                 message = "the answers to this API key that are not read yet are as many bytes as it may have; read them"
                 raise Fault(429, "too_many_requests", message, retry_after=1)
-            if self._most_requests is not None and self._open[caller.subject] >= self._most_requests:
-                message = f"this API key has {self._most_requests} requests under way; wait for one to end"
+            most = pick_least(self._most_requests, caller.limits.requests_at_once)
+            if most is not None and self._open[caller.subject] >= most:
+                message = f"this API key has {most} requests under way; wait for one to end"
                 raise Fault(429, "too_many_requests", message, retry_after=1)
+            headers = self._use.admit(caller.subject, caller.limits) if caller.limits is not NO_LIMITS else ()
             self._open[caller.subject] += 1
+            return CountedRequest(self._open, self._quota, caller, receive, headers)
         return CountedRequest(self._open, self._quota, caller, receive)
 
     async def _key(self, token: str, digest: bytes) -> Key | None:
@@ -269,9 +280,12 @@ class Keys:
 class CountedRequest:
     """A request under way, with the bytes that it has brought: a thousand bodies may come at once."""
 
-    __slots__ = ("_caller", "_open", "_quota", "_receive", "_size")
+    __slots__ = ("_caller", "_open", "_quota", "_receive", "_size", "headers")
 
-    def __init__(self, open: Counter[str], quota: MemoryQuota | None, caller: ApiCaller, receive: Receive) -> None:
+    def __init__(
+        self, open: Counter[str], quota: MemoryQuota | None, caller: ApiCaller, receive: Receive, headers: Headers = ()
+    ) -> None:
+        self.headers = headers
         self._open, self._quota, self._caller, self._receive = open, quota, caller, receive
         self._size = 0
 
@@ -325,7 +339,8 @@ class AuthMiddleware:
             await _refuse(fault, scope, receive, send)
             return
         try:
-            await self._app(scope, counted.receive if scope["type"] == "http" else receive, send)
+            told = _add_headers(send, counted.headers) if counted.headers else send
+            await self._app(scope, counted.receive if scope["type"] == "http" else receive, told)
             await counted.wait_until_read(scope)
         finally:
             counted.end()
@@ -354,6 +369,15 @@ class AuthMiddleware:
 
     async def needs_key(self) -> bool:
         return not self._is_local or await self._keys.are_needed()
+
+
+def _add_headers(send: Send, headers: Headers) -> Send:
+    async def tell(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], *headers]}
+        await send(message)
+
+    return tell
 
 
 def get_caller(connection: HTTPConnection) -> ApiCaller:

@@ -24,7 +24,10 @@ from mainspring.http.settings import HttpSettings
 STANDARD_ERROR: Final = "-"
 CLIENT_LEFT: Final = 499
 # What a page may read of an answer, beside what it always may.
-EXPOSED: Final = ("x-request-id", "retry-after", "location")
+EXPOSED: Final = (
+    "x-request-id", "retry-after", "location",
+    *[f"x-ratelimit-{name}-{what}" for what in ("requests", "tokens") for name in ("limit", "remaining", "reset")],
+)  # fmt: skip
 
 Write = Callable[[str], None]
 

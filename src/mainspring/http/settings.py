@@ -5,6 +5,8 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
+from mainspring.http.key_limits import NO_LIMITS, KeyLimits
+
 LEAST_BODY_BYTES: Final = 256 * 1024 * 1024
 
 
@@ -34,6 +36,8 @@ class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True):
     cors_origins: tuple[str, ...] = ()
     """Origins whose web pages may use the API in a browser, such as `https://app.example.com`; `*` is all of them, and
     has every request need an API key."""
+    key_limits: KeyLimits = NO_LIMITS
+    """Limits of every API key of the database that has none of its own; `mainspring keys create` gives a key its own."""
     requests_per_key: Annotated[int, Meta(ge=1)] | None = None
     """The most requests at a time with one key at one process, open streams among them; half of `connections` if not given."""
 

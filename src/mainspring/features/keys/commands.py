@@ -10,6 +10,7 @@ from mainspring.cli.options import AsJson, Database, Expires
 from mainspring.cli.output import format_moment, say, write_lines, write_table
 from mainspring.core.errors import InvalidRequest
 from mainspring.http.auth import Key, Keys, check_scope
+from mainspring.http.key_limits import KeyLimits
 from mainspring.storage.choose_store import open_store
 
 app = typer.Typer()
@@ -40,11 +41,25 @@ async def create(
         ),
     ] = None,
     expires: Expires = None,
+    requests_per_minute: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Requests in a minute, at each process. Default: the settings'.")
+    ] = None,
+    tokens_per_minute: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Tokens of its runs in a minute. Default: the settings'.")
+    ] = None,
+    requests_at_once: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Requests and streams at a time. Default: the settings'.")
+    ] = None,
 ) -> None:
-    """Creates a key and prints it, this once: only its hash is stored."""
+    """
+    Creates a key and prints it, this once: only its hash is stored.
+
+        mainspring keys create --name ci --tenant search --scope responses --requests-per-minute 60
+    """
+    limits = KeyLimits(requests_per_minute, tokens_per_minute, requests_at_once)
     async with open_store(database) as store:
         scopes = tuple(dict.fromkeys(scope or ["*"]))
-        print(await Keys(store).create(name=name, tenant=tenant, scopes=scopes, seconds=expires))
+        print(await Keys(store).create(name=name, tenant=tenant, scopes=scopes, seconds=expires, limits=limits))
     say("store this key now; it cannot be shown again")
 
 

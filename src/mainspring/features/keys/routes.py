@@ -11,6 +11,7 @@ from mainspring.http.auth import ApiCaller, Key, Keys, get_caller, identify_call
 from mainspring.http.bodies import Name, parse_body, read_json_body
 from mainspring.http.endpoints import PUBLIC, Endpoint
 from mainspring.http.faults import Fault, json_response
+from mainspring.http.key_limits import NO_LIMITS, KeyLimits
 from mainspring.http.origins import require_same_origin
 from mainspring.http.queries import CURSOR, Page, cut_page, read_cursor
 from mainspring.http.sessions import make_cookie, read_token
@@ -45,6 +46,7 @@ class ShownKey(Struct, frozen=True):
     created_at: float
     expires_at: float | None
     revoked_at: float | None
+    limits: KeyLimits
     key: str | None = None
     object: str = "key"
 
@@ -56,6 +58,7 @@ class CreateKey(Struct, frozen=True, forbid_unknown_fields=True):
     tenant: Name | None = None
     scopes: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=100)] = ("*",)
     seconds: Annotated[float, Meta(gt=0, le=1e10)] | None = None
+    limits: KeyLimits = NO_LIMITS
 
 
 class KeyRoutes:
@@ -118,7 +121,12 @@ class KeyRoutes:
             raise Fault(403, "insufficient_scope", message, param="scopes")
         try:
             made = await self._keys.create(
-                name=body.name, tenant=tenant, scopes=body.scopes, seconds=body.seconds, until=caller.expires_at
+                name=body.name,
+                tenant=tenant,
+                scopes=body.scopes,
+                seconds=body.seconds,
+                until=caller.expires_at,
+                limits=body.limits.complete(caller.limits),
             )
         except InvalidRequest as error:
             param = "scopes" if error.param == "scope" else error.param
@@ -149,4 +157,4 @@ def _answer(request: Request, state: SessionState, token: str) -> HttpResponse:
 
 def _show(key: Key, whole: str | None = None) -> ShownKey:
     times = (key.created_at, key.expires_at, key.revoked_at)
-    return ShownKey(key.id, key.name, key.tenant, key.scopes, *times, whole)
+    return ShownKey(key.id, key.name, key.tenant, key.scopes, *times, key.limits, whole)
