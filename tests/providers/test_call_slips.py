@@ -3,9 +3,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.providers.backend import folded
 from tests.providers.test_leaked_calls import cut
 
+from mainspring.core.errors import BadOutput
 from mainspring.core.events import ArgumentsDelta
 from mainspring.core.ids import counting
 from mainspring.core.items import FunctionCall, ToolDefinition, parse_arguments
@@ -13,14 +15,14 @@ from mainspring.providers.call_draft import MOST_HELD
 from mainspring.providers.turn import TurnBuilder
 
 SCHEMA = {"type": "object", "properties": {"zone": {"type": "string"}, "exact": {"type": "boolean"}, "notes": {"type": "array"}}}
-CLOCK = ToolDefinition("get_time", "Tells the time.", SCHEMA)
+CLOCK = ToolDefinition("get_time", "Tells the time.", SCHEMA, kind="builtin")
 RUN = ToolDefinition("run", "Runs a program.", {"type": "object", "properties": {"name": {}, "arguments": {}}})
-ANY = ToolDefinition("note", "Takes anything.", {"type": "object"})
+ANY = ToolDefinition("note", "Takes anything.", {"type": "object"}, kind="builtin")
 
 
 def make(pieces: list[str], tool: ToolDefinition) -> FunctionCall:
     """The call that these pieces make. What was told of it adds up to what it is."""
-    turn = TurnBuilder(counting(), tools=[CLOCK, RUN, ANY])
+    turn = TurnBuilder(counting(), tools=[tool])
     turn.call(index=0, id="a", name=tool.name)
     for piece in pieces:
         turn.call(index=0, arguments=piece)
@@ -87,6 +89,31 @@ def test_arguments_without_slips_are_told_as_they_come() -> None:
         turn.call(index=0, arguments=piece)
         told.append("".join([event.delta for event in turn.take() if isinstance(event, ArgumentsDelta)]))
     assert told == ['{"zone"', ': "', "a, b", "] <b> 1", ",]", ' and so on"']
+
+
+def test_no_client_is_left_with_half_a_call() -> None:
+    with pytest.raises(BadOutput, match="no JSON"):
+        make(['{"zone": "UT'], replace(CLOCK, kind="function"))
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ('{"place": "Oslo", "days": "3"}', '{"place": "Oslo", "days": 3}'),
+        ('{"place": "Oslo", "days" : "3", "quiet": "True"}', '{"place": "Oslo", "days" : 3, "quiet": true}'),
+        ('{"days": 3, "place": "01"}', '{"days": 3, "place": "01"}'),
+        ('{"place": "Oslo", "days": 3', '{"place": "Oslo", "days": 3}'),
+        ('{"kwargs": {"place": "Oslo", "days": 3}}', '{"place":"Oslo","days":3}'),
+        ("<parameter=place>\nOslo\n</parameter>\n<parameter=days>\n3\n</parameter>", '{"place":"Oslo","days":3}'),
+        ('{"place": "Oslo", "days": "three"}', '{"place": "Oslo", "days": "three"}'),
+        ('{"place": "\\"days\\": \\"3\\"", "days": "3"}', '{"place": "\\"days\\": \\"3\\"", "days": 3}'),
+    ],
+)
+@given(cuts=st.sets(st.integers(0, 60)))
+def test_values_have_the_types_of_the_schema_however_they_are_cut(written: str, told: str, cuts: set[int]) -> None:
+    types = {"place": {"type": "string"}, "days": {"type": "integer"}, "quiet": {"type": "boolean"}}
+    book = ToolDefinition("book", "", {"type": "object", "properties": types, "required": ["place", "days"]})
+    assert make(cut(written, cuts), book).arguments == told
 
 
 def test_what_is_held_of_arguments_is_bounded() -> None:

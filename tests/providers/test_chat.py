@@ -78,9 +78,9 @@ async def test_usage_within_the_finish_chunk_is_counted(backend: Backend) -> Non
 
 async def test_the_last_of_many_usages_counts(backend: Backend) -> None:
     usages = [{"prompt_tokens": 9, "completion_tokens": count} for count in (0, 1, 2)]
-    chunks = [chunk({"content": word}, usage=usage) for word, usage in zip("abc", usages, strict=True)]
+    chunks = [chunk({"content": word}, usage=usage) for word, usage in zip("xyz", usages, strict=True)]
     backend.replies(sse(*chunks, chunk(finish="stop", usage=None), chunk(usage={})), DONE)
-    assert await ask(backend) == said("a", "b", "c", usage=Usage(9, 2))
+    assert await ask(backend) == said("x", "y", "z", usage=Usage(9, 2))
 
 
 async def test_reasoning_that_only_the_total_counts_is_output(backend: Backend) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.providers.backend import folded
 from tests.zoo.leaks import CALL, FORMS, HERMES, TWINS
 
+from mainspring.core.errors import BadOutput
 from mainspring.core.events import Finish, ModelEvent, TextDelta
 from mainspring.core.ids import counting
 from mainspring.core.items import FunctionCall, Message, Reasoning, ToolDefinition, parse_arguments
@@ -137,8 +138,9 @@ def test_what_is_held_is_bounded() -> None:
 
 def test_what_is_no_call_is_found_out_in_time() -> None:
     # Quadratic in any of these, it would take minutes.
+    with pytest.raises(BadOutput):
+        play(["<function=get_time>" + "<parameter=a " * 19_000])
     for mean in (
-        "<function=get_time>" + "<parameter=a " * 19_000,
         "<tool_call>" * 23_000,
         "<tool_call>get_time" + "\n" * 250_000 + "x",
     ):

@@ -27,10 +27,11 @@ from mainspring.core.items import (
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers.breaker import Breaker
+from mainspring.providers.chat.adaptations import adapt
 from mainspring.providers.chat.provider import Chat
 from mainspring.providers.chat.request import build_body
 from mainspring.providers.ollama.request import build_body as ollama_build_body
-from mainspring.providers.profiles import NEUTRAL, find_profile
+from mainspring.providers.profiles import NEUTRAL, ModelProfile, find_profile
 from mainspring.providers.thinking import TagSplitter
 from mainspring.providers.turn import TurnBuilder
 
@@ -122,8 +123,11 @@ async def test_a_thinking_model_behind_chat_completions_is_heard_apart(backend: 
 
 def test_a_model_that_cannot_call_is_never_sent_tools() -> None:
     request = ModelRequest("resp_1", "smollm2", (user("hi"),), tools=(CLOCK,), tool_choice=ToolChoice("required"))
-    for body in (build_body(request, "localhost"), ollama_build_body(request)):
+    profile = find_profile("smollm2", "localhost")
+    told = adapt(build_body(request, "localhost", profile), profile)
+    for body in (told, ollama_build_body(request)):
         assert not {"tools", "tool_choice"} & set(body)
+    assert CLOCK.name in told["messages"][0]["content"]
 
 
 def test_a_model_that_does_not_sample_is_sent_no_temperature() -> None:
@@ -166,6 +170,8 @@ async def test_what_a_backend_does_not_take_is_left_out_from_then_on(
     request = replace(QUESTION, **options)
     full = build_body(request, "localhost")
     less = {name: value for name, value in full.items() if name not in without}
+    if "tools" in without:  # they are told in words
+        less = adapt(full, ModelProfile(tools=False))
     answer = sse(chunk({"content": "Nine."}), chunk(finish="stop")) + DONE
     backend.replies(b'{"error": {"message": "%b"}}' % refusal.replace('"', '\\"').encode(), status=400, expect=full)
     backend.replies(answer, expect=less)

@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -113,15 +114,44 @@ async def test_an_animal_with_several_habits_is_understood(kinds: tuple[type[Ani
     Several().check(await tell(Several))
 
 
-@pytest.mark.parametrize("form", leaks.FORMS)
-async def test_a_call_in_text_is_made_once(form: str) -> None:
-    class Leaking(Animal):
-        def first(self, body: Json) -> bytes:
-            return say(*split(leaks.FORMS[form]))
+class Reciting(Animal):
+    """Answers with the text that is asked for, before a tool has run."""
 
-    outcome = await tell(Leaking)
-    assert (outcome.response.status, outcome.zones) == ("completed", ["UTC"])
-    assert outcome.response.output_text.removeprefix("Let me look.").strip() == NOON
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._texts = texts
+
+    def first(self, body: Json) -> bytes:
+        return say(*split(self._texts[body["messages"][0]["content"]]))
+
+
+async def recite(texts: Mapping[str, str], **request: Any) -> dict[str, tuple[str | None, list[str], str]]:
+    """What comes of each text, through one server: the status, the zones that the tool was called with, and the words."""
+    zones: list[str] = []
+
+    def get_time(zone: str) -> str:
+        """Tells the time in a zone."""
+        zones.append(zone)
+        return "12:00"
+
+    told: dict[str, tuple[str | None, list[str], str]] = {}
+    async with serving(Reciting(texts)) as url:
+        engine = Engine(Chat(url), default_model=MODEL, owns_provider=True, tools=[get_time])
+        async with hosted(server(engine)) as near, openai.AsyncOpenAI(base_url=near, api_key="none", max_retries=0) as client:
+            for name in texts:
+                zones.clear()
+                with anyio.fail_after(PATIENCE):
+                    response = await client.responses.create(model=MODEL, input=name, **request)
+                told[name] = (response.status, zones.copy(), response.output_text)
+    return told
+
+
+async def test_a_call_in_text_is_made_once() -> None:
+    told = await recite(leaks.FORMS)
+    assert {name: each[:2] for name, each in told.items()} == dict.fromkeys(leaks.FORMS, ("completed", ["UTC"]))
+    leads = re.compile(
+        "Let me look[.:]|Thought: I must look.|I will tell you as soon as I know.|Checking the time.|I will look it up."
+    )
+    assert {name: leads.sub("", words).strip() for name, (_, _, words) in told.items()} == dict.fromkeys(leaks.FORMS, NOON)
 
 
 async def test_a_call_may_be_nothing_but_a_name() -> None:
@@ -175,20 +205,13 @@ async def test_a_call_in_text_beside_another_call_stays_text() -> None:
     assert (outcome.zones, outcome.response.output_text) == (["CET"], f"{leaks.HERMES}{NOON}")
 
 
-@pytest.mark.parametrize("twin", leaks.TWINS)
-async def test_text_that_only_looks_like_a_call_stays_text(twin: str) -> None:
-    class Quoting(Talker):
-        def last(self, body: Json) -> bytes:
-            return say(*split(leaks.TWINS[twin]))
-
-    outcome = await tell(Quoting)
-    assert (outcome.response.status, outcome.zones) == ("completed", [])
-    assert outcome.response.output_text == leaks.TWINS[twin]
+async def test_text_that_only_looks_like_a_call_stays_text() -> None:
+    assert await recite(leaks.TWINS) == {name: ("completed", [], text) for name, text in leaks.TWINS.items()}
 
 
 CLEAN = {
     "words": say("It ", "is ", "noon."),
-    "signs": say("a", " <b>", "bold", "</b>", " [1]", " {x}", "\n```py\n", "f(x)", "\n```\n", "."),
+    "signs": say("So", " <b>", "bold", "</b>", " [1]", " {x}", "\n```py\n", "f(x)", "\n```\n", "."),
     "a call": call("a", '{"zone"', ': "UTC"}'),
     "two calls": sse(*[chunk(call_piece(place, id=f"c{place}", name="get_time", arguments=UTC)) for place in (0, 1)])
     + sse(chunk(finish="tool_calls"))
@@ -453,17 +476,10 @@ async def test_what_was_tried_in_vain_is_in_the_trace() -> None:
     assert [(each.field, each.attempt, each.is_kept) for each in step.adaptations] == [("stream_options", 1, True)]
 
 
-@pytest.mark.parametrize("form", leaks.FORMS)
-async def test_where_calls_are_forbidden_none_is_found_in_text(form: str) -> None:
-    class Forbidden(Talker):
-        request: ClassVar[dict[str, Any]] = {"tool_choice": "none"}
-
-        def last(self, body: Json) -> bytes:
-            return say(leaks.FORMS[form])
-
-    outcome = await tell(Forbidden)
-    assert (outcome.response.status, outcome.zones) == ("completed", [])
-    assert "gettime" in outcome.response.output_text.replace("_", "").lower()
+async def test_where_calls_are_forbidden_none_is_found_in_text() -> None:
+    told = await recite(leaks.FORMS, tool_choice="none")
+    assert {name: each[:2] for name, each in told.items()} == dict.fromkeys(leaks.FORMS, ("completed", []))
+    assert [name for name, (_, _, words) in told.items() if "gettime" not in words.replace("_", "").lower()] == []
 
 
 def split(text: str) -> list[str]:

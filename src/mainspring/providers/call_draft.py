@@ -6,14 +6,17 @@ mean, if that goes on as the arguments were told so far; else as it came, and th
 """
 
 import re
+from re import Match
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
 from mainspring.core.errors import BadOutput
-from mainspring.core.items import FunctionCall, ToolDefinition
+from mainspring.core.items import FunctionCall, Json, ToolDefinition
+from mainspring.providers.argument_types import fit_arguments, list_properties
 from mainspring.providers.json_text import STRING, cut_behind_object, may_be_wrapped, read_arguments
+from mainspring.providers.leaked_calls import read_parameters
 
 Index = int | str
 
@@ -29,6 +32,8 @@ class CallDraft(Struct, eq=False):
     id: str = ""
     call_id: str = ""
     tool: ToolDefinition | None = None
+    wordless: frozenset[str] | None = None
+    """The arguments that are no text, if the tool has such."""
     original: "CallDraft | None" = None
     pieces: list[str] = []
     size: int = 0
@@ -61,7 +66,7 @@ class CallDraft(Struct, eq=False):
     def take(self) -> str:
         """What of the arguments can be told, and was not."""
         rest = self.rest
-        if self.told and rest and _SIGN.search(rest) is None:
+        if self.told and rest and (_SIGN if self.wordless is None else _SIGN_OR_VALUE).search(rest) is None:
             # The token path: more of what was told.
             self.told, self.rest = self.size, ""
             return rest
@@ -73,23 +78,38 @@ class CallDraft(Struct, eq=False):
         odd = _ODD.search(rest)
         while odd is not None and odd[1] and self._is_quoted(rest, odd.start()):
             odd = _ODD.search(rest, odd.end())
+        odd = self._find_word(rest, len(rest) if odd is None else odd.start()) or odd
         if odd is None:
             return self._tell(rest)
         self.is_held = bool(odd[1]) or odd[0] == "<|"
         return self._tell(rest[: odd.start()])
 
+    def _find_word(self, rest: str, end: int) -> Match[str] | None:
+        """Where text stands, or may, for a value that is none, before the `end`."""
+        wordless = self.wordless or frozenset()
+        for found in _BEFORE_WORD.finditer(rest, 0, end) if wordless else ():
+            key = _KEY.search(self.arguments[: self.size - len(rest) + found.start()])
+            if key is not None and key[1] in wordless:
+                return found
+        return None
+
     def settle(self, *, is_cut: bool) -> str:
         """What is left to tell at the end, as what it can only mean; of a call that was cut off, as it came."""
         whole = self.arguments
-        meant = whole if is_cut or not whole.strip() else read_arguments(whole, self.name, self.properties)
+        meant = whole if is_cut or not whole.strip() else self._find_meant(whole)
         if meant != whole and meant.startswith(whole[: self.told]):
             self.pieces, self.size = [meant], len(meant)
         return self._tell(self.arguments[self.told :])
 
+    def _find_meant(self, whole: str) -> str:
+        meant = read_arguments(whole, self.name, self.properties)
+        if self.tool is None:
+            return meant
+        return fit_arguments(read_parameters(meant, self.tool) if meant.lstrip().startswith("<") else meant, self.tool)
+
     @property
-    def properties(self) -> dict[str, object]:
-        properties = (self.tool.parameters or {}).get("properties") if self.tool is not None else None
-        return properties if isinstance(properties, dict) else {}
+    def properties(self) -> Json:
+        return list_properties(self.tool)
 
     def _tell(self, piece: str) -> str:
         self.told += len(piece)
@@ -138,6 +158,11 @@ class CallDraft(Struct, eq=False):
         return bool(self.pieces) and self.pieces[-1].rstrip().endswith("}") and is_json(self.arguments)
 
     @property
+    def is_open(self) -> bool:
+        """A tool is named, and its arguments are not whole."""
+        return bool(self.name) and not self.is_whole
+
+    @property
     def is_half(self) -> bool:
         return bool(self.pieces) and not is_json(self.arguments)
 
@@ -177,5 +202,8 @@ _BEFORE_VALUE: Final = re.compile(r"[:\[,]\s*\Z")
 _EMPTY: Final = re.compile(r"\s*\{\s*\}\s*(?=\{)")
 _BEHIND: Final = re.compile(r"\}\s*[^\s,\]:\"\\]")
 _SIGN: Final = re.compile("[<,TFN]")
+_SIGN_OR_VALUE: Final = re.compile("[<,TFN:]")
+_BEFORE_WORD: Final = re.compile(r':\s*(?:(")|\Z)')
+_KEY: Final = re.compile(r'"(\w+)"\s*\Z')
 # A control token, or outside of strings a comma before what closes or a constant of Python's; or what may become one of them.
 _ODD: Final = re.compile(r"<(?:\||\Z)|(,\s*[}\]]|\b(?:True|False|None)\b)|,\s*\Z|\b[TFN]\w{0,4}\Z")

@@ -9,13 +9,13 @@ STOPS: Final = (
     "<|END_RESPONSE|>", "<|END_TEXT|>", "<|end_of_solution|>", "<\uff5cend▁of▁sentence\uff5c>", "<|user|>", "<|observation|>",
     "<[EOS]>", "[|endofturn|]", "<|message_end|>", "<|im_sep|>",
     "<|message_sep|>", "<|eom|>", "<|EOT|>", "<|role_end|>", "<|flush|>", "<|end_of_box|>", "<eoa>", "<pad>", "[e~[",
-    "<end_of_sentence>",
+    "<end_of_sentence>", "</tool_call>",
 )  # fmt: skip
-"""What ends a turn."""
+"""What ends a turn, or should not be left behind at its end."""
 HEADERS: Final = (
     "<|im_start|>assistant\n", "<|start_header_id|>assistant<|end_header_id|>\n", "<start_of_turn>model\n", "<|turn>model\n",
     "<|assistant|>\n", "<|start_of_role|>assistant<|end_of_role|>", "<\uff5cAssistant\uff5c>", "<|begin_of_text|>", "<bos>",
-    "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>", "[|assistant|]", "<|im_start|>model\n",
+    "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>", "[|assistant|]", "<|im_start|>model\n", ">>>all\n", "<SPECIAL_12>",
 )  # fmt: skip
 """What begins a turn of the model's."""
 WRAPPERS: Final = {
@@ -30,11 +30,18 @@ ANSWER_TAGS: Final = {"<answer>": "</answer>", "<response>": "</response>", "<fi
 """The same as plain tags, which people ask for, too: no tokens, unless the model has thought before and nobody asked for them."""
 NEXT_TURN: Final = re.compile(
     r"<\|im_start\|>|<\|start_header_id\|>|<start_of_turn>|<\|turn>|\[INST\]|<\|(?:user|system|observation|start|start_of_role)\|>"
-    r"|<\uff5cUser\uff5c>|<\|START_OF_TURN_TOKEN\|>|<s>"
+    r"|<\uff5cUser\uff5c>|<\|START_OF_TURN_TOKEN\|>|<s>|(?:USER|User|Human|###[ ]?(?:User|Human|Instruction)):"
 )
 """What begins another turn, which the model has made up."""
-_ANY_STOP: Final = "|".join(map(re.escape, STOPS))
+# Any token in bars, and those that were kept in reserve.
+_OTHER: Final = (
+    r"<\|(?!im_start|start|end_header|user|system|observation)[A-Za-z_][\w./:-]{0,40}\|>|<(?:reserved|SPECIAL|unused)_?\d{1,4}>"
+)
+_ANY_STOP: Final = "|".join([*map(re.escape, STOPS), _OTHER])
+STOP: Final = re.compile(_ANY_STOP)
+HALF_STOP: Final = re.compile(rf"{_OTHER}|<\|(?:[A-Za-z_][\w./:-]{{0,40}}\|?)?\Z|<[rSu]\w{{0,12}}\Z")
+"""A token that may end a turn though no table has it, or what may become one."""
 ALL_STOPS: Final = re.compile(rf"(?:\s*(?:{_ANY_STOP}))+\s*(?:(?:{NEXT_TURN.pattern}).*)?\Z", re.DOTALL)
-PAST_STOP: Final = re.compile(rf"(?:{_ANY_STOP})\s*+[^\s<\[]")
+PAST_STOP: Final = re.compile(rf"(?:{_ANY_STOP})\s*+(?!{NEXT_TURN.pattern}|(?:U\w{{0,3}}|H\w{{0,4}}|\#[# \w]{{0,15}})\Z)[^\s<\[]")
 BEFORE_STOP: Final = re.compile(r"(?:\A|[^\s`'\"(\u201c\u2018]|\n\s*)\Z")
 """What may stand before a token that ends a turn, and not before one that is spoken of."""

@@ -13,7 +13,8 @@ from mainspring.core.errors import BadOutput, Refused
 from mainspring.core.items import Json
 
 _MOST_TOKENS = 2**53
-ARGUMENT_KEYS: Final = ("arguments", "parameters", "args", "input", "tool_input", "action_input")
+ARGUMENT_KEYS: Final = ("arguments", "parameters", "args", "input", "tool_input", "action_input", "params", "kwargs")
+_AROUND: Final = (*ARGUMENT_KEYS, "properties")
 _BESIDE_ARGUMENTS: Final = ("name", "tool", "tool_name", "function", "function_name", "type", "id")
 _HEAD: Final = re.compile(r'\s*\{\s*"(\w*)("?)')
 _HALF_HEAD: Final = re.compile(r"\s*(?:\{\s*(?:\}\s*)?)?")
@@ -28,11 +29,12 @@ _BARE_QUOTED: Final = re.compile(r'<\|"\|>(.*?)<\|"\|>', re.DOTALL)
 
 
 def repair(data: bytes) -> bytes:
-    """JSON without what only some parsers accept: NaN, a byte order mark, half a surrogate pair, half a UTF-8 character.
+    """JSON without what only some parsers accept: NaN, a byte order mark, half a surrogate pair, half a UTF-8 character, or the
+    name of a stream's field once more.
 
     Raises `ValueError` or `RecursionError` if it is no JSON at all.
     """
-    value = json.loads(data.decode("utf-8-sig", errors="replace"), parse_constant=lambda _: None)
+    value = json.loads(data.removeprefix(b"data:").decode("utf-8-sig", errors="replace"), parse_constant=lambda _: None)
     return json.dumps(value, ensure_ascii=False).encode(errors="replace")
 
 
@@ -83,7 +85,7 @@ def may_be_wrapped(head: str, tool: str, properties: Collection[str]) -> bool | 
     key = _HEAD.match(head)
     if key is None:
         return None if _HALF_HEAD.fullmatch(head) else False
-    words = [word for word in (*ARGUMENT_KEYS, *_BESIDE_ARGUMENTS, tool) if word not in properties]
+    words = [word for word in (*_AROUND, *_BESIDE_ARGUMENTS, tool) if word not in properties]
     if key[2]:
         return key[1] in words
     return None if any(word.startswith(key[1]) for word in words) else False
@@ -91,13 +93,15 @@ def may_be_wrapped(head: str, tool: str, properties: Collection[str]) -> bool | 
 
 def _unwrap(value: Json, tool: str, properties: Collection[str]) -> Json:
     """The arguments within arguments, if all of them are known to the tool and what is around them is not."""
-    keys = [key for key in (*ARGUMENT_KEYS, tool) if key in value and key not in properties]
+    keys = [key for key in (*_AROUND, tool) if key in value and key not in properties]
     if len(keys) != 1 or not value.keys() <= {keys[0], *_BESIDE_ARGUMENTS} - {*properties}:
         return value
     inner = value[keys[0]]
     if isinstance(inner, str):
         inner = _parse(inner)
-    return inner if isinstance(inner, dict) and inner.keys() <= {*properties} else value
+    # A schema describes its properties, each by an object.
+    is_schema = keys[0] == "properties" and isinstance(inner, dict) and all(isinstance(each, dict) for each in inner.values())
+    return inner if isinstance(inner, dict) and inner.keys() <= {*properties} and not is_schema else value
 
 
 def _mend(text: str) -> Iterator[str]:

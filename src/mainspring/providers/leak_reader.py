@@ -2,9 +2,11 @@
 
 Theory of operation. Text goes on at once, but for what may be the beginning of a call: that is held back as long as it may be
 one. It is a call if nothing but calls follows it up to the end; so one that is quoted in prose, with a word or only a closing
-quote behind it, is text again as soon as that comes. Calls in JSON alone, bare or fenced, must be all of the text, and those of
-Python's, or in a block that is marked as one of calls, all that follows a sentence. Tokens that end a turn are left out where
-they end the text, or where another turn follows that the model has made up.
+quote behind it, is text again as soon as that comes. Only an answer that begins with its calls may go on to say what it waits
+for. Calls in JSON alone, bare or fenced, or with labels around them, must be all of the text, and those of Python's, or in a
+block that is marked as one of calls, all that follows a sentence; JSON in a block may follow a sentence that announces it. A call
+that ends half is told as such. Tokens that end a turn are left out where they end the text, or where another turn follows that
+the model has made up.
 """
 
 import re
@@ -13,18 +15,29 @@ from re import Pattern
 from typing import Final, NamedTuple
 
 from mainspring.core.items import ToolDefinition
-from mainspring.providers.control_tokens import ALL_STOPS, BEFORE_STOP, PAST_STOP, STOPS
-from mainspring.providers.leaked_calls import FUNCTOOLS, LeakedCall, is_glue, may_be_python_call, may_name_tool, parse_calls
+from mainspring.providers.control_tokens import ALL_STOPS, BEFORE_STOP, HALF_STOP, PAST_STOP, STOP, STOPS
+from mainspring.providers.labelled_calls import split_thought
+from mainspring.providers.leaked_calls import (
+    FUNCTOOLS,
+    LeakedCall,
+    is_cut_call,
+    is_glue,
+    may_be_call,
+    may_be_python_call,
+    may_name_tool,
+    parse_calls,
+)
 
 MOST_HELD: Final = 262_144
 
 
 class HeldText(NamedTuple):
-    """What held text has turned out to be: words, then calls, and these as they were written."""
+    """What held text has turned out to be: words, then calls, and these as they were written; or words and half a call."""
 
     words: str
     calls: list[LeakedCall]
     written: str = ""
+    is_cut: bool = False
 
 
 class LeakReader:
@@ -67,7 +80,7 @@ class LeakReader:
             )
             or not _MAY_BEGIN.search(delta)
         ):
-            self._before = (self._before + delta)[-_TAIL:] if delta.isspace() else delta
+            self._before = (self._before + delta)[-_TAIL:]
             return delta
         return self._hold(delta) if delta else ""
 
@@ -79,15 +92,30 @@ class LeakReader:
     def settle(self, held: str, said: str = "", *, has_calls: bool = False) -> HeldText:
         if not held:
             return HeldText("", [])
+        is_all = not self._before.strip()
         for start, _ in zip(self._list_places(held), range(_MOST_PLACES), strict=False):
             rest = held[start:]
-            # What was struck out has the tag that ends a turn of Mistral's.
-            is_struck = rest.startswith("</s>") and "<s>" in said + held[:start]
-            if (self._is_end(rest) and not is_struck) or (has_calls and is_glue(rest)):
+            # What was struck out has the tag that ends a turn of Mistral's, and what was opened is closed.
+            is_opened = any(rest.startswith(tag) and tag.replace("/", "")[:-1] in said + held[:start] for tag in _CLOSING_STOPS)
+            if (self._is_end(rest) and not is_opened) or (has_calls and is_glue(rest)):
                 return HeldText(held[:start], [])
-            if calls := parse_calls(rest, self._tools):
+            if calls := parse_calls(rest, self._tools, is_all=is_all and not held[:start].strip()):
                 return HeldText(held[:start], list(dict.fromkeys(calls)), rest)
+            if is_all and not held[:start].strip() and (told := self._read_first(rest)) is not None:
+                return told
+            if self._find_past(rest) is _PAST and not self._is_past(rest) and is_cut_call(rest, self._tools):
+                return HeldText(held, [], is_cut=True)
         return HeldText(held, [])
+
+    def _read_first(self, text: str) -> HeldText | None:
+        """An answer that begins with a thought or with its calls, and goes on."""
+        thought, action = split_thought(text)
+        if thought and (calls := parse_calls(action, self._tools, is_all=True)):
+            return HeldText(thought, calls, action)
+        if (past := _PAST.search(text)) is None or not _INTENT.match(text, past.end() - 1):
+            return None
+        calls = parse_calls(text[: past.end() - 1], self._tools)
+        return HeldText(text[past.end() - 1 :], list(dict.fromkeys(calls)), text) if calls else None
 
     def drop(self) -> str:
         """What is still held, as it came."""
@@ -108,13 +136,29 @@ class LeakReader:
         self._size += len(delta)
         self._tail = (self._tail + delta)[-_TAIL:]
         if self._past is not None:
-            return self._release() if self._size > MOST_HELD or self._past.search(self._tail) else ""
+            is_past = self._size > MOST_HELD or (self._past.search(self._tail) is not None and not self._may_go_on())
+            return self._release() if is_past else ""
         return self._release(start=0)
+
+    def _may_go_on(self) -> bool:
+        """Whether an answer that has begun with its calls may say what it waits for."""
+        text = "" if self._before.strip() else "".join(self._held)
+        if (
+            self._past is not _PAST
+            or (past := _PAST.search(text)) is None
+            or not parse_calls(text[: past.end() - 1], self._tools)
+        ):
+            return False
+        if _INTENT.match(text, past.end() - 1):
+            self._past = _NEVER
+            return True
+        return len(text) - past.end() < _INTENT_CHARS
 
     def _release(self, start: int = 1) -> str:
         """Lets go of all before the next place, from `start` on, where a call may begin."""
         held = self.drop()
-        place = next((place for place in self._list_places(held) if place >= start), len(held))
+        places = (place for place in self._list_places(held) if place >= start and not (start and self._is_past(held[place:])))
+        place = next(places, len(held))
         if len(held) - place > MOST_HELD:
             place = len(held)
         said, rest = held[:place], held[place:]
@@ -126,17 +170,25 @@ class LeakReader:
             self._past = self._find_past(rest)
         return said
 
+    def _is_past(self, text: str) -> bool:
+        past = self._find_past(text)
+        return past is not None and past.search(text) is not None
+
     def _find_past(self, text: str) -> Pattern[str] | None:
-        if text.startswith(STOPS) or (self._closing and text.startswith(self._closing)):
+        if text.lower().startswith(_MARKS) or may_name_tool(text, self._tools):
+            return _PAST
+        may_be = may_be_call(text.lstrip(), self._tools) if self._tools and not self._before.strip() else False
+        if may_be is not False:
+            return _PAST_VALUE if may_be else None
+        if STOP.match(text) or (self._closing and text.startswith(self._closing)):
             return PAST_STOP if not self._closing else _PAST_CLOSING
-        is_open = text.lower().startswith(_MARKS) or may_name_tool(text, self._tools) is True
-        return _PAST if is_open else None
+        return None
 
     def _list_places(self, text: str) -> Iterable[int]:
         """Where in the text a call may begin or the turn end, now or with what is still to come."""
         blank = len(text) - len(text.lstrip())
-        may_be_json = not self._before.strip() and not self._is_json and text.startswith(_JSON_SIGNS, blank)
-        if may_be_json and self._tools and may_name_tool(text[blank:], self._tools) is not False:
+        is_first = bool(self._tools) and not self._is_json and not self._before.strip()
+        if is_first and may_be_call(text[blank:], self._tools) is not False:
             yield blank
         for sign in _SIGNS.finditer(text):
             place = sign.start()
@@ -154,12 +206,14 @@ class LeakReader:
             return _LEAD.search(before) is not None
         if _SENTENCE.search(before) is None:
             return False
-        return _begins(rest, _FENCES) or (rest[0] == "[" and may_be_python_call(text[place:], self._tools) is not False)
+        if _begins(rest, _FENCES) or (_begins(rest, ("```json\n",)) and _ANNOUNCED.search(before)):
+            return True
+        return rest[0] == "[" and may_be_python_call(text[place:], self._tools) is not False
 
     def _may_end(self, rest: str) -> bool:
         if self._closing and _begins(rest, (self._closing,)):
             return True
-        return _begins(rest, STOPS)
+        return _begins(rest, STOPS) or HALF_STOP.match(rest) is not None
 
 
 def _begins(rest: str, marks: tuple[str, ...]) -> bool:
@@ -169,7 +223,6 @@ def _begins(rest: str, marks: tuple[str, ...]) -> bool:
 
 _TAIL: Final = 200
 _MOST_PLACES: Final = 16
-_JSON_SIGNS: Final = ("{", "[", "`", "f")
 # In lower case.
 _MARKS: Final = (
     "<tool_call>", "<tool_calls>", "<toolcall>", "<function_call>", "<function_calls>", "<functioncall>", "<minimax:tool_call>",
@@ -182,24 +235,40 @@ _MARKS: Final = (
     "<|dsml|tool_calls>", "<|dsml|invoke name=", "<|tool▁calls▁begin|>", "<|tool▁call▁begin|>",
     "<|tool_calls|>", "<|tool_call:begin|>", "<tool>",
     "<use_mcp_tool>", "<execute_tool>", "<tool_call name=", "[tool_call]", "[unused11]", "<<function>>",
-    "<|tool_calls_section_end|>", "function call<|role_sep|>",
+    "<|tool_calls_section_end|>", "function call<|role_sep|>", "function<\uff5c",
 )  # fmt: skip
 _FENCES: Final = ("```tool_code\n", "```tool_call\n", "```tool_calls\n")
 _LONGEST: Final = max(map(len, (*_MARKS, *STOPS)))
 _SIGNS: Final = re.compile(r"[<\[`]|(?:(?<=\n)|\A)f(?=u|\Z)")
 # How the marks and the tokens begin, or what may still become such a beginning.
 _MAY_BEGIN: Final = re.compile(
-    r"<(?:\Z|t(?:\Z|[ou])|f(?:\Z|u)|i(?:\Z|n)|m(?:\Z|i)|s(?:\Z|[et>])|l(?:\Z|o)|e(?:\Z|[nox])|u(?:\Z|s)|p(?:\Z|a)|/(?:\Z|[tsarfo])|[|\uff5c\[<])"
+    r"<(?:\Z|t(?:\Z|[ou])|f(?:\Z|u)|i(?:\Z|n)|m(?:\Z|i)|s(?:\Z|[etp>])|l(?:\Z|o)|e(?:\Z|[nox])|u(?:\Z|[ns])|p(?:\Z|a)|r(?:\Z|e)"
+    r"|/(?:\Z|[tsarfo])|[|\uff5c\[<])"
     r"|\[(?:\Z|[TUE|])|(?:\A|\n)(?:f(?:\Z|u)|\[|`)",
     re.IGNORECASE,
 )
 # What may stand before a call: nothing, a line or a sentence of its own.
-_LEAD: Final = re.compile(r"(?:\A|\n|[.!?…>])\s*\Z")
+_LEAD: Final = re.compile(r"(?:\A|\n|[.!?…>:])\s*\Z")
 _SENTENCE: Final = re.compile(r"[.!?…>][ \t]*\n\s*\Z")
 # A call that is closed, and then words.
 _PAST: Final = re.compile(
     r"(?:</(?:tool_call|function|invoke|function_calls?|toolcall|tools|tool|execute_tool|use_mcp_tool|tool_use|tool_code|seed:tool_call|longcat_tool_call)>|_end\|>"
-    r"|▁end\uff5c>|<tool_call\|>|<end_function_call>|</\uff5cDSML\uff5c\w+>|\[END_TOOL_REQUEST\]|\n```\s)\s*+[^\s<\[{,;]",
+    r"|▁end\uff5c>|<tool_call\|>|<end_function_call>|</\uff5cDSML\uff5c\w+>|\[END_TOOL_REQUEST\]|\n```\s)\s*+[^\s<\[{,;`]",
     re.IGNORECASE,
 )
+# A value that is closed, and then a sentence. JSON has no line breaks in its strings.
+_PAST_VALUE: Final = re.compile(r"[})\]]`*[ \t]*\n\s*(?!Observation)[A-Z][\w'\u2019]*(?:[ ,][^:{}]){1}[^:{}]{12}")
+_NEVER: Final = re.compile(r"(?!)")
+# What a model says while it waits, or before it calls.
+_INTENT: Final = re.compile(
+    r"I\b|Let\b|We\b|One moment|Please\b|Now\b|Once\b|Hold\b|Just\b|Ok\b|Okay\b|Wait|[A-Z][a-z]+ing\b|Ich\b|Je\b|Voy\b|我|让我"
+)
+_INTENT_CHARS: Final = 24
+_ANNOUNCED: Final = re.compile(
+    r"(?:\A|[.!?,:\n]\s*)(?:I(?:['\u2019]| wi)ll|I(?:['\u2019]m| am) going to"
+    r"|I (?:need|have) to|I should|I must|Let me|Let['\u2019]s|We need to)\b"
+    r"(?![^.!?\n]*\b(?:show|example|writ|explain|describ|demonstrat|format))[^.!?\n]*[.!?…:][ \t]*\n\s*\Z",
+    re.IGNORECASE,
+)
+_CLOSING_STOPS: Final = ("</s>", "</tool_call>")
 _PAST_CLOSING: Final = re.compile(rf"(?:</\w+>\s*+[^\s<\[])|{PAST_STOP.pattern}")

@@ -5,15 +5,19 @@ its arguments between control tokens. Only tools that there are can be called; a
 """
 
 import ast
+import html
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
 from mainspring.core.items import Json, ToolDefinition
+from mainspring.providers.argument_types import fits, list_properties, type_value, type_values
+from mainspring.providers.called_names import find_tool_name
 from mainspring.providers.control_tokens import NEXT_TURN, STOPS
-from mainspring.providers.json_text import ARGUMENT_KEYS, json_text, parse_loosely, read_arguments
+from mainspring.providers.json_text import ARGUMENT_KEYS, STRING, json_text, parse_loosely, read_arguments
+from mainspring.providers.labelled_calls import may_be_labelled, read_labelled
 
 Tools = Mapping[str, ToolDefinition]
 
@@ -30,44 +34,51 @@ class _Found(NamedTuple):
     end: int
 
 
-def find_tool_name(name: str, names: Collection[str]) -> str:
-    """The one tool that is meant by a name with control tokens, brackets or a number behind it or a namespace before it, or in
-    other case or with other signs between its words; else the name."""
-    bare = re.sub(r":\d+$", "", _BEHIND_NAME.split(name.strip(), maxsplit=1)[0].strip())
-    meant = [known for known in names if bare == known or bare.endswith((f":{known}", f".{known}", f"/{known}"))]
-    if not meant:
-        plain = _flatten(_NAMESPACE.sub("", bare))
-        meant = [known for known in names if plain and plain == _flatten(known)]
-    return meant[0] if len(meant) == 1 else name
-
-
-def _flatten(name: str) -> str:
-    return re.sub(r"[\W_]", "", name).casefold()
-
-
-def parse_calls(text: str, tools: Tools) -> list[LeakedCall]:
-    """The calls that a text consists of; none if it has anything else in it. An output that the model made up ends the text."""
-    text = _WITH_ASCII_BARS.sub("<\\1\uff5c\\2\uff5c", _open_fence(text.strip()))
+def parse_calls(text: str, tools: Tools, *, is_all: bool = False) -> list[LeakedCall]:
+    """The calls that a text consists of; none if it has anything else in it. An output that the model made up ends the text. If
+    the text `is_all` of an answer, it may be a call with labels around it."""
+    text = text.strip()
+    text = html.unescape(text) if is_all and text.startswith("&lt;") else text
+    opened = _WITH_ASCII_BARS.sub("<\\1\uff5c\\2\uff5c", _open_fence(text))
     calls: list[LeakedCall] = []
     place = 0
     while True:
-        glue = _GLUE.match(text, place)
+        glue = _GLUE.match(opened, place)
         place = place if glue is None else glue.end()
-        if place == len(text) or _MADE_UP.match(text, place):
+        if place == len(opened) or _MADE_UP.match(opened, place):
             return calls
-        found = next((found for read in _READERS if (found := read(text, place, tools)) is not None), None)
+        found = next((found for read in _READERS if (found := read(opened, place, tools)) is not None), None)
         if found is None:
-            return []
+            return _parse_labelled(text, tools) if is_all and not text.startswith("```") else []
         calls += found.calls
         place = found.end
+
+
+def _parse_labelled(text: str, tools: Tools) -> list[LeakedCall]:
+    match read_labelled(text, tools):
+        case str(written):
+            return parse_calls(written, tools)
+        case (name, arguments):
+            return [LeakedCall(name, json_text(arguments))]
+        case _:
+            return []
+
+
+def is_cut_call(text: str, tools: Tools) -> bool:
+    """Whether a text that begins as a call of a tool ends within it."""
+    bare = STRING.sub("", text)
+    is_open = bare.count("{") > bare.count("}") or ("<function=" in text and "</function>" not in text)
+    return is_open and any(name in text[:_MOST_HEAD] for name in tools)
 
 
 def _open_fence(text: str) -> str:
     """What is in a block of code, if the text is one that may hold calls."""
     head, _, body = text.partition("\n")
-    if head == "```tool_code" and text.endswith("```") and _CALLED.match(body):
+    if not head.startswith("```") or not text.endswith("```"):
+        return text
+    if head == "```tool_code" and _CALLED.match(body):
         return f"[{body.removesuffix('```').strip()}]"
-    return body.removesuffix("```") if head.startswith("```") and text.endswith("```") and head[3:].strip() in _FENCES else text
+    return body.removesuffix("```") if head[3:].strip() in _FENCES or body.lstrip().startswith("<") else text
 
 
 def is_glue(text: str) -> bool:
@@ -80,6 +91,20 @@ def may_be_python_call(text: str, tools: Tools) -> bool | None:
     if (called := _PYTHON_HEAD.match(text)) is not None:
         return find_tool_name(called[1], tools) in tools
     return None if len(text) < _MOST_HEAD and _HALF_PYTHON.fullmatch(text) else False
+
+
+def may_be_call(text: str, tools: Tools) -> bool | None:
+    """Whether an answer that begins like this may be nothing but calls; None if it cannot be told yet."""
+    told = [judge(text, tools) for judge in (may_name_tool, may_be_labelled, _may_be_element)]
+    return True if True in told else None if None in told else False
+
+
+def _may_be_element(text: str, tools: Tools) -> bool | None:
+    """A call in tags that are called as the tool, in a block of code, in a tag for code, or written for a page."""
+    if (head := _ELEMENT_HEAD.match(text)) is None:
+        return None if _HALF_ELEMENT.fullmatch(text) else False
+    name = head[1] or head[2]
+    return name is None or find_tool_name(name, tools) in tools
 
 
 def may_name_tool(text: str, tools: Tools) -> bool | None:
@@ -97,7 +122,7 @@ def may_name_tool(text: str, tools: Tools) -> bool | None:
         return value == ("function" if key == "type" else "assistant")
     if key in _NAME_KEYS and value is not None:
         return find_tool_name(value, tools) in tools
-    return key in _KEYS and (value is None or key in ARGUMENT_KEYS)
+    return (key in _KEYS and (value is None or key in ARGUMENT_KEYS)) or (value is None and key in tools)
 
 
 def _read_json(text: str, place: int, tools: Tools) -> _Found | None:
@@ -117,7 +142,7 @@ def _read_json(text: str, place: int, tools: Tools) -> _Found | None:
 def _list_calls(value: object, tools: Tools, *, is_whole: bool) -> list[LeakedCall]:
     """The calls that a JSON value stands for; none unless all of it is calls."""
     if isinstance(value, dict) and value.keys() <= _MESSAGE_KEYS and not value.get("content"):
-        value = value.get("tool_calls", value)
+        value = next((value[key] for key in _LIST_KEYS if key in value), value)
     made = [_make_call(each, tools, is_whole=is_whole) for each in (value if isinstance(value, list) else [value])]
     calls = [call for call in made if call is not None]
     return calls if len(calls) == len(made) else []
@@ -126,8 +151,9 @@ def _list_calls(value: object, tools: Tools, *, is_whole: bool) -> list[LeakedCa
 def _make_call(value: object, tools: Tools, *, is_whole: bool) -> LeakedCall | None:
     if isinstance(value, dict) and isinstance(inner := value.get("function", value.get("function_call")), dict):
         value = inner
-    if isinstance(value, dict) and len(value) == 1 and not is_whole and not value.keys() & _KEYS:
-        # Behind a token that announces calls, a tool's name may be the only key.
+    is_named = isinstance(value, dict) and len(value) == 1 and not value.keys() & _KEYS
+    if isinstance(value, dict) and is_named:
+        # A tool's name may be the only key, behind a token that announces calls, or if the arguments fit.
         value = next({"name": name, "arguments": given} for name, given in value.items())
     if not isinstance(value, dict) or not value.keys() <= _KEYS:
         return None
@@ -139,36 +165,55 @@ def _make_call(value: object, tools: Tools, *, is_whole: bool) -> LeakedCall | N
         return None
     arguments = given[0] if given else {}
     with suppress(ValueError, RecursionError):
-        written = read_arguments(json_text(arguments), name, _properties(tools[name])) if arguments not in (None, "") else "{}"
+        written = (
+            read_arguments(json_text(arguments), name, list_properties(tools[name])) if arguments not in (None, "") else "{}"
+        )
         arguments = json.loads(written)
     if not isinstance(arguments, dict) or _is_declaration(arguments, tools[name]):
         return None
-    properties = _properties(tools[name])
-    typed = {key: _type_value(each, properties.get(key)) if isinstance(each, str) else each for key, each in arguments.items()}
-    return LeakedCall(name, json_text(typed))
+    typed = type_values(arguments, tools[name])
+    return LeakedCall(name, json_text(typed)) if not (is_whole and is_named) or fits(typed, tools[name]) else None
 
 
 def _is_declaration(arguments: Json, tool: ToolDefinition) -> bool:
     """Whether these are the schema of the tool's parameters: then it is described, not called."""
-    return isinstance(arguments.get("properties"), dict) and "properties" not in _properties(tool)
+    return isinstance(arguments.get("properties"), dict) and "properties" not in list_properties(tool)
 
 
 def _read_xml(text: str, place: int, tools: Tools) -> _Found | None:
     found = _XML.match(text, place)
     if found is None:
         return None
-    values = {part[1]: part[2] for part in _PARAMETER.finditer(found[3])}
+    parts = list(_PARAMETER.finditer(found[3]))
+    if parts and not found[4] and not parts[-1][0].rstrip().endswith(">"):
+        return None  # it was cut off
+    values = {part[1]: part[2] for part in parts}
     rest = _PARAMETER.sub("", found[3]).strip()
     return _finish_call(found[2], values, rest, found.end(), tools)
 
 
+def read_parameters(text: str, tool: ToolDefinition) -> str:
+    """Arguments that are parameters or elements of XML, as JSON; the text if they are none."""
+    for pattern in (_PARAMETER, _PAIR, _ELEMENT):
+        values = {part[1]: part[2] for part in pattern.finditer(text)}
+        if values and not pattern.sub("", text).strip():
+            arguments = type_values(values, tool)
+            return json_text(arguments) if fits(arguments, tool) else text
+    return text
+
+
 def _read_elements(text: str, place: int, tools: Tools) -> _Found | None:
     """An element for the name and one for the arguments, or one that is called as the tool, between the tags of a call."""
-    found = (_NAME_ELEMENT.match(text, place) or _TOOL_ELEMENT.match(text, place)) if place else None
+    found = (_NAME_ELEMENT.match(text, place) if place else None) or _TOOL_ELEMENT.match(text, place)
     if found is None:
         return None
     values = {part[1]: part[2] for part in _ELEMENT.finditer(found[2])}
-    return _finish_call(found[1], values, _ELEMENT.sub("", found[2]).strip(), found.end(), tools)
+    called = _finish_call(found[1], values, _ELEMENT.sub("", found[2]).strip(), found.end(), tools)
+    if called is None or place:
+        return called
+    # Without the tags of a call, the arguments must fit.
+    made = called.calls[0]
+    return called if fits(json.loads(made.arguments), tools[made.name]) else None
 
 
 def _read_pairs(text: str, place: int, tools: Tools) -> _Found | None:
@@ -187,32 +232,14 @@ def _finish_call(called: str, values: Mapping[str, str], rest: str, end: int, to
     if rest:
         inner = _make_call({"name": name, "arguments": rest}, tools, is_whole=False)
         return None if inner is None else _Found([inner], end)
-    properties = _properties(tools[name])
-    arguments = {key.strip(): _type_value(value, properties.get(key.strip())) for key, value in values.items()}
+    properties = list_properties(tools[name])
+    arguments = {key.strip(): type_value(value, properties.get(key.strip())) for key, value in values.items()}
     return _Found([LeakedCall(name, json_text(arguments))], end)
-
-
-def _properties(tool: ToolDefinition) -> Json:
-    properties = (tool.parameters or {}).get("properties")
-    return properties if isinstance(properties, dict) else {}
-
-
-def _type_value(value: str, schema: object) -> object:
-    """A word as the schema wants it: text stays text, anything else is read as JSON if it is JSON."""
-    value = value.removeprefix("\n").removesuffix("\n")
-    kind = schema.get("type", "string") if isinstance(schema, dict) and "anyOf" not in schema else None
-    if kind == "string":
-        return value
-    for written in (value, value.lower()):
-        with suppress(ValueError, RecursionError):
-            return json.loads(written)
-    literal = parse_loosely(value) if kind in ("array", "object") else None
-    return value if literal is None else literal
 
 
 def _read_tokens(text: str, place: int, tools: Tools) -> _Found | None:
     """A name, a control token, and the arguments as JSON."""
-    found = _NAMED.match(text, place)
+    found = _NAMED.match(text, place) if place else None
     if found is None:
         return None
     try:
@@ -265,22 +292,29 @@ def _read_name(text: str, place: int, tools: Tools) -> _Found | None:
     """Nothing but the name of a tool without parameters, between the tags of a call."""
     found = _NAME_ONLY.match(text, place) if place else None
     name = "" if found is None else find_tool_name(found[1], tools)
-    if found is None or name not in tools or _properties(tools[name]):
+    if found is None or name not in tools or list_properties(tools[name]):
         return None
     return _Found([LeakedCall(name, "{}")], found.end())
 
 
-_BEHIND_NAME: Final = re.compile(r"<[|\uff5c]|\(")
-_NAMESPACE: Final = re.compile(r"\A.*[.:/]", re.DOTALL)
 _decoder = json.JSONDecoder(strict=False)
 _CALLED: Final = re.compile(r"\[?\s*+[A-Za-z_][\w.]*+\(.*?\)\s*+\]?(?=\s*+(?:</?[\w|]|```|\Z))", re.DOTALL)
 _BRACES: Final = re.compile(r"call:([\w.:-]+?)\{(.*?)\}(?=\s*(?:<tool_call\|>|<end_function_call>|\Z))", re.DOTALL)
 _QUOTE_TOKEN: Final = re.compile(r'<\|"\|>|<escape>')
 _BARE_KEY: Final = re.compile(r"(\A|[{,\[])\s*([A-Za-z_]\w*)\s*:")
 _NAME_ONLY: Final = re.compile(r"([\w.:-]++)\s*+(?=</(?:longcat_)?tool_call>)")
-_NAME_KEYS: Final = ("name", "tool", "tool_name", "function", "function_name", "action")
-_MESSAGE_KEYS: Final = {"role", "content", "tool_calls"}
-_KEYS: Final = {*_NAME_KEYS, *ARGUMENT_KEYS, "id", "call_id", "tool_call_id", "index", "type", "function_call", "tool_calls"}
+_NAME_KEYS: Final = ("name", "tool", "tool_name", "function", "function_name", "action", "recipient_name")
+_LIST_KEYS: Final = ("tool_calls", "tool_uses", "function_calls", "calls", "actions")
+_MESSAGE_KEYS: Final = {"role", "content", *_LIST_KEYS}
+_KEYS: Final = {*_NAME_KEYS, *ARGUMENT_KEYS, *_LIST_KEYS, "id", "call_id", "tool_call_id", "index", "type", "function_call"}
+_ELEMENT_HEAD: Final = re.compile(
+    r"```[a-z]*\s*<(?:[|\uff5c]|/?(?:\w+:)?(?:tool|function|invoke))|&lt;(?:tool|function)\w*&gt;\s*[{\[&]"
+    r"|<code>\s*(?:print\()?([\w.]+)\(|<([\w.-]+)>\s*[<{]",
+    re.IGNORECASE,
+)
+_HALF_ELEMENT: Final = re.compile(
+    r"`{1,3}[a-z]*\s*(?:<[\w:]*)?|&\w{0,2};?|&lt;\w*(?:&\w{0,2};?)?\s*|<[\w.-]*>?\s*|<code>\s*[\w.(]*", re.IGNORECASE
+)
 _MOST_HEAD: Final = 200
 FUNCTOOLS: Final = "functools["
 _HALF_PYTHON: Final = re.compile(r"\[\s*(?:[A-Za-z_][\w.]*)?")
@@ -294,7 +328,7 @@ _FENCE_END: Final = re.compile(r"\s*(?:```|\))")
 # An object with slips or as Python writes it, up to the tag that closes it or the end.
 _LITERAL: Final = re.compile(r"\{.*?\}(?=\s*(?:</\w+>|\[END_TOOL|<\||\Z))", re.DOTALL)
 _GLUE: Final = re.compile(
-    r"(?:[\s,;]|</?(?:\w+:)?(?:(?:longcat_)?tool_calls?|toolcall|tools|tool_use|tool_code|function_?calls?|(?:execute_)?tool|use_mcp_tool)>|</?\uff5cDSML\uff5c(?:function|tool)_calls>|\[/?TOOL_CALLS?\]|\[(?:END_)?TOOL_REQUEST\]|functools(?=\[)|<\|python_tag\|>|<\|tool_call>|<tool_call\|>"
+    r"(?:[\s,;]|</?code>|</?(?:\w+:)?(?:(?:longcat_)?tool_calls?|toolcall|tools|tool_use|tool_code|function_?calls?|(?:execute_)?tool|use_mcp_tool)>|</?\uff5cDSML\uff5c(?:function|tool)_calls>|\[/?TOOL_CALLS?\]|\[(?:END_)?TOOL_REQUEST\]|functools(?=\[)|<\|python_tag\|>|<\|tool_call>|<tool_call\|>"
     r"|<(?:start|end)_function_call>|<\uff5ctool_calls?_(?:begin|end)\uff5c>|function<\uff5ctool_sep\uff5c>"
     r"|(?<=>\n)```(?:json)?\n|```(?=\s*</)|(?<=\})\}(?=\s*</tool_call>)|\[unused1[12]\]|<<function>>|function call<\|role_sep\|>"
     r"|<\|tool_call:begin\|>\w*<\|tool_call:name\|>|<\|(?:im_end|calls|tool_call:end|python_start|python_end|eom_id|eot_id|end|call|/?tool_calls?|tool_calls?_(?:section_)?(?:begin|start|end)|action_start|plugin|action_end"
@@ -305,7 +339,7 @@ _GLUE: Final = re.compile(
 _MADE_UP: Final = re.compile(rf"</?tool_(?:response|result|output)s?>|<\uff5ctool▁outputs?▁begin\uff5c>|{NEXT_TURN.pattern}")
 _XML: Final = re.compile(
     r"<(?:\uff5cDSML\uff5c|\w+:)?(function|invoke|tool_call)(?:=|\s+name=)\"?([^\">\s{]+)\"?\s*(?:>|(?=\{))(.*?)"
-    r"(?:</(?:\uff5cDSML\uff5c|\w+:)?\1>|\Z)",
+    r"(</(?:\uff5cDSML\uff5c|\w+:)?\1>|\Z)",
     re.DOTALL,
 )
 _PARAMETER: Final = re.compile(

@@ -28,7 +28,7 @@ class ModelProfile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     of a field are listed from the neutral to the most careful one."""
 
     tools: bool = True
-    """Whether it is sent tools at all. Without them it answers in words."""
+    """Whether it is sent tools. If not, they are told in words, and its calls are read from its text."""
     stream_tools: bool = True
     """Whether a request with tools is streamed. Some servers lose calls in their streams."""
     tool_choice: Literal["any", "auto"] = "any"

@@ -74,7 +74,7 @@ class LineSplitter:
 
 
 class EventSplitter(LineSplitter):
-    """Splits an event stream into (event name, data). Lines end in LF or CRLF.
+    """Splits an event stream into (event name, data). Lines end in LF or CRLF; whole events may end in CR.
 
     A line that is a bare JSON object counts as an event of its own, and so does the field `error`: backends that fail in the
     middle of a stream forget its format. The limit is that of an event.
@@ -105,6 +105,8 @@ class EventSplitter(LineSplitter):
                     if event:
                         yield b"", event
                 return
+        if b"\r\r" in data and b"\n" not in data:
+            data = data.replace(b"\r", b"\n")
         for line in self._split(data):
             if line.endswith(b"\r"):
                 line = line[:-1]

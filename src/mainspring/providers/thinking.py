@@ -5,8 +5,8 @@ No model is asked for its name: whoever begins with such a tag thinks, and whoev
 
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator
-from re import Match
-from typing import Final
+from re import Match, Pattern
+from typing import Final, NamedTuple
 
 from mainspring.providers.control_tokens import ANSWER_TAGS, HEADERS, WRAPPERS
 
@@ -24,8 +24,50 @@ THINK_TAGS: Final = (
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|channel>thought", "<channel|>"),
 )
-SPOKEN: Final = ("Here is my thought process:\n", "\nHere is my response:")
-"""What Granite says around its thoughts. Anybody may say the first: only with the second there are thoughts."""
+
+
+class ThoughtBlock(NamedTuple):
+    """Thoughts that are told as such only by what follows them: how they begin, and how they and their end look in all, which has
+    one of the `marks`. The answer may end with a `closing`."""
+
+    head: Pattern[str]
+    whole: Pattern[str]
+    marks: tuple[str, ...]
+    closing: str = ""
+
+
+_WORDS: Final = (
+    r"(?:\w+[_:-])?(?:think|thinking|thoughts?|reason|reasoning|reflection|reflect|analysis|scratch_?pad|monologue|rationale"
+    r"|deliberation|introspection|cot|chain_of_thought|brainstorm(?:ing)?|tool_(?:response|result|output)s?)(?:[_:-]\w+)?"
+)
+BLOCKS: Final = (
+    ThoughtBlock(
+        re.compile(rf'<(?P<tag>{_WORDS})(?:\s[^<>\n]*)?>|<details type="reasoning"[^<>\n]*>', re.IGNORECASE),
+        re.compile(rf"<({_WORDS}|details)(?:\s[^<>\n]*)?>\s*(?P<thought>.*?)\s*</\1>\s*(?=\S)", re.IGNORECASE | re.DOTALL),
+        ("</",),
+    ),
+    ThoughtBlock(
+        re.compile(r"<\|think(?:ing)?\|>"),
+        re.compile(
+            r"<\|think(?:ing)?\|>\s*(?P<thought>.*?)\s*"
+            r"(?:<\|(?:/think(?:ing)?|end_?think|think_end)\|>|<\|end\|>(?:<\|begin\|>assistant)?(?:<\|content\|>)?)\s*(?=[^\s<])",
+            re.DOTALL,
+        ),
+        ("<|/think", "<|end", "<|think_end"),
+    ),
+    # What Granite and Apriel say around their thoughts. Anybody may say the first: only with the second there are thoughts.
+    ThoughtBlock(
+        re.compile("Here is my thought process:\n"),
+        re.compile(r"Here is my thought process:\n(?P<thought>.*?)\nHere is my response:", re.DOTALL),
+        ("\nHere is my response:",),
+    ),
+    ThoughtBlock(
+        re.compile("Here are my reasoning steps:\n"),
+        re.compile(r"Here are my reasoning steps:\n(?P<thought>.*?)\n?\[BEGIN FINAL RESPONSE\]", re.DOTALL),
+        ("[BEGIN FINAL RESPONSE]",),
+        "[END FINAL RESPONSE]",
+    ),
+)
 CHANNELS: Final = ("<|channel|>", "<|start|>assistant")
 
 
@@ -66,8 +108,16 @@ class TagSplitter:
             if not tag:
                 return
             held = self._enter("after", said)
+        if self._place == "after" and self._is_fresh and not self.closing:
+            if opened := _find_start(held.lstrip(), () if not self._has_thought else _CLOSINGS):
+                # It thinks once more.
+                self._close = _CLOSINGS[opened]
+                rest = self._enter("within", held.lstrip()[len(opened) :])
+                yield from self.feed(rest)
+                return
+            held = self._drop_opening(held)
         if self._place == "after":
-            yield False, self._trim(self._drop_opening(held) if self._is_fresh and not self.closing else held)
+            yield False, self._trim(held)
 
     def _begin(self, held: str) -> Generator[tuple[bool, str], None, str]:
         """Decides what the text begins as, as soon as that can be told. Returns what is left of it."""
@@ -77,16 +127,21 @@ class TagSplitter:
             return held
         while (header := _find_start(begun, HEADERS)) and begun[len(header) :][:1].strip(" `'\""):
             held = begun = begun[len(header) :].lstrip()
-        if self._may_open(begun) or (begun.startswith(SPOKEN[0]) and SPOKEN[1] not in begun and len(begun) < _MOST_SPOKEN):
+        if self._may_open(begun):
             self._held = held
             return ""
         if begun.startswith(CHANNELS):
             self._channels = ChannelSplitter()
             return begun
-        thought, heading, said = begun.removeprefix(SPOKEN[0]).partition(SPOKEN[1])
-        if heading and begun.startswith(SPOKEN[0]):
-            yield True, thought.strip("\n")
-            return self._enter("after", said)
+        if (block := self._find_block(begun)) is not None:
+            whole = block.whole.match(begun) if any(mark in begun for mark in block.marks) else None
+            if (whole is None or _HALF_TAG.fullmatch(begun, whole.end())) and len(begun) < _MOST_HELD:
+                self._held = held
+                return ""
+            if whole is not None and not _IS_XML.match(begun, whole.end()):
+                self.closing = block.closing
+                yield True, whole["thought"].strip("\n")
+                return self._enter("after", begun[whole.end() :])
         opened = _find_start(begun, _CLOSINGS)
         if opened == _PLAIN and self._is_asked(opened):
             opened = ""
@@ -102,9 +157,19 @@ class TagSplitter:
         self._place, self._is_fresh = "after", self._find_opening(begun) != ""
         return held
 
+    def _find_block(self, begun: str) -> ThoughtBlock | None:
+        for block in BLOCKS:
+            if head := block.head.match(begun):
+                tag = head.groupdict().get("tag")
+                is_plain = _find_start(begun, _CLOSINGS) or (tag and self._is_asked(f"<{tag}>"))
+                return None if is_plain else block
+        return None
+
     def _may_open(self, begun: str) -> bool:
         """Whether more of the text is to come before it can be told what it begins as."""
-        openings = (*CHANNELS, "</think>\n", SPOKEN[0], *_CLOSINGS, *(ANSWER_TAGS if self._has_thought else ()))
+        if _HALF_TAG.fullmatch(begun) or (_STRIPPED.match(begun) and len(begun) < _MOST_HELD):
+            return True
+        openings = (*CHANNELS, "</think>\n", *_SPOKEN, *_CLOSINGS, *(ANSWER_TAGS if self._has_thought else ()))
         folded = begun.lower()
         if any(len(begun) < len(opening) and opening.lower().startswith(folded) for opening in openings):
             return True
@@ -116,7 +181,7 @@ class TagSplitter:
         if opening := self._find_opening(begun):
             self.closing = {**WRAPPERS, **ANSWER_TAGS}[opening]
             return begun[len(opening) :]
-        if begun and any(opening.startswith(begun) for opening in (*WRAPPERS, *ANSWER_TAGS)):
+        if begun and any(opening.startswith(begun) for opening in (*WRAPPERS, *ANSWER_TAGS, *_CLOSINGS)):
             self._held = held
             return ""
         return held
@@ -141,6 +206,9 @@ class TagSplitter:
     def end(self) -> Iterator[tuple[bool, str]]:
         """What was held back because it might have been the beginning of a tag."""
         held, self._held = self._held, ""
+        if self._place == "before" and (channels := mark_channels(held)):
+            self._channels = ChannelSplitter()
+            yield from self._channels.feed(channels)
         yield from [(self._place == "within", held)] if self._channels is None else self._channels.end()
 
     def _enter(self, place: str, rest: str) -> str:
@@ -211,6 +279,12 @@ class ChannelSplitter:
             yield False, "</function>"
 
 
+def mark_channels(text: str) -> str:
+    """The channels of harmony with their tokens, where a text has lost these; nothing if it is none."""
+    marked, count = _LOST.subn(r"<|channel|>\1\2<|message|>", text.lstrip())
+    return marked if count and marked.startswith("<|channel|>") and _ANSWERED.search(marked) else ""
+
+
 def find_unopened(text: str) -> Match[str] | None:
     """Thoughts that the prompt has opened, with the tag that closes them: the only one, at the end of a line, and not in code."""
     if text.count("</think>") != 1 or (closed := _CLOSED.match(text)) is None:
@@ -238,5 +312,22 @@ _CLOSINGS: Final = dict(THINK_TAGS)
 # Reka's, which people ask for, too.
 _PLAIN: Final = "<reasoning>"
 _OTHER_CASE: Final = re.compile("<(?:think|thinking|thought)>", re.IGNORECASE)
-_MOST_SPOKEN: Final = 32_768
-_FIRST: Final = frozenset([opening[0] for opening in (*CHANNELS, *_CLOSINGS, *HEADERS, *WRAPPERS, SPOKEN[0])])
+_MOST_HELD: Final = 32_768
+_SPOKEN: Final = (
+    "Here is my thought process:\n", "Here are my reasoning steps:\n", "<|think|>", "<|thinking|>", "analysis",
+    "assistantanalysis", "assistantcommentary", "assistantfinal", "commentary to=",
+)  # fmt: skip
+_HALF_TAG: Final = re.compile(r"<[\w:-]{0,40}(?:\s[^<>\n]{0,200})?|analysis|commentary to=[\w.]* ?[a-z]{0,4}")
+# An element that is no answer: what stands before it is part of a document.
+_IS_XML: Final = re.compile(
+    r"<(?!answer|response|final_answer|output|think|tool|function|invoke|code)[a-z]\w*[ >]", re.IGNORECASE
+)
+# How harmony looks whose tokens are lost.
+_STRIPPED: Final = re.compile(
+    r"analysis(?=[^\sa-z_.,:;(){}\[\]=-])|assistant(?:analysis|commentary|final)|commentary to=[\w.]+ ?(?:json|code|\{)"
+)
+_LOST: Final = re.compile(r"(?:\A|assistant)(analysis|commentary|final)((?: to=[\w.]++)?(?: ?(?:json|code)(?=\s*\{))?)(?=\S)")
+_ANSWERED: Final = re.compile(r"<\|channel\|>(?:final|\w+ to=)")
+_FIRST: Final = frozenset(
+    [opening[0] for opening in (*CHANNELS, *_CLOSINGS, *HEADERS, *WRAPPERS, *_SPOKEN, "analysis", "commentary")]
+)

@@ -7,20 +7,24 @@ parallel calls may alternate. Text after later reasoning still belongs to the on
 backend first mentions them; calls also end in that order.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
 from mainspring.core import events, items
+from mainspring.core.errors import BadOutput
 from mainspring.core.events import Finish, ModelEvent
 from mainspring.core.ids import NewId
 from mainspring.core.items import Json
 from mainspring.core.model_request import MOST_ITEMS, Items
+from mainspring.providers.argument_types import list_wordless
 from mainspring.providers.call_draft import CallDraft, Index, build_unnamed_error, is_json
+from mainspring.providers.called_names import find_tool_name
 from mainspring.providers.leak_reader import HeldText, LeakReader
-from mainspring.providers.leaked_calls import LeakedCall, find_tool_name
+from mainspring.providers.leaked_calls import LeakedCall, parse_calls
 from mainspring.providers.thinking import TagSplitter, find_unopened
 
 
@@ -130,9 +134,8 @@ class TurnBuilder(TurnEvents):
     @property
     def has_answer(self) -> bool:
         """Words have been said or calls made, and no call is half."""
-        return (self._message is not None or self.is_holding or bool(self._calls)) and not any(
-            call.is_half for call in self._calls
-        )
+        is_said = self._message is not None or self.is_holding or "null" in self._blank
+        return (is_said or bool(self._calls)) and not any(call.is_half for call in self._calls)
 
     @property
     def said(self) -> str:
@@ -185,8 +188,8 @@ class TurnBuilder(TurnEvents):
     def _say(self, delta: str) -> None:
         if not delta:
             return
-        if self._message is None and delta.isspace():
-            # Models put line breaks around their calls; they are worth a message only if words follow.
+        if self._message is None and (delta.isspace() or delta == "null"):
+            # Models put line breaks or `null` around their calls; they are worth a message only if words follow.
             self._blank.append(delta)
             return
         message = self._speaking()
@@ -278,13 +281,18 @@ class TurnBuilder(TurnEvents):
         elif self._leaks is not None:
             self._say(self._leaks.drop())
         if self._blank and not self._calls:
+            is_word = self._has_spoken or "null" in self._blank
             self._tell_text(self._speaking(), "".join(self._blank))
+            self._has_spoken = is_word
         self._close_reasoning(is_cut=is_cut and self._last is self._reasoning)
         self._close_message(is_cut=is_cut and self._last is self._message)
+        is_named = any(call.name for call in self._calls)
         for call in self._calls:
+            if not call.id and not is_cut and call.original is None:
+                self._find_meant(call)
             if call.name:
                 self._end_call(call, is_cut=is_cut)
-            elif not is_cut and (call.pieces or call.vendor_id):
+            elif not is_cut and (call.pieces or call.vendor_id) and not (is_named and call.arguments.strip() in _NOTHING):
                 raise build_unnamed_error(call.arguments)
         self._tell_beside()
         self._events.append(events.TurnEnded(finish, usage))
@@ -296,17 +304,32 @@ class TurnBuilder(TurnEvents):
                 return
             self._begin(call)
         if call.name not in self._tools:
-            call.name = self._find_name(call.name)
+            call.name = find_tool_name(self._find_name(call.name), self._tools)
         came = call.arguments
         if piece := call.settle(is_cut=is_cut):
             self._events.append(events.ArgumentsDelta(call.id, piece))
         if call.arguments != came:
             self._note_recovered("arguments", "arguments came in an odd form")
+        # Whoever performs it here tells the model what is wrong; a client would be left with it.
+        is_own = call.tool is not None and call.tool.kind == "function" and call.tool.form is UNSET
+        if is_own and not is_cut and call.is_half:
+            raise BadOutput(f"the model called `{call.name}` with arguments that are no JSON: `{call.arguments:.200}`; ask again")
         self._events.append(events.ItemDone(call.build(is_cut and (call is self._last or call.is_half))))
+
+    def _find_meant(self, call: CallDraft) -> None:
+        """A call without the name of a tool may have it in its arguments, or its arguments in its name."""
+        written = call.arguments if call.arguments.strip() not in _NOTHING else call.name
+        made = parse_calls(written, self._tools, is_all=True)
+        if len(made) == 1:
+            self._note_recovered("tool_name", "a call had its name and its arguments in one place")
+            call.name, call.tool = made[0].name, self._tools[made[0].name]
+            call.pieces, call.size, call.rest = [made[0].arguments], len(made[0].arguments), made[0].arguments
+        if call.name:
+            self._begin(call)
 
     def _find_name(self, name: str) -> str:
         """The name of the tool that is meant. What may be the first piece of a name waits for the others."""
-        if any(known.startswith(name) for known in self._tools):
+        if any(known.startswith(name) for known in self._tools) or _CALLED.search(name):
             return name
         meant = find_tool_name(name, self._tools)
         if meant != name:
@@ -339,6 +362,8 @@ class TurnBuilder(TurnEvents):
             held = leaks.end(self.said if leaks.is_holding else "", has_calls=self.has_calls)
             self._say(held.words)
             calls = held.calls
+            if held.is_cut and not self._calls:
+                raise BadOutput("the model's call of a tool, in its text, ended half; ask again")
             if self._calls and calls:
                 self._beside.append(held)
                 return
@@ -407,11 +432,11 @@ class TurnBuilder(TurnEvents):
             return None
         latest = self._known.get((index, ""))
         if latest is not None:
-            # The same index with another id is another call; an id that only comes later is not.
-            return None if latest.vendor_id else latest
+            # The same index with another id is another call, unless it only goes on; an id that only comes later is not.
+            return None if latest.vendor_id and (name or not latest.is_open) else latest
         # A piece without a name is no beginning: the call was begun without an index.
         started = None if name else self._known.get((None, id))
-        return started if started is not None and started.index is None else None
+        return started if started is not None and (started.index is None or started.is_open) else None
 
     def _name(self, call: CallDraft, name: str) -> None:
         if call.name:
@@ -420,7 +445,9 @@ class TurnBuilder(TurnEvents):
             return
         call.name = name
         call.tool = self._tools.get(name)
-        if call.original is None:
+        call.wordless = list_wordless(call.tool) or None
+        # What is no tool's name may be found in the arguments.
+        if call.original is None and (not self._tools or any(known.startswith(name) for known in self._tools)):
             self._begin(call)
 
     def _begin(self, call: CallDraft) -> None:
@@ -487,3 +514,8 @@ def list_call_ids(history: Sequence[items.Item]) -> Collection[str]:
 
 def _status(is_cut: bool) -> items.ItemStatus:
     return "incomplete" if is_cut else "completed"
+
+
+_NOTHING: Final = ("", "{}", "null")
+# A name with arguments in its brackets.
+_CALLED: Final = re.compile(r"\(\s*[^\s)]")

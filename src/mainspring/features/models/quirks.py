@@ -14,12 +14,12 @@ import msgspec
 
 from mainspring.core.items import Json
 from mainspring.ports import ProfileValue
+from mainspring.providers.called_names import find_tool_name
 from mainspring.providers.cassette import Exchange
 from mainspring.providers.chat.refusals import REFUSALS
 from mainspring.providers.control_tokens import HEADERS
 from mainspring.providers.json_text import may_be_wrapped
 from mainspring.providers.leak_reader import LeakReader
-from mainspring.providers.leaked_calls import find_tool_name
 from mainspring.providers.thinking import find_unopened
 
 PATH: Final = "chat/completions"
@@ -399,7 +399,7 @@ QUIRKS: Final = (
     Quirk("no outputs", "There is no role for outputs of tools.", "Calls and outputs are told in words."),
     Quirk("no question after outputs", "The user may not speak after an output.", "The model speaks between them."),
     Quirk("tools with history", "A history of calls is refused without tools.", "They are declared, and forbidden."),
-    Quirk("no tools", "The model cannot call tools, and says so.", "It answers in words."),
+    Quirk("no tools", "The model or its server knows no tools, and says so.", "They are told in words, and its calls are read."),
 )
 _PLACES: Final[Mapping[str, str]] = {
     **dict.fromkeys(

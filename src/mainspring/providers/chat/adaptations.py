@@ -23,7 +23,7 @@ def adapt(body: Json, profile: ModelProfile) -> Json:
     if profile == NEUTRAL:
         return body
     known = asdict(profile)
-    left_out = {field for field in _OPTIONAL if not known[field]} | {*(() if profile.tools else _WITH_TOOLS)}
+    left_out = {field for field in _OPTIONAL if not known[field]}
     adapted = {name: value for name, value in body.items() if name not in left_out}
     for (field, value), change in _CHANGES.items():
         if known[field] == value:
@@ -144,6 +144,26 @@ def _retell_calls(body: Json) -> Json:
             message = {"role": "assistant", "content": "\n".join([*filter(None, [message["content"]]), *made])}
         messages.append(message)
     return _alternate({**body, "messages": messages})
+
+
+def _tell_tools(body: Json) -> Json:
+    """Tools in words, for a model or a server that knows none: their calls come as text, and are read there."""
+    messages: list[Json] = []
+    for message in body["messages"]:
+        if message["role"] == "tool":
+            message = {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
+        elif calls := message.get("tool_calls"):
+            told = [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
+            made = [f'<tool_call>\n{{"name": "{name}", "arguments": {given}}}\n</tool_call>' for name, given in told]
+            message = {"role": "assistant", "content": "\n".join([*filter(None, [message["content"]]), *made])}
+        messages.append(message)
+    bare = {name: value for name, value in body.items() if name not in _WITH_TOOLS} | {"messages": messages}
+    choice, functions = body.get("tool_choice"), [json_text(tool["function"]) for tool in body.get("tools", ())]
+    if not functions or choice == "none":
+        return bare
+    name = choice["function"]["name"] if isinstance(choice, dict) else ""
+    wish = f" Answer by calling `{name}`." if name else " Answer by calling one of them." if choice == "required" else ""
+    return _instruct(bare, f"{_TOOLS_TOLD}{wish}\n<tools>\n" + "\n".join(functions) + "\n</tools>")
 
 
 def _derive_ids(body: Json) -> Json:
@@ -283,6 +303,12 @@ def _drop_strict(body: Json) -> Json:
     return _map_functions(body, lambda function: {key: value for key, value in function.items() if key != "strict"})
 
 
+_TOOLS_TOLD: Final = (
+    "You can call tools. To call one, answer with nothing but a block\n<tool_call>\n"
+    '{"name": "the tool", "arguments": {"its": "arguments"}}\n</tool_call>\n'
+    "for each call. What it returns comes in <tool_response> tags; then answer. "
+    "These are the tools, each with the JSON Schema of its arguments."
+)
 _MOST_DESCRIPTION: Final = 200
 _ODD: Final = re.compile(r"[^\n\w.,:;()/'-]+")
 _FINE_WORDS: Final = (
@@ -294,6 +320,7 @@ _OPTIONAL: Final = (
     "stream_options", "parallel_tool_calls", "reasoning_effort", "temperature", "top_p", "presence_penalty", "frequency_penalty",
 )  # fmt: skip
 _CHANGES: Final[Mapping[tuple[str, ProfileValue], Callable[[Json], Json]]] = {
+    ("tools", False): _tell_tools,
     ("stream_tools", False): _ask_whole,
     ("output_names", False): _drop_names,
     ("blank", "empty"): _fill_content,

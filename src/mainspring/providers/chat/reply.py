@@ -1,15 +1,17 @@
 """What a Chat Completions backend answers: chunks, whole or streamed, as our events."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import msgspec
 from msgspec import Struct
 
 from mainspring.core.errors import Unavailable
-from mainspring.core.events import Finish
+from mainspring.core.events import Finish, ModelEvent
 from mainspring.core.items import Json, Usage
 from mainspring.providers.call_draft import Index
 from mainspring.providers.chat.request import name_origin
+from mainspring.providers.cumulative_text import CumulativeText
 from mainspring.providers.http_client import Http
 from mainspring.providers.json_text import json_text
 from mainspring.providers.profiles import RefusalRule
@@ -24,6 +26,8 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
     def __init__(self, turn: TurnBuilder, http: Http) -> None:
         super().__init__(turn, http)
         self._details: list[Json] = []
+        # None once the text is known to come piece by piece.
+        self._pieces: CumulativeText | None = CumulativeText()
 
     chunk_name = "Chat Completions chunk"
     may_be_whole = True
@@ -59,7 +63,7 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
     def restart(self, *, tried: RefusalRule | None = None, is_second: bool = False) -> None:
         """Waits for another answer instead of this one."""
         self.tried, self.is_second = tried, is_second
-        self._spent, self._chunks = self._usage or Usage(), EventSplitter()
+        self._spent, self._chunks, self._pieces = self._usage or Usage(), EventSplitter(), CumulativeText()
         self._finish, self.is_over = None, False
 
     def _take(self, data: bytes) -> None:
@@ -81,6 +85,21 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
         if self._turn.has_answer:
             self._finish = self._finish or "stop"
 
+    def end(self) -> Iterator[ModelEvent]:
+        if self._pieces is not None:
+            self._turn.text(self._pieces.end())
+        yield from super().end()
+
+    def _find_new(self, pieces: CumulativeText, content: str) -> str:
+        new = pieces.feed(content)
+        if pieces.is_plain:
+            self._pieces = None
+        return new
+
+    def _is_said(self, content: str) -> bool:
+        """Whether the last piece has all the words once more."""
+        return len(content) > _SHORT and content == self._turn.said
+
     def _seal_details(self) -> None:
         """Reasoning that is signed or encrypted travels before the calls that it led to, and comes back with them."""
         details, self._details = self._details, []
@@ -99,6 +118,10 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
                 _add_details(self._details, _objects(delta.reasoning_details))
             if delta.tool_calls and self._details:
                 self._seal_details()
+            if self._pieces is not None and isinstance(delta.content, str):
+                delta.content = self._find_new(self._pieces, delta.content)
+            if choice.finish_reason and isinstance(delta.content, str) and self._is_said(delta.content):
+                delta.content = None
             _say(self._turn, delta, self._http.host, _logprobs(choice.logprobs) if choice.logprobs is not None else ())
         if reason := choice.finish_reason:
             if reason.lower() in _GAVE_UP:
@@ -148,10 +171,19 @@ def _say(turn: TurnBuilder, delta: "_ChatDelta", host: str, logprobs: Sequence[J
         for annotation in _objects(delta.annotations):
             turn.annotation(_flat(annotation))
     if delta.tool_calls:
-        _call(turn, delta.tool_calls, host)
+        _call(turn, _list_calls(delta.tool_calls), host)
     if delta.function_call is not None and not delta.tool_calls:
         # Before there were tool calls there was one function call, and it needed no number.
         turn.call(index="function_call", name=delta.function_call.name or "", arguments=json_text(delta.function_call.arguments))
+
+
+def _list_calls(calls: "list[_ChatToolCall] | _ChatToolCall | str") -> "list[_ChatToolCall]":
+    """The calls of a delta; some have one without a list, or all of them in a text."""
+    if isinstance(calls, str):
+        with suppress(ValueError, RecursionError):
+            return _calls.decode(calls)
+        return []
+    return calls if isinstance(calls, list) else [calls]
 
 
 def _call(turn: TurnBuilder, calls: "list[_ChatToolCall]", host: str) -> None:
@@ -168,10 +200,12 @@ def _call(turn: TurnBuilder, calls: "list[_ChatToolCall]", host: str) -> None:
         places.add(place)
 
 
-def _say_parts(turn: TurnBuilder, content: "list[_ContentPart | str]") -> None:
-    for part in content:
+def _say_parts(turn: TurnBuilder, content: "list[_ContentPart | str] | _ContentPart") -> None:
+    for part in content if isinstance(content, list) else [content]:
         if isinstance(part, str):
             turn.text(part)
+        elif part.type == "tool_use":
+            turn.call(id=part.id or "", name=part.name or "", arguments=json_text(part.input))
         elif part.type in ("thinking", "reasoning"):
             told = part.thinking or part.text
             thinking = [told] if isinstance(told, str) else told or []
@@ -236,18 +270,21 @@ class _ContentPart(Struct, gc=False):
     text: str | None = None
     thinking: str | list[_Thinking | str] | None = None
     refusal: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: object = None
 
 
 class _ChatDelta(Struct, gc=False):
     """What the answer consists of has its type, or the answer is unreadable; the rest is taken if it is as it should be."""
 
-    content: str | list[_ContentPart | str] | None = None
+    content: str | list[_ContentPart | str] | _ContentPart | None = None
     reasoning_content: object = None
     reasoning: object = None
     reasoning_details: object = None
     refusal: object = None
     annotations: object = None
-    tool_calls: list[_ChatToolCall] | None = None
+    tool_calls: list[_ChatToolCall] | _ChatToolCall | str | None = None
     function_call: _ChatFunction | None = None
 
 
@@ -299,5 +336,7 @@ _FINISH: dict[str, Finish] = {
 _CALLING = frozenset({"tool_calls", "function_call", "tool_use"})
 _GAVE_UP = frozenset({"error", "abort", "insufficient_system_resource", "network_error", "timeout"})
 _IMPOSSIBLE = -9999.0
+_SHORT = 8
 _NO_FUNCTION = _ChatFunction()
 _chunk = msgspec.json.Decoder(_ChatChunk)
+_calls = msgspec.json.Decoder(list[_ChatToolCall])

@@ -32,7 +32,7 @@ def build_body(request: ModelRequest, host: str, profile: ModelProfile | None = 
         "stream_options": {"include_usage": True},
     }
     tools = transcript.list_functions(request)
-    if tools and profile.tools:
+    if tools:
         body["tools"] = list(map(_tool, tools))
         if (choice := _choice(request.tool_choice)) is not None:
             body["tool_choice"] = choice

@@ -1,0 +1,85 @@
+"""Arguments held against the schema of their tool at a glance: words become the types that they stand for."""
+
+import json
+import re
+from contextlib import suppress
+from typing import Final
+
+from mainspring.core.items import Json, ToolDefinition
+from mainspring.providers.json_text import STRING, parse_loosely
+
+
+def list_properties(tool: ToolDefinition | None) -> Json:
+    properties = (tool.parameters or {}).get("properties") if tool is not None else None
+    return properties if isinstance(properties, dict) else {}
+
+
+def type_value(value: str, schema: object) -> object:
+    """A word as the schema wants it: text stays text, anything else is read as JSON if it is JSON."""
+    value = value.removeprefix("\n").removesuffix("\n")
+    kind = schema.get("type", "string") if isinstance(schema, dict) and "anyOf" not in schema else None
+    if kind == "string":
+        return value
+    for written in (value, value.lower()):
+        with suppress(ValueError, RecursionError):
+            return json.loads(written)
+    literal = parse_loosely(value) if kind in ("array", "object") else None
+    return value if literal is None else literal
+
+
+def type_values(arguments: Json, tool: ToolDefinition | None) -> Json:
+    """The arguments, those that are words as the schema wants them."""
+    properties = list_properties(tool)
+    return {key: type_value(each, properties.get(key)) if isinstance(each, str) else each for key, each in arguments.items()}
+
+
+def list_wordless(tool: ToolDefinition | None) -> frozenset[str]:
+    """The properties that are no text."""
+    kinds = {key: each.get("type") if isinstance(each, dict) else None for key, each in list_properties(tool).items()}
+    return frozenset([key for key, kind in kinds.items() if isinstance(kind, str) and kind in _TYPES and kind != "string"])
+
+
+def fit_arguments(text: str, tool: ToolDefinition) -> str:
+    """Arguments as the tool takes them: the types of their words, and the brace that is missing. As they are if that is not all
+    that is wrong with them."""
+    for written in (text, text + "}"):
+        with suppress(ValueError, RecursionError):
+            value = json.loads(written)
+            if not isinstance(value, dict) or (written is text and fits(value, tool)):
+                return text
+            typed = type_values(value, tool)
+            return _rewrite(written, value, typed) if fits(typed, tool) else text
+    return text
+
+
+def _rewrite(text: str, value: Json, typed: Json) -> str:
+    """The text with other values. What goes on already is not written otherwise."""
+    for key in [key for key in value if typed[key] != value[key]]:
+        place = re.search(rf'"{re.escape(key)}"\s*:\s*({STRING.pattern})', text, re.DOTALL)
+        if place is not None:
+            text = text[: place.start(1)] + json.dumps(typed[key], ensure_ascii=False) + text[place.end(1) :]
+    return text
+
+
+def fits(arguments: Json, tool: ToolDefinition) -> bool:
+    """Whether nothing is missing, unknown or of another type. What else a schema says is for the gate to judge."""
+    schema, properties = tool.parameters or {}, list_properties(tool)
+    is_open = bool(schema.get("additionalProperties")) or "patternProperties" in schema
+    required = schema.get("required")
+    if not is_open and not arguments.keys() <= properties.keys():
+        return False
+    if isinstance(required, list) and not {*map(str, required)} <= arguments.keys():
+        return False
+    return all(_is_type(value, properties.get(key)) for key, value in arguments.items())
+
+
+def _is_type(value: object, schema: object) -> bool:
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    if not isinstance(kind, str) or kind not in _TYPES:
+        return True
+    return isinstance(value, _TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
+
+
+_TYPES: Final[dict[str, tuple[type, ...]]] = {
+    "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "array": (list,), "object": (dict,),
+}  # fmt: skip

@@ -1,0 +1,155 @@
+"""Calls that a model writes with labels of its own around them: `Action: NAME`, `>>>NAME`, `NAME\n{...}`, `Call: NAME(x=1)`.
+
+Families of models and prompts have a hundred such forms. They have in common that nothing stands there but the name of a tool,
+arguments that fit it, signs, and words of the trade. So one reader is enough: it reads a text that is all of an answer, and one
+other word makes it text.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final, Literal, NamedTuple
+
+from mainspring.core.items import Json, ToolDefinition
+from mainspring.providers.argument_types import fits, list_properties, type_values
+from mainspring.providers.called_names import find_tool_name
+from mainspring.providers.json_text import parse_loosely
+
+Tools = Mapping[str, ToolDefinition]
+
+
+class Labelled(NamedTuple):
+    """Where labels end: at a value, at the end of the text, or at another word. `name` is the tool they have named."""
+
+    at: Literal["value", "end", "word"]
+    name: str
+    place: int
+
+
+class NamedArguments(NamedTuple):
+    name: str
+    arguments: Json
+
+
+def skip_labels(text: str, tools: Tools, name: str = "") -> Labelled:
+    """Walks over signs, labels and the name of one tool. A word that ends the text may still become one of them."""
+    place = 0
+    for token in _TOKEN.finditer(text):
+        word, place = token[0], token.start()
+        if word[0] in "{[":
+            if word[0] == "{" or _OBJECT.match(text, place):
+                return Labelled("value", name, place)
+            continue
+        if word[0] == "(":
+            if name and not _OBJECT.match(text, place):
+                return Labelled("value", name, place)
+            continue
+        meant = find_tool_name(word, tools)
+        if meant in tools and not name:
+            name = meant
+        elif word.lower() not in _LABELS:
+            is_half = token.end() == len(text) and _may_become(word, tools)
+            return Labelled("end" if is_half else "word", name, place)
+    return Labelled("end", name, len(text))
+
+
+def may_be_labelled(text: str, tools: Tools) -> bool | None:
+    """Whether an answer that begins like this may be a call with labels; None if it cannot be told yet."""
+    if _THOUGHT.match(text):
+        if (action := _ACTION.search(text)) is None:
+            return None if len(text) < _MOST_THOUGHT else False
+        text = text[action.start() :]
+    elif len(text) <= len(_THOUGHT_WORD) and _THOUGHT_WORD.startswith(text):
+        return None
+    if text.startswith("```"):
+        return False
+    labels = skip_labels(text[:_MOST_LABELS], tools)
+    if labels.at == "end":
+        return None if len(text) < _MOST_LABELS else False
+    # JSON alone has no labels.
+    return labels.at == "value" and _WORD.search(text, 0, labels.place) is not None
+
+
+def split_thought(text: str) -> tuple[str, str]:
+    """The thought that a text begins with, if an action follows it, and the rest."""
+    if _THOUGHT.match(text) and (action := _ACTION.search(text)):
+        return text[: action.start()], text[action.start() :]
+    return "", text
+
+
+def read_labelled(text: str, tools: Tools) -> NamedArguments | str | None:
+    """The one call that a text is, or the JSON of calls that labels announce; None if it is neither."""
+    labels = skip_labels(text, tools)
+    if labels.at != "value":
+        return None
+    if not labels.name:
+        inner = _strip_labels(text[labels.place :])
+        return inner if labels.place and inner else None
+    tool = tools[labels.name]
+    found = _read_object(text, labels.place) if text[labels.place] == "{" else _read_parameters(text, labels.place, tool)
+    if found is None or not _is_label(text[found[1] :]):
+        return None
+    arguments = type_values(found[0], tool)
+    return NamedArguments(labels.name, arguments) if fits(arguments, tool) else None
+
+
+def _read_object(text: str, place: int) -> tuple[Json, int] | None:
+    with suppress(ValueError, RecursionError):
+        value, end = _decoder.raw_decode(text, place)
+        return (value, end) if isinstance(value, dict) else None
+    end = text.rfind("}") + 1
+    value = parse_loosely(text[place:end])
+    return (value, end) if isinstance(value, dict) else None
+
+
+def _read_parameters(text: str, place: int, tool: ToolDefinition) -> tuple[Json, int] | None:
+    """What stands in the brackets of a call of Python's; what has no name has that of its place."""
+    end = text.rfind(")") + 1
+    with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        made = ast.parse(f"f{text[place:end]}", mode="eval").body
+        if isinstance(made, ast.Call):
+            names = [*list_properties(tool)]
+            given = dict(zip(names, map(ast.literal_eval, made.args), strict=False)) if len(made.args) <= len(names) else {}
+            named = {each.arg: ast.literal_eval(each.value) for each in made.keywords if each.arg}
+            is_whole = len(given) + len(named) == len(made.args) + len(made.keywords) == len({**given, **named})
+            return ({**given, **named}, end) if is_whole else None
+    return None
+
+
+def _strip_labels(text: str) -> str:
+    """JSON without the labels behind it."""
+    end = max(text.rfind("}"), text.rfind("]")) + 1
+    return text[:end] if _is_label(text[end:]) else text[: text.rfind("}") + 1] if _is_label(text[text.rfind("}") + 1 :]) else ""
+
+
+def _is_label(text: str) -> bool:
+    """Whether nothing but signs and labels is there, or an output that the model has made up."""
+    head = _MADE_UP.split(text, maxsplit=1)[0]
+    return all(token[0].lower() in _LABELS or token[0][0] in "([{" for token in _TOKEN.finditer(head))
+
+
+def _may_become(word: str, tools: Tools) -> bool:
+    return any(name.startswith(word) for name in tools) or any(label.startswith(word.lower()) for label in _LABELS)
+
+
+_decoder = json.JSONDecoder(strict=False)
+_TOKEN: Final = re.compile(r"[^\W\d](?:[\w./:-]*\w)?|\d+|[{(\[]")
+_WORD: Final = re.compile(r"[^\W\d]")
+_OBJECT: Final = re.compile(r"[\[(]\s*\{")
+_THOUGHT_WORD: Final = "Thought:"
+_THOUGHT: Final = re.compile(r"Thoughts?: ")
+_ACTION: Final = re.compile(r"^\**Action\**:", re.MULTILINE)
+_MADE_UP: Final = re.compile(r"\bObservation:|✿RESULT✿|\bTool (?:response|result|output):", re.IGNORECASE)
+_MOST_LABELS: Final = 300
+_MOST_THOUGHT: Final = 4_000
+_LABELS: Final = frozenset(
+    {
+        "action", "action_input", "actioninput", "args", "arguments", "assistant", "assistantcommentary", "bot_end", "bot_start",
+        "call", "calls", "code", "commentary", "content", "from", "function", "function_call", "function_calls", "functioncall",
+        "functions", "input", "invoke", "json", "name", "observation", "parameters", "params", "print", "py", "python",
+        "recipient", "result", "stop", "to", "tool", "tool_call", "tool_calls", "tool_code", "tool_name", "tool_use", "toolcall",
+        "tools", "type", "xml",
+    }
+)  # fmt: skip
