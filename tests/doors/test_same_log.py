@@ -101,6 +101,13 @@ class Doors:
     async def chat_completions_streamed(self) -> None:
         await self.chat_completions(stream=True)
 
+    async def messages(self, **more: Any) -> None:
+        declared = {"name": "weather", "description": WEATHER.description, "input_schema": WEATHER.parameters}
+        await self._post("messages", messages=[{"role": "user", "content": PROMPT}], tools=[declared], max_tokens=500, **more)
+
+    async def messages_streamed(self) -> None:
+        await self.messages(stream=True)
+
     async def in_process(self) -> None:
         spec = self._engine.order([user(PROMPT, id="msg_" + "0" * 24)], tools=[WEATHER], max_output_tokens=500)
         *own, asked = spec.tools

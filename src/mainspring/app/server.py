@@ -31,6 +31,7 @@ from mainspring.features.governance.routes import PolicyRoutes
 from mainspring.features.keys.routes import KeyRoutes
 from mainspring.features.mcp.routes import McpRoutes
 from mainspring.features.memory.routes import MemoryRoutes
+from mainspring.features.messages.routes import MessageRoutes
 from mainspring.features.models.routes import ModelRoutes
 from mainspring.features.responses.routes import ResponseRoutes
 from mainspring.features.runs.routes import RunRoutes
@@ -82,6 +83,7 @@ def server(
     routes = (
         ResponseRoutes(core, agents, dialect),
         ChatCompletionRoutes(core, agents, dialect),
+        MessageRoutes(core, agents, dialect),
         ConversationRoutes(core),
         AgentRoutes(agents),
         ApprovalRoutes(Approvals(core, {spec.label for spec in engine.mcp.servers}), dialect),

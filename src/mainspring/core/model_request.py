@@ -107,6 +107,7 @@ class ModelRequest(Struct, frozen=True):
     frequency_penalty: float | None = None
     stop: tuple[str, ...] = ()
     seed: int | None = None
+    cache_ttl: str | None = None
     declared: tuple[Tool, ...] = ()
     max_bytes: int | None = TURN_BYTES
 
@@ -143,6 +144,7 @@ def request_for(run: Run) -> ModelRequest:
         frequency_penalty=spec.sampling.frequency_penalty,
         stop=spec.sampling.stop,
         seed=spec.sampling.seed,
+        cache_ttl=spec.sampling.cache_ttl,
         tenant=spec.tenant,
     )
 

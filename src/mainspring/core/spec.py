@@ -134,7 +134,7 @@ class Sampling(Struct, frozen=True):
     """How the model is asked. None leaves the choice to the backend; `max_turn_tokens` bounds the output of one turn.
 
     With `top_logprobs` the text comes with log probabilities: of each token, and of so many others in its place. `stop` are
-    texts before which an answer ends.
+    texts before which an answer ends. `cache_ttl` is how long a backend that caches on demand is to keep the prompt.
     """
 
     temperature: float | None = None
@@ -148,6 +148,7 @@ class Sampling(Struct, frozen=True):
     frequency_penalty: float | None = None
     stop: tuple[str, ...] = ()
     seed: int | None = None
+    cache_ttl: Literal["5m", "1h"] | None = None
 
 
 class Window(Struct, frozen=True):

@@ -16,8 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mainspring.core.errors import MainspringError
 from mainspring.core.ids import random_id
 from mainspring.http.auth import AuthMiddleware, Keys, find_path
-from mainspring.http.endpoints import Endpoint, Handler, ScopeTable
-from mainspring.http.faults import Fault, fault_response, json_response
+from mainspring.http.endpoints import Endpoint, FoundEndpoint, Handler, ScopeTable
+from mainspring.http.faults import Fault, fault_response, json_response, wrap_error
 from mainspring.http.openapi import build_document
 from mainspring.http.requests import ApiRequest
 
@@ -89,18 +89,19 @@ class Dispatcher:
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> HttpResponse:
+        found = self._table.find(request.method, find_path(request.scope))
+        render = wrap_error if found.endpoint is None else found.endpoint.render_fault
         try:
-            return await self._find_answer(request)
+            return await self._find_answer(request, found)
         except (Fault, MainspringError) as error:
-            return fault_response(error)
+            return fault_response(error, render)
         except HTTPException as error:
-            return fault_response(Fault(error.status_code, "not_found", f"there is nothing at {request.url.path}"))
+            return fault_response(Fault(error.status_code, "not_found", f"there is nothing at {request.url.path}"), render)
         except Exception:
             log.exception("%s %s failed", request.method, request.url.path)
-            return fault_response(Fault(500, "server_error", "the server failed; its log says why"))
+            return fault_response(Fault(500, "server_error", "the server failed; its log says why"), render)
 
-    async def _find_answer(self, request: Request) -> HttpResponse:
-        found = self._table.find(request.method, find_path(request.scope))
+    async def _find_answer(self, request: Request, found: FoundEndpoint) -> HttpResponse:
         if found.endpoint is not None:
             request.scope["path_params"] = found.params
             return await cast("Handler", found.endpoint.handler)(request)

@@ -39,7 +39,7 @@ from mainspring.engine.approvals import APPROVE
 from mainspring.engine.traceparent import clean_traceparent
 from mainspring.http.client_connection import CONNECTION, ClientConnection
 from mainspring.http.endpoints import PUBLIC, WEBSOCKET, KeyScope, ScopeTable
-from mainspring.http.faults import Fault, fault_response
+from mainspring.http.faults import Fault, RenderFault, fault_response, wrap_error
 from mainspring.http.key_limits import NO_LIMITS, Headers, KeyLimits, KeyUse
 from mainspring.http.origins import REMEMBERED, require_local, require_same_origin
 from mainspring.http.sessions import Sessions, read_token
@@ -336,7 +336,8 @@ class AuthMiddleware:
             scope[_CALLER] = caller = await self.authorize(HTTPConnection(scope))
             counted = self._keys.count_request(caller, receive)
         except (Fault, MainspringError) as fault:
-            await _refuse(fault, scope, receive, send)
+            found = self._scopes.find(scope.get("method", WEBSOCKET), find_path(scope)).endpoint
+            await _refuse(fault, wrap_error if found is None else found.render_fault, scope, receive, send)
             return
         try:
             told = _add_headers(send, counted.headers) if counted.headers else send
@@ -362,10 +363,10 @@ class AuthMiddleware:
         if not await self.needs_key():
             require_local(connection)
             return ApiCaller()
-        if "authorization" not in connection.headers and (token := read_token(connection)):
+        if (sent := _find_key(connection)) is None and (token := read_token(connection)):
             require_same_origin(connection)
             return await self._keys.find_session_caller(token)
-        return await self._keys.caller(connection.headers.get("authorization", ""))
+        return await self._keys.caller(sent or "")
 
     async def needs_key(self) -> bool:
         return not self._is_local or await self._keys.are_needed()
@@ -378,6 +379,12 @@ def _add_headers(send: Send, headers: Headers) -> Send:
         await send(message)
 
     return tell
+
+
+def _find_key(connection: HTTPConnection) -> str | None:
+    """The key that a request shows, as `Authorization` has it; clients of the Messages API send it as `x-api-key`."""
+    sent: str | None = connection.headers.get("authorization")
+    return f"Bearer {key}" if sent is None and (key := connection.headers.get("x-api-key")) is not None else sent
 
 
 def get_caller(connection: HTTPConnection) -> ApiCaller:
@@ -429,11 +436,11 @@ def find_path(scope: Scope) -> str:
     return path.removeprefix(prefix) if path.startswith(f"{prefix}/") else path
 
 
-async def _refuse(fault: Fault | MainspringError, scope: Scope, receive: Receive, send: Send) -> None:
+async def _refuse(fault: Fault | MainspringError, render: RenderFault, scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "websocket" and "websocket.http.response" not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": fault.code})
         return
-    response = fault_response(fault)
+    response = fault_response(fault, render)
     if fault.status == 401:
         response.headers["www-authenticate"] = "Bearer"
     await response(scope, receive, send)

@@ -17,6 +17,7 @@ from starlette.routing import Route, WebSocketRoute, compile_path
 from starlette.websockets import WebSocket
 
 from mainspring.core.items import Json
+from mainspring.http.faults import RenderFault, wrap_error
 
 KeyScope = Literal[
     "responses", "conversations", "models", "approvals", "budgets", "traces", "memory", "metrics", "agents:invoke",
@@ -53,7 +54,8 @@ class Endpoint(Struct, frozen=True):
     """A row. `errors` are the statuses that follow from nothing else in it, `accepted` the answer (202) while the real one has to
     wait, `schemas` what the document describes besides body and answer. With `takes_key`, requests may have an idempotency key.
     An answer may also be an event stream, or a file. With a `form`, the body comes as one, with a file in the part of that name.
-    A key that has one of the scopes in `also` will do as well."""
+    A key that has one of the scopes in `also` will do as well. `render_fault`
+    spells what is refused."""
 
     method: Method
     path: str
@@ -72,6 +74,7 @@ class Endpoint(Struct, frozen=True):
     form: str = ""
     in_schema: bool = True
     also: tuple[KeyScope, ...] = ()
+    render_fault: RenderFault = wrap_error
 
     @property
     def summary(self) -> str:

@@ -1,7 +1,7 @@
 """Errors as clients of the OpenAI API know them: a status, and an object with message, type, param and code."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from starlette.responses import Response as HttpResponse
 
@@ -26,14 +26,21 @@ def json_response(body: object, status: int = 200, headers: Mapping[str, str] | 
     return HttpResponse(encode(body), status, headers, media_type="application/json")
 
 
-def fault_response(error: Fault | MainspringError) -> HttpResponse:
+RenderFault = Callable[[Fault | MainspringError], Json]
+
+
+def wrap_error(error: Fault | MainspringError) -> Json:
+    return {"error": render_error(error)}
+
+
+def fault_response(error: Fault | MainspringError, render: RenderFault = wrap_error) -> HttpResponse:
     headers = {}
     if error.status >= 500 or error.status == 409:
         # A run that was begun may have had effects; SDKs repeat such requests unless they are told not to.
         headers["x-should-retry"] = "false"
     if isinstance(error, Fault | ProviderError | MemoryLimit) and error.retry_after is not None:
         headers["retry-after"] = str(math.ceil(error.retry_after))
-    return json_response({"error": render_error(error)}, error.status, headers)
+    return json_response(render(error), error.status, headers)
 
 
 def render_error(error: Fault | MainspringError) -> Json:

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest
-from mainspring.core.items import PARTS, FunctionCallOutput, InputFile, InputImage, Item, Message, Part, Unknown
+from mainspring.core.items import PARTS, FunctionCallOutput, InputFile, InputImage, Item, Json, Message, Part, Unknown
 from mainspring.definitions.parsed_file import hint
 from mainspring.http.kinds import ITEM_KINDS, PART_KINDS, TOOL_KINDS
 from mainspring.ports import ModelFeature
@@ -104,12 +104,12 @@ def _need_kind(param: str, what: str, kind: str, known: Sequence[str]) -> Need:
     return Need("passthrough", param, f"{what} of type `{kind[:80]}` is not known here, and {PASSED_ON}; leave it out; {advice}")
 
 
-def list_option_needs(*, has_stop: bool, has_seed: bool) -> Iterator[Need]:
+def list_option_needs(sampling: Json) -> Iterator[Need]:
     """What the options need that other APIs have and a response has not."""
     said = "the backend of this model takes none; leave it out, or name a model that does"
-    if has_stop:
+    if "stop" in sampling:
         yield Need("stop", "stop", said)
-    if has_seed:
+    if "seed" in sampling:
         yield Need("seed", "seed", said)
 
 

@@ -1,6 +1,5 @@
 """The body of `POST /v1/chat/completions`, and the request for a response that it stands for."""
 
-from collections.abc import Sequence
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
@@ -122,8 +121,9 @@ def parse_chat(raw: bytes) -> SentChat:
         with names.apply():
             check_text_size(request.input, MOST_INPUT_CHARS)
     compare_nested(request, ignored)
-    stop: Sequence[str] = (body.stop,) if isinstance(body.stop, str) else body.stop or ()
-    return SentChat(body, DoorRequest(SentRequest(request, ignored), names, stop, body.seed))
+    sampling: Json = {"stop": (body.stop,) if isinstance(body.stop, str) else body.stop} if body.stop else {}
+    sampling |= {} if body.seed is None else {"seed": body.seed}
+    return SentChat(body, DoorRequest(SentRequest(request, ignored), names, sampling))
 
 
 def _refuse_values(body: CreateChatCompletion) -> None:

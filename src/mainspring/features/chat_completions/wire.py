@@ -25,13 +25,14 @@ from mainspring.core.events import (
     TurnStarted,
 )
 from mainspring.core.ids import derive_id
-from mainspring.core.items import ApprovalRequest, FunctionCall, Item, Json, Message, OutputText, Reasoning, Refusal, to_wire
+from mainspring.core.items import FunctionCall, Item, Json, Message, OutputText, Reasoning, Refusal, to_wire
 from mainspring.core.response import Response, response
 from mainspring.core.run import Run
 from mainspring.features.chat_completions.messages import OUTPUT
 from mainspring.http.client_tools import read_custom_input
 from mainspring.http.faults import render_error
 from mainspring.http.frame_log import FrameLog
+from mainspring.http.plain_answers import describe_waiting, find_client_calls, list_thoughts
 from mainspring.http.run_replies import find_failure
 from mainspring.http.wire import Dialect, render_response
 
@@ -79,12 +80,12 @@ class ChatCompletion(Struct, frozen=True, kw_only=True):
 def render_completion(told: Response, dialect: ChatDialect) -> ChatCompletion:
     """The run as a chat completion."""
     messages = [item for item in told.output if isinstance(item, Message)]
-    thoughts = [text for item in told.output if isinstance(item, Reasoning) for _, text in _list_thoughts(item)]
+    thoughts = [text for item in told.output if isinstance(item, Reasoning) for _, text in list_thoughts(item)]
     calls = tuple([_render_call(call) for call in find_client_calls(told)])
     refused = [part.refusal for item in messages for part in item.content if isinstance(part, Refusal)]
     likely = [entry for item in messages for part in item.content if isinstance(part, OutputText) for entry in part.logprobs]
     message = ChatMessage(
-        content=GAP.join([*[item.text for item in messages if item.text], *_describe_waiting(told)]) or None,
+        content=GAP.join([*[item.text for item in messages if item.text], *describe_waiting(told)]) or None,
         refusal=GAP.join(refused) or None,
         reasoning_content=GAP.join(thoughts) or UNSET,
         tool_calls=calls or UNSET,
@@ -102,34 +103,12 @@ def render_completion(told: Response, dialect: ChatDialect) -> ChatCompletion:
     )
 
 
-def find_client_calls(told: Response) -> list[FunctionCall]:
-    """The calls that the client is to perform."""
-    wanted = {stub.get("call_id") for stub in told.required_input or ()}
-    return [item for item in told.output if isinstance(item, FunctionCall) and item.call_id in wanted]
-
-
 def find_finish(told: Response) -> FinishReason:
     if find_client_calls(told):
         return "tool_calls"
     if told.status == "incomplete":
         return "content_filter" if (told.incomplete_details or {}).get("reason") == "content_filter" else "length"
     return "stop"
-
-
-def _describe_waiting(told: Response) -> list[str]:
-    """What is said of calls that wait for a person: a chat has no other way to tell of them."""
-    wanted = {stub.get("approval_request_id") for stub in told.required_input or ()}
-    asked = [item for item in told.output if isinstance(item, ApprovalRequest) and item.id in wanted]
-    return [f"[`{item.name}` waits for a person to approve it, as `{item.id}`, and has not run]" for item in asked]
-
-
-def _list_thoughts(item: Reasoning) -> Iterator[tuple[tuple[str, bool, int], str]]:
-    for index, summary in enumerate(item.summary):
-        if summary.text:
-            yield (item.id, True, index), summary.text
-    for index, thought in enumerate(item.content or ()):
-        if thought.text:
-            yield (item.id, False, index), thought.text
 
 
 def _list_citations(messages: list[Message]) -> Iterator[Json]:
@@ -227,7 +206,7 @@ class ChatWire(FrameLog[ChatDialect]):
                     elif isinstance(part, Refusal) and (key := ("refusal", item.id, index)) not in self._said:
                         self._say("refusal", key, key, part.refusal)
             case Reasoning():
-                for thought, text in _list_thoughts(item):
+                for thought, text in list_thoughts(item):
                     if thought not in self._said:
                         self._say("reasoning_content", thought, thought, text)
             case _:
@@ -267,7 +246,7 @@ class ChatWire(FrameLog[ChatDialect]):
             self._tell_output(run)
         told = response(run)
         ended = render_completion(told, ChatDialect())
-        for words in _describe_waiting(told):
+        for words in describe_waiting(told):
             self._say("content", words, words, words)
         choice = ended.choices[0]
         for number, call in enumerate(choice.message.tool_calls or ()):

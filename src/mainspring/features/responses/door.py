@@ -5,7 +5,7 @@ limits, keys, tenants, governance, storage. What goes wrong there is told by the
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from msgspec import Struct
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from starlette.requests import Request
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import Json
 from mainspring.core.spec import RunSpec
 from mainspring.engine.engine import Engine
 from mainspring.engine.handle import Handle
@@ -55,12 +56,11 @@ class FieldNames:
 
 
 class DoorRequest(Struct, frozen=True):
-    """A request as it is understood: as one for a response, and what a response cannot be asked for."""
+    """A request as it is understood: as one for a response, and what a response cannot be asked for, as fields of `Sampling`."""
 
     sent: SentRequest
     names: FieldNames
-    stop: Sequence[str] = ()
-    seed: int | None = None
+    sampling: Json = {}
 
 
 class Door:
@@ -74,11 +74,9 @@ class Door:
         """The order that a request stands for. Raises as `read_order` does."""
         with asked.names.apply():
             spec = await read_order(self._engine, self._agents, request, asked.sent)
-            if not asked.stop and asked.seed is None:
-                return spec
-            needs = list_option_needs(has_stop=bool(asked.stop), has_seed=asked.seed is not None)
-            check_needs([*needs], find_features(self._engine.provider, spec.model))
-            return replace(spec, sampling=replace(spec.sampling, stop=tuple(asked.stop), seed=asked.seed))
+            if needs := [*list_option_needs(asked.sampling)]:
+                check_needs(needs, find_features(self._engine.provider, spec.model))
+            return replace(spec, sampling=replace(spec.sampling, **asked.sampling)) if asked.sampling else spec
 
     async def start(self, request: Request, raw: bytes, asked: DoorRequest) -> Handle:
         """The run for a request, or the one that its idempotency key stands for."""

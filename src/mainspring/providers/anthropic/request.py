@@ -75,7 +75,7 @@ def build_body(request: ModelRequest, family: Family | None = None, vendor: str 
     # What comes first in the prompt changes least: up to each of these marks it is read from the cache.
     for blocks in (body.get("tools"), body.get("system"), messages[-1]["content"]):
         if blocks:
-            blocks[-1]["cache_control"] = {"type": "ephemeral"}
+            blocks[-1]["cache_control"] = {"type": "ephemeral", **drop_none({"ttl": request.cache_ttl})}
     return body | (request.extra or {})
 
 

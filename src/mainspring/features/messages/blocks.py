@@ -1,0 +1,200 @@
+"""The messages of the Messages API, as the items that they stand for.
+
+A message is blocks. Those of the user are one message, but for results of tools, which are outputs of their own. Those of the
+assistant are what it thought, said and called. The signature of a thought is what our item keeps for the vendor that thought it.
+"""
+
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.ids import derive_id
+from mainspring.core.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    InputFile,
+    InputImage,
+    InputText,
+    Item,
+    Json,
+    Message,
+    OutputText,
+    Part,
+    Reasoning,
+    ReasoningText,
+    Unknown,
+    text_of,
+)
+from mainspring.definitions.parsed_file import hint
+from mainspring.http.ignored import IgnoredFields
+
+_FIELDS: Final = {
+    "text": {"text"},
+    "image": {"source"},
+    "document": {"source", "title"},
+    "search_result": {"source", "title", "content"},
+    "tool_result": {"tool_use_id", "content", "is_error"},
+    "thinking": {"thinking", "signature"},
+    "redacted_thinking": {"data"},
+    "tool_use": {"id", "name", "input", "caller"},
+    "mcp_tool_use": {"id", "name", "server_name", "input"},
+    "mcp_tool_result": {"tool_use_id", "content", "is_error"},
+}
+_GIVEN: Final = ("text", "image", "document", "search_result")
+_ALLOWED: Final = {
+    "user": (*_GIVEN, "tool_result"),
+    "assistant": ("text", "thinking", "redacted_thinking", "tool_use", "mcp_tool_use", "mcp_tool_result"),
+    "system": ("text",),
+}
+
+
+class BlockReader:
+    """Reads messages. `places` says of each item which message it is of."""
+
+    def __init__(self, ignored: IgnoredFields, places: list[str]) -> None:
+        self._ignored, self._places = ignored, places
+        self._uses: dict[str, Json] = {}
+
+    def read(self, messages: Sequence[Json]) -> tuple[Item, ...]:
+        """Raises `InvalidRequest` that names the block at fault."""
+        items: list[Item] = []
+        for number, message in enumerate(messages):
+            place, role = f"messages[{number}]", message.get("role")
+            if role not in _ALLOWED:
+                raise _refuse(f"{place}.role", f"must be who speaks; {hint(str(role)[:80], list(_ALLOWED))}", "invalid_value")
+            self._ignored.compare(place, message, {"role", "content"})
+            blocks = self.list_blocks(message.get("content"), f"{place}.content", _ALLOWED[role])
+            made = list(self._read_assistant(blocks) if role == "assistant" else self._read_input(role, blocks))
+            items += made
+            self._places += [place] * len(made)
+        return tuple(items)
+
+    def list_blocks(self, content: object, place: str, allowed: Sequence[str]) -> list[tuple[Json, str]]:
+        """The blocks of a content, each with its place."""
+        if isinstance(content, str):
+            return [({"type": "text", "text": content}, place)]
+        if not isinstance(content, list):
+            raise _refuse(place, "must be text, or a list of blocks", "invalid_type")
+        blocks: list[tuple[Json, str]] = []
+        for number, block in enumerate(content):
+            where = f"{place}[{number}]"
+            kind = block.get("type") if isinstance(block, dict) else None
+            if not isinstance(kind, str) or kind not in allowed:
+                known = hint(str(kind)[:80], list(allowed))
+                raise _refuse(f"{where}.type", f"cannot be `{str(kind)[:80]}` here; {known}", "invalid_value")
+            self._ignored.compare(where, block, _FIELDS[kind] | {"type", "cache_control"})
+            blocks.append((block, where))
+        return blocks
+
+    def _read_input(self, role: str, blocks: Sequence[tuple[Json, str]]) -> Iterator[Item]:
+        parts: list[Part] = []
+        for block, place in blocks:
+            if block["type"] != "tool_result":
+                parts += self._read_parts(block, place)
+                continue
+            if parts:
+                yield Message("user", tuple(parts))
+                parts = []
+            yield self._read_result(block, place)
+        if parts:
+            yield Message("system" if role == "system" else "user", tuple(parts))
+
+    def _read_result(self, block: Json, place: str) -> FunctionCallOutput:
+        if not isinstance(id := block.get("tool_use_id"), str) or not id:
+            raise _refuse(f"{place}.tool_use_id", "is missing; name the call that this is the result of", _MISSING)
+        blocks = self.list_blocks(block.get("content") or "", f"{place}.content", _GIVEN)
+        parts = tuple([part for inner, where in blocks for part in self._read_parts(inner, where)])
+        is_plain = all(isinstance(part, InputText) for part in parts)
+        is_error = block.get("is_error") is True or msgspec.UNSET
+        return FunctionCallOutput(id, text_of(parts) if is_plain else parts, is_error=is_error)
+
+    def _read_parts(self, block: Json, place: str) -> Iterator[Part]:
+        match block:
+            case {"type": "text", "text": str(text)}:
+                if text:
+                    yield InputText(text)
+            case {"type": "image", "source": dict(source)}:
+                yield _read_image(source, f"{place}.source")
+            case {"type": "document", "source": {"type": "content", "content": content}}:
+                for inner, where in self.list_blocks(content, f"{place}.source.content", ("text", "image")):
+                    yield from self._read_parts(inner, where)
+            case {"type": "document", "source": dict(source)}:
+                title = block.get("title")
+                yield _read_document(source, title if isinstance(title, str) else None, f"{place}.source")
+            case {"type": "search_result", "content": content, "title": str(title), "source": str(source)}:
+                found = self.list_blocks(content, f"{place}.content", ("text",))
+                said = [part for each, where in found for part in self._read_parts(each, where)]
+                yield InputText(f"{title} ({source})\n{text_of(said)}")
+            case {"type": kind}:
+                raise _refuse(place, f"has not what a block of type `{kind}` needs", "invalid_type")
+
+    def _read_assistant(self, blocks: Sequence[tuple[Json, str]]) -> Iterator[Item]:
+        for block, place in blocks:
+            match block:
+                case {"type": "text", "text": str(text)}:
+                    if text:
+                        yield Message("assistant", (OutputText(text),))
+                case {"type": "thinking", "thinking": str(thought)}:
+                    signature = block.get("signature") or msgspec.UNSET
+                    yield Reasoning(content=(ReasoningText(thought),) if thought else msgspec.UNSET, encrypted_content=signature)
+                case {"type": "redacted_thinking", "data": str(data)}:
+                    yield Reasoning(encrypted_content=data)
+                case {"type": "tool_use", "id": str(id), "name": str(name), "input": dict(given)}:
+                    yield FunctionCall(id, name, msgspec.json.encode(given).decode())
+                case {"type": "mcp_tool_use", "id": str(id)}:
+                    self._uses[id] = block
+                case {"type": "mcp_tool_result", "tool_use_id": str(id)} if id in self._uses:
+                    yield self._read_server_call(self._uses.pop(id), block, place)
+                case {"type": kind}:
+                    raise _refuse(place, f"has not what a block of type `{kind}` needs", "invalid_type")
+
+    def _read_server_call(self, use: Json, result: Json, place: str) -> Item:
+        """What a tool of the server's did, as clients with `Mainspring-Extensions: on` are told."""
+        blocks = self.list_blocks(result.get("content") or "", f"{place}.content", ("text",))
+        said = "".join([str(block.get("text", "")) for block, _ in blocks])
+        call: Json = {
+            "type": "mcp_call",
+            "id": derive_id("mcp", use["id"]),
+            "server_label": str(use.get("server_name", "")),
+            "name": str(use.get("name", "")),
+            "arguments": msgspec.json.encode(use.get("input") or {}).decode(),
+        }
+        failed = {"error": {"content": [{"type": "text", "text": said}]}}
+        return Unknown({**call, **(failed if result.get("is_error") is True else {"output": said})})
+
+
+def _read_image(source: Json, place: str) -> InputImage:
+    match source:
+        case {"type": "base64", "media_type": str(kind), "data": str(data)}:
+            return InputImage(f"data:{kind};base64,{data}")
+        case {"type": "url", "url": str(url)}:
+            return InputImage(url)
+        case {"type": "file", "file_id": str(file_id)}:
+            return InputImage(file_id=file_id)
+        case _:
+            raise _refuse(place, "must be `base64` with `media_type` and `data`, a `url`, or a `file`", "invalid_value")
+
+
+def _read_document(source: Json, title: str | None, place: str) -> InputFile:
+    match source:
+        case {"type": "base64", "media_type": str(kind), "data": str(data)}:
+            return InputFile(title or "document.pdf", f"data:{kind};base64,{data}")
+        case {"type": "text", "data": str(text)}:
+            return InputFile(title or "document.txt", f"data:text/plain;base64,{b64encode(text.encode()).decode()}")
+        case {"type": "url", "url": str(url)}:
+            return InputFile(title or msgspec.UNSET, file_url=url)
+        case {"type": "file", "file_id": str(file_id)}:
+            return InputFile(title or msgspec.UNSET, file_id=file_id)
+        case _:
+            told = "must be `base64` with `media_type` and `data`, `text`, `content`, a `url`, or a `file`"
+            raise _refuse(place, told, "invalid_value")
+
+
+_MISSING: Final = "missing_required_parameter"
+
+
+def _refuse(param: str, told: str, code: str) -> InvalidRequest:
+    return InvalidRequest(f"{param} {told}", param=param, code=code)

@@ -1,0 +1,314 @@
+"""The Messages API as a door to the same runs: what is asked is honoured or refused by the name it has there."""
+
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import anyio
+import pytest
+from anthropic import APIStatusError, AsyncAnthropic, AuthenticationError, NotFoundError, beta_async_tool
+from anthropic.types import ToolUseBlock
+from tests.doors.chatting import Place, opened
+from tests.kit.waiting import PATIENCE
+
+from mainspring.core.errors import RateLimited
+from mainspring.core.events import ItemDone, ItemStarted, ReasoningDelta, TextDelta, TurnEnded
+from mainspring.core.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    InputFile,
+    InputImage,
+    InputText,
+    Item,
+    Message,
+    OutputText,
+    Reasoning,
+    ReasoningText,
+    assistant,
+)
+from mainspring.http.auth import Keys
+from mainspring.ports import Provider
+from mainspring.providers.anthropic.request import build_body
+from mainspring.providers.scripted import Scripted, call, calls, fail, raw, refuse, say, stall, turn
+from mainspring.storage.memory_runs import MemoryStore
+
+ASK: Any = [{"role": "user", "content": "What time is it?"}]
+ON = {"Mainspring-Extensions": "on"}
+WEATHER: Any = {
+    "name": "weather",
+    "description": "How it is there.",
+    "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+
+
+@asynccontextmanager
+async def entered(model: Provider, **options: Any) -> AsyncIterator[tuple[AsyncAnthropic, Place]]:
+    """The server, and Anthropic's client for it."""
+    async with opened(model, **options) as place:
+        settings: Any = {"base_url": place.url.removesuffix("/v1"), "max_retries": 0, "timeout": 30}
+        async with AsyncAnthropic(
+            api_key=options.get("api_key", "unused"), _strict_response_validation=True, **settings
+        ) as client:
+            yield client, place
+
+
+def signed(*items: Item) -> Any:
+    """A turn that says these items, thoughts with what their vendor wants back."""
+    told: list[Any] = []
+    for item in items:
+        if isinstance(item, Reasoning):
+            told.append(ItemStarted(Reasoning(id=item.id)))
+            told += [ReasoningDelta(item.id, part.text) for part in item.content or ()]
+        elif isinstance(item, Message):
+            told += [ItemStarted(Message("assistant", id=item.id)), TextDelta(item.id, item.text)]
+        told.append(ItemDone(item))
+    return raw([*told, TurnEnded()])
+
+
+async def test_the_servers_tools_work_behind_a_plain_message() -> None:
+    script = Scripted(
+        turn(think="Hm.", say="Let me look.", calls=[call("clock")]), say("Half past nine.", expect="[output] half past")
+    )
+    async with entered(script) as (client, place):
+        message = await client.messages.create(model="scripted", max_tokens=50, messages=ASK, system="Be brief.")
+        run = await place.engine.store.load(message.id.replace("msg_", "resp_"))
+    assert [block.type for block in message.content] == ["thinking", "text", "text"]
+    assert (message.stop_reason, run.status) == ("end_turn", "completed")
+    assert message.usage.input_tokens > 0
+    assert script.requests[0].instructions == "Be brief."
+    assert script.requests[0].max_output_tokens == 50
+
+
+async def test_what_the_servers_tools_did_is_shown_on_request_and_can_be_sent_back() -> None:
+    script = Scripted(turn(calls=[call("clock")]), say("Half past nine."), say("I looked.", expect="[output] half past nine"))
+    async with entered(script) as (_, place), aiohttp.ClientSession(headers=ON) as session:
+        body = {"model": "scripted", "max_tokens": 50, "messages": ASK}
+        async with session.post(f"{place.url}/messages", json=body) as answer:
+            content = (await answer.json())["content"]
+        assert [block["type"] for block in content] == ["mcp_tool_use", "mcp_tool_result", "text"]
+        assert content[1]["content"] == [{"type": "text", "text": "half past nine"}]
+        back = [*ASK, {"role": "assistant", "content": content}, {"role": "user", "content": "How do you know?"}]
+        async with session.post(f"{place.url}/messages", json={**body, "messages": back}) as answer:
+            assert answer.status == 200, await answer.text()
+    assert [type(item) for item in script.requests[-1].items] == [Message, FunctionCall, FunctionCallOutput, Message, Message]
+
+
+async def test_the_tool_runner_performs_the_clients_calls_and_goes_on() -> None:
+    @beta_async_tool
+    async def weather(city: str) -> str:
+        """How it is there."""
+        return f"rain in {city}"
+
+    script = Scripted(turn(say="I ask.", calls=[call("weather", city="Oslo")]), say("Rain.", expect="[output] rain in Oslo"))
+    async with entered(script) as (client, _):
+        options: Any = {"model": "scripted", "max_tokens": 50, "system": "Be brief.", "tools": [weather]}
+        final = await client.beta.messages.tool_runner(messages=ASK, **options).until_done()
+    assert [block.text for block in final.content if block.type == "text"] == ["Rain."]
+    # It goes on with the thread, and sends only the result.
+    first, second = script.requests
+    assert (second.tools, second.instructions) == (first.tools, first.instructions) == (first.tools, "Be brief.")
+    assert [type(item) for item in second.items] == [Message, Message, FunctionCall, FunctionCallOutput]
+
+
+async def test_a_thread_that_is_gone_is_begun_anew_by_the_client() -> None:
+    script = Scripted(say("One."), say("Two.", expect="What time is it?"))
+    async with entered(script) as (client, place):
+        thread = client.beta.messages.thread(model="scripted", max_tokens=50)
+        first = await thread.send(ASK[0])
+        await place.engine.forget(first.id.replace("msg_", "resp_"))
+        await thread.send({"role": "user", "content": "And now?"})
+    assert [type(item) for item in script.requests[-1].items] == [Message, Message, Message]
+
+
+async def test_calls_in_a_stream_come_whole_and_only_those_that_no_policy_denies() -> None:
+    script = Scripted(
+        calls(call("weather", city="Atlantis")), turn(say="Then", calls=[call("weather", city="Oslo"), call("clock")])
+    )
+    async with (
+        entered(script) as (client, _),
+        client.messages.stream(model="scripted", max_tokens=50, messages=ASK, tools=[WEATHER]) as stream,
+    ):
+        kinds = [event.type async for event in stream]
+        final = await stream.get_final_message()
+    assert final.stop_reason == "tool_use"
+    (made,) = [block for block in final.content if isinstance(block, ToolUseBlock)]
+    assert (made.name, made.input) == ("weather", {"city": "Oslo"})
+    assert kinds[-5:] == ["content_block_delta", "input_json", "content_block_stop", "message_delta", "message_stop"]
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_thoughts_keep_their_signatures_both_ways(is_streamed: bool) -> None:
+    secret = 'mainspring.anthropic.{"type":"thinking","thinking":"Deep.","signature":"S1"}'
+    hidden = 'mainspring.anthropic.{"type":"redacted_thinking","data":"R1"}'
+    deep = Reasoning("rs_1", content=(ReasoningText("Deep."),), encrypted_content=secret)
+    turns = signed(deep, Reasoning("rs_2", encrypted_content=hidden), assistant("So.", id="msg_1"))
+    script = Scripted(turns, say("Yes."))
+    async with entered(script) as (client, _):
+        options: Any = {"model": "scripted", "max_tokens": 5000, "thinking": {"type": "adaptive"}}
+        if is_streamed:
+            async with client.messages.stream(messages=ASK, **options) as stream:
+                first: Any = await stream.get_final_message()
+        else:
+            first = await client.messages.create(messages=ASK, **options)
+        assert [block.type for block in first.content] == ["thinking", "redacted_thinking", "text"]
+        said: Any = {"role": "assistant", "content": first.content}
+        await client.messages.create(messages=[*ASK, said, {"role": "user", "content": "Sure?"}], **options)
+    asked = script.requests[-1]
+    assert [type(item) for item in asked.items] == [Message, Reasoning, Reasoning, Message, Message]
+    assert asked.reasoning == {"effort": "high"}
+    back = build_body(asked)["messages"][1]["content"]
+    assert back[:2] == [{"type": "thinking", "thinking": "Deep.", "signature": "S1"}, {"type": "redacted_thinking", "data": "R1"}]
+
+
+async def test_every_block_becomes_what_the_model_is_shown() -> None:
+    script = Scripted(say("Fine."))
+    pdf = b64encode(b"%PDF-1.4").decode()
+    history: Any = [
+        {"role": "user", "content": [
+            {"type": "text", "text": "See", "cache_control": {"type": "ephemeral", "ttl": "1h"}},
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}},
+            {"type": "document", "title": "a.pdf", "source": {"type": "base64", "media_type": "application/pdf", "data": pdf}},
+            {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "hi"}},
+        ]},
+        {"role": "assistant", "content": [
+            {"type": "text", "text": "I ask."}, {"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": "Oslo"}},
+        ]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "t1", "is_error": True, "content": [{"type": "text", "text": "no"}]},
+            {"type": "text", "text": "So?"},
+        ]},
+    ]  # fmt: skip
+    blocks: Any = [{"type": "text", "text": "Be brief."}, {"type": "text", "text": "Be kind."}]
+    async with entered(script) as (client, _):
+        await client.messages.create(model="scripted", max_tokens=9, system=blocks, messages=history, tools=[WEATHER])
+    asked = script.requests[0]
+    assert asked.instructions == "Be brief.\n\nBe kind."
+    told, said, made, output, more = asked.items
+    assert isinstance(told, Message)
+    assert told.content == (
+        InputText("See"),
+        InputImage("data:image/png;base64,AAAA"),
+        InputFile("a.pdf", f"data:application/pdf;base64,{pdf}"),
+        InputFile("document.txt", "data:text/plain;base64,aGk="),
+    )
+    assert isinstance(said, Message)
+    assert said.content == (OutputText("I ask."),)
+    assert isinstance(made, FunctionCall)
+    assert (made.call_id, made.arguments) == ("t1", '{"city":"Oslo"}')
+    assert isinstance(output, FunctionCallOutput)
+    assert (output.output, output.is_error) == ("no", True)
+    assert isinstance(more, Message)
+    assert build_body(asked)["tools"][-1]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
+
+
+def said(*blocks: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": list(blocks)}]}
+
+
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"max_tokens": None}, "max_tokens", "missing_required_parameter"),
+    ({"max_tokens": 0}, "max_tokens", "integer_below_min_value"),
+    ({"messages": [{"role": "usr", "content": "x"}]}, "messages[0].role", "invalid_value"),
+    ({"messages": [*ASK, {"role": "assistant", "content": "It is"}]}, "messages[1].role", "unsupported_value"),
+    ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content", "invalid_type"),
+    ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "messages[0].content[0].type", "invalid_value"),
+    (said({"type": "image", "source": {}}), "messages[0].content[0].source", "invalid_value"),
+    (said({"type": "tool_result"}), "messages[0].content[0].tool_use_id", "missing_required_parameter"),
+    ({"system": [{"type": "image"}]}, "system[0].type", "invalid_value"),
+    ({"tools": [{"name": "f"}]}, "tools[0].input_schema", "missing_required_parameter"),
+    ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type", "unsupported_value"),
+    ({"tool_choice": {"type": "tool", "name": "no"}}, "tool_choice", "invalid_request_error"),
+    ({"tool_choice": {"type": "perhaps"}}, "tool_choice", "invalid_value"),
+    ({"thinking": {"type": "enabled"}}, "thinking", "invalid_value"),
+    ({"output_config": {"format": {"type": "xml"}}}, "output_config.format", "invalid_value"),
+    ({"stop_sequences": ["x"]}, "stop_sequences", "unsupported_value"),
+    ({"temperature": 1.5}, "temperature", "decimal_above_max_value"),
+    ({"top_k": 3}, "top_k", "unknown_parameter"),
+    ({"max_tokns": 3}, "max_tokns", "unknown_parameter"),
+]  # fmt: skip
+
+
+async def test_what_cannot_be_honoured_is_refused_by_its_own_name() -> None:
+    async with entered(Scripted()) as (client, _):
+        for body, param, code in REFUSED:
+            with pytest.raises(APIStatusError) as refused:
+                await client.post("/v1/messages", body={"max_tokens": 9, "messages": ASK, **body}, cast_to=object)
+            told: Any = refused.value.body
+            assert (told["type"], told["error"]["type"]) == ("error", "invalid_request_error"), body
+            assert (told["error"]["param"], told["error"]["code"]) == (param, code), body
+        with pytest.raises(NotFoundError) as missing:
+            await client.messages.create(model="agent:nobody", max_tokens=9, messages=ASK)
+        assert missing.value.type == "not_found_error"
+        old = {"anthropic-version": "2023-01-01"}
+        with pytest.raises(APIStatusError, match="2023-06-01"):
+            await client.messages.create(model="scripted", max_tokens=9, messages=ASK, extra_headers=old)
+
+
+async def test_endings_have_their_reasons_and_failures_their_types() -> None:
+    slow = fail(RateLimited("slow down", retry_after=3))
+    script = Scripted(say("Once", finish="length"), refuse("I would rather not."), slow, slow)
+    async with entered(script) as (client, _):
+        options: Any = {"model": "scripted", "max_tokens": 50, "messages": ASK}
+        told = [await client.messages.create(**options) for _ in range(2)]
+        assert [message.stop_reason for message in told] == ["max_tokens", "refusal"]
+        with pytest.raises(APIStatusError) as limited:
+            await client.messages.create(**options)
+        assert (limited.value.status_code, limited.value.type) == (429, "rate_limit_error")
+        with pytest.raises(APIStatusError) as broken:
+            async with client.messages.stream(**options) as stream:
+                await stream.until_done()
+    assert "rate_limit_error" in str(broken.value.body)
+
+
+async def test_a_client_that_leaves_cancels_its_run() -> None:
+    async with entered(Scripted(stall())) as (client, place):
+        stream = await client.messages.create(model="scripted", max_tokens=9, messages=ASK, stream=True)
+        first: Any = await anext(aiter(stream))
+        handle = await place.engine.attach(first.message.id.replace("msg_", "resp_"))
+        await stream.close()
+        with anyio.fail_after(PATIENCE):
+            assert (await handle.wait()).status == "cancelled"
+
+
+async def test_keys_come_in_either_header_and_what_is_wrong_is_told_in_the_apis_shape() -> None:
+    keys = Keys(MemoryStore())
+    key = await keys.create(tenant="ours")
+    async with entered(Scripted(say("Hi."), repeat=True), keys=keys, api_key=key) as (client, place):
+        options: Any = {"model": "scripted", "max_tokens": 9, "messages": ASK}
+        await client.messages.create(**options)
+        async with AsyncAnthropic(base_url=client.base_url, auth_token=key, max_retries=0) as other:
+            message = await other.messages.create(**options)
+        assert (await place.engine.store.load(message.id.replace("msg_", "resp_"))).tenant == "ours"
+        async with AsyncAnthropic(base_url=client.base_url, api_key="wrong", max_retries=0) as stranger:
+            with pytest.raises(AuthenticationError) as refused:
+                await stranger.messages.create(**options)
+    body: Any = refused.value.body
+    assert (body["error"]["type"], body["error"]["code"]) == ("authentication_error", "invalid_api_key")
+
+
+async def test_tokens_are_counted_and_nothing_runs() -> None:
+    script = Scripted()
+    async with entered(script) as (client, place):
+        short, long = [
+            (await client.messages.count_tokens(model="scripted", messages=[{"role": "user", "content": text}])).input_tokens
+            for text in ("Hi.", "Hi. " * 400)
+        ]
+        assert (await place.engine.store.list(limit=9)).runs == ()
+    assert 0 < short < long
+    assert script.requests == []
+
+
+async def test_an_answer_has_the_shape_that_is_asked_for_and_what_nobody_reads_is_listed() -> None:
+    script = Scripted(say('{"n": 1}'))
+    form: Any = {"effort": "low", "format": {"type": "json_schema", "schema": {"type": "object"}}}
+    more: Any = {"context_management": {"edits": []}}
+    async with entered(script) as (client, _):
+        raw_answer = await client.messages.with_raw_response.create(
+            model="scripted", max_tokens=9, messages=ASK, output_config=form, extra_body=more, metadata={"user_id": "u"}
+        )
+    asked = script.requests[0]
+    assert (asked.text or {})["format"] == {"type": "json_schema", "name": "answer", "schema": {"type": "object"}}
+    assert asked.reasoning == {"effort": "low"}
+    assert raw_answer.headers["Mainspring-Ignored"] == "context_management"
