@@ -112,6 +112,7 @@ def compose_engine(
         dispatcher=None if store is None else _choose_dispatcher(settings, store),
         most_live=settings.runs_at_once,
         exporter=None if is_trial else _exporter(settings, provider.name),
+        metrics_by_tenant=settings.metrics_by_tenant,
         memory=build_memory(database, settings.memory) if settings.memory.enabled else False,
     )
 

@@ -188,6 +188,7 @@ class Engine:
         sinks: Sequence[Sink] = (),
         memory: "Memory | NoMemory | bool" = False,
         exporter: Exporter | None = None,
+        metrics_by_tenant: bool = False,
         mcp: McpTools | None = None,
         builtins: BuiltinTools | None = None,
         files: FileStorage | None = None,
@@ -258,7 +259,7 @@ class Engine:
             http_step,
         )
         name = default_model if default_model is not None else model if isinstance(model, str) else model.name
-        self.metrics = Metrics(name)
+        self.metrics = Metrics(name, by_tenant=metrics_by_tenant)
         self.key_use = KeyUse()
         given: PolicySlots = policies if isinstance(policies, Mapping) else {"custom": policies}
         status: PolicySlots = {"status": (ToolStatus(registry.status, registry.reason),)}

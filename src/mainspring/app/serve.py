@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -39,6 +40,7 @@ GOODBYE_SECONDS = 5
 TICKS_PER_SECOND = 10  # of uvicorn
 # After so many new objects, garbage is looked for among them; Python itself says 700.
 GARBAGE_OBJECTS = 10_000
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class Siblings(Struct, frozen=True):
@@ -209,6 +211,9 @@ def serve(settings: Settings, file: Path | None = None, siblings: Siblings | Non
         extensions=settings.extension_events,
         error_event=settings.error_event,
     )
+    if settings.log_level is not None:
+        logging.basicConfig(format=LOG_FORMAT)
+        logging.getLogger("mainspring").setLevel(settings.log_level.upper())
     count, is_first = (1, True) if siblings is None else (siblings.count, siblings.is_first)
     choice = build_server_engine(settings, file, count=count, is_quiet=not is_first)
     engine = choice.engine

@@ -65,6 +65,9 @@ def serve(
         ),
     ] = None,
     dispatcher: Dispatchers = None,
+    log_level: Annotated[
+        str | None, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error. Default: warning.")
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Examine every configured model as `mainspring doctor` does, and do not serve.")
     ] = False,
@@ -85,7 +88,7 @@ def serve(
     Ctrl-C stops it: runs may finish for a while, and the next start resumes the rest.
     """
     named = {"host": host, "port": port, "database": database, "model": model, "base_url": base_url, "role": role}
-    named["dispatcher"] = dispatcher
+    named |= {"dispatcher": dispatcher, "log_level": log_level}
     secrets = {"backend_key": backend_key, "api_key": api_key}
     lists = {"tools": as_texts(tool), "builtins": as_texts(builtin), "allow_hosts": as_texts(allow_host)}
     given: dict[str, object] = {**named, **secrets, **lists, "workers": _parse_count(workers)}

@@ -113,6 +113,10 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     """A folder of YAML files that say more about tools: their status (active, deprecated, blocked), effects, timeout."""
     otel: OtelSettings = OtelSettings()
     """Where to send spans and metrics: a table `[otel]`."""
+    metrics_by_tenant: bool = False
+    """Label runs and tokens of `/metrics` with their tenant: the first hundred by name, the rest as `_other`."""
+    log_level: Literal["debug", "info", "warning", "error"] | None = None
+    """From which level on the server logs to standard error, with times and the names of modules. Default: warnings alone."""
     memory: MemorySettings = MemorySettings()
     """Whether and how runs are remembered: a table `[memory]`."""
     drain_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 10.0

@@ -10,7 +10,8 @@ from mainspring.cli.ask import follow_with_answers
 from mainspring.cli.console import format_call
 from mainspring.cli.context import Assembly, EngineOptions, build_engine
 from mainspring.cli.database import find_run, open_database
-from mainspring.cli.output import format_moment, say, say_more, write_lines, write_list, write_table
+from mainspring.cli.output import format_moment, say, say_more, write_lines, write_table
+from mainspring.cli.tenants import choose_tenants, write_of_tenants
 from mainspring.core.errors import InvalidRequest
 from mainspring.features.approvals.pending import Approval, Approvals
 from mainspring.storage.location import Location
@@ -31,14 +32,18 @@ async def list_approvals(
         Literal["pending", "approved", "refused", "expired", "all"], typer.Option(metavar="STATE", help="Only in this state.")
     ] = "pending",
     tenant: options.Tenant = "",
+    all_tenants: options.AllTenants = False,
     limit: options.Limit = 20,
     json: options.AsJson = False,
 ) -> None:
     """Lists the calls that wait for a person, newest first."""
+    wanted = None if state == "all" else state
     async with open_database(database) as engine:
-        found = await Approvals(engine).list(tenant=tenant, state=None if state == "all" else state, limit=limit)
-    write_list(found.approvals, ("approval", "state", "asked", "expires", "call"), _cells, as_json=json)
-    if found.has_more and not json:
+        tenants = await choose_tenants(engine.store, tenant, all_tenants=all_tenants)
+        pages = {each: await Approvals(engine).list(tenant=each, state=wanted, limit=limit) for each in tenants}
+    found = {each: page.approvals for each, page in pages.items()}
+    write_of_tenants(found, ("approval", "state", "asked", "expires", "call"), _cells, as_json=json, named=all_tenants)
+    if any(page.has_more for page in pages.values()) and not json:
         say_more(limit)
 
 

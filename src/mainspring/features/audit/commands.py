@@ -8,7 +8,7 @@ import typer
 from mainspring.cli.console import format_call
 from mainspring.cli.database import open_database
 from mainspring.cli.exit import FAILURE
-from mainspring.cli.options import AsJson, Database, Limit
+from mainspring.cli.options import AsJson, Database, Limit, OneTenant
 from mainspring.cli.output import clean, format_moment, say, write_lines, write_table
 from mainspring.core.errors import NotFound
 from mainspring.core.items import FunctionCall
@@ -18,6 +18,7 @@ from mainspring.features.audit.description import describe
 from mainspring.storage.audit_chain import verify
 
 app = typer.Typer()
+MOST_LOOKED_AT = 10_000
 
 SECONDS = "%Y-%m-%d %H:%M:%S"
 
@@ -59,10 +60,11 @@ async def verify_audit(
 
 
 @app.command("list")
-async def list_records(database: Database, limit: Limit = 50, json: AsJson = False) -> None:
-    """Lists the newest records, oldest first."""
+async def list_records(database: Database, tenant: OneTenant = None, limit: Limit = 50, json: AsJson = False) -> None:
+    """Lists the newest records, oldest first. Of one tenant, those among the newest 10,000."""
     async with open_database(database) as engine:
-        links = (await engine.store.audit(limit=limit, newest_first=True))[::-1]
+        newest = await engine.store.audit(limit=limit if tenant is None else MOST_LOOKED_AT, newest_first=True)
+    links = [link for link in newest if tenant in (None, entry_of(link.note).tenant)][:limit][::-1]
     if json:
         write_lines([{"number": link.number, "hash": link.hash.hex(), "entry": entry_of(link.note)} for link in links])
         return

@@ -5,8 +5,9 @@ from typing import Annotated, Literal
 import typer
 
 from mainspring.cli.database import open_database
-from mainspring.cli.options import AsJson, Database, Tenant, name_operator
-from mainspring.cli.output import write_lines, write_list, write_table
+from mainspring.cli.options import AllTenants, AsJson, Database, Tenant, name_operator
+from mainspring.cli.output import write_lines, write_table
+from mainspring.cli.tenants import choose_tenants, write_of_tenants
 from mainspring.features.budgets.ledger import Ledger, make_statement
 
 app = typer.Typer()
@@ -15,12 +16,13 @@ BudgetId = Annotated[str, typer.Argument(metavar="BUDGET_ID", help="Budget, as `
 
 
 @app.command("list")
-async def list_budgets(database: Database, tenant: Tenant = "", json: AsJson = False) -> None:
-    """Lists the budgets of a tenant."""
+async def list_budgets(database: Database, tenant: Tenant = "", all_tenants: AllTenants = False, json: AsJson = False) -> None:
+    """Lists the budgets of a tenant, or of all."""
     async with open_database(database) as engine:
-        found = [make_statement(account) for account in await Ledger(engine.store).list_accounts(tenant=tenant)]
+        tenants, ledger = await choose_tenants(engine.store, tenant, all_tenants=all_tenants), Ledger(engine.store)
+        found = {each: [make_statement(account) for account in await ledger.list_accounts(tenant=each)] for each in tenants}
     titles = ("budget", "state", "runs under way")
-    write_list(found, titles, lambda each: (each.id, each.state, str(len(each.runs))), as_json=json)
+    write_of_tenants(found, titles, lambda each: (each.id, each.state, str(len(each.runs))), as_json=json, named=all_tenants)
 
 
 @app.command()

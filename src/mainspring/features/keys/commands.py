@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from mainspring.cli.database import open_database
-from mainspring.cli.options import AsJson, Database, Expires
+from mainspring.cli.options import AsJson, Database, Expires, OneTenant
 from mainspring.cli.output import format_moment, say, write_lines, write_table
 from mainspring.core.errors import InvalidRequest
 from mainspring.http.auth import Key, Keys, check_scope
@@ -64,10 +64,10 @@ async def create(
 
 
 @app.command("list")
-async def list_keys(database: Database, json: AsJson = False) -> None:
+async def list_keys(database: Database, tenant: OneTenant = None, json: AsJson = False) -> None:
     """Lists the keys, without their secrets."""
     async with open_database(database) as engine:
-        keys = await Keys(engine.store).list()
+        keys = [key for key in await Keys(engine.store).list() if tenant in (None, key.tenant)]
     if json:
         write_lines([{name: getattr(key, name) for name in key.__struct_fields__ if name != "digest"} for key in keys])
     else:

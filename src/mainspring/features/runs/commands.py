@@ -27,7 +27,7 @@ from mainspring.core.errors import CallerError, Interrupted, InvalidRequest, Mai
 from mainspring.core.events import RunStarted
 from mainspring.core.items import Json, Message
 from mainspring.core.spec import ToolChoice
-from mainspring.ports import RunStore, StoredRun
+from mainspring.ports import Filter, RunStore, StoredRun
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import Location
 from mainspring.storage.run_rows import RUNS
@@ -42,8 +42,7 @@ Preset = Annotated[
         "`decision` takes few, deterministic turns.",
     ),
 ]
-Cells = tuple[str, str, str, str, str]
-TITLES: Cells = ("run", "status", "started", "model", "prompt")
+TITLES: tuple[str, ...] = ("run", "status", "started", "model", "prompt")
 
 
 class RunSummary(Struct, frozen=True):
@@ -55,6 +54,7 @@ class RunSummary(Struct, frozen=True):
     model: str
     prompt: str
     previous: str | None = None
+    tenant: str = ""
 
 
 def run(
@@ -172,10 +172,12 @@ async def show(run_id: options.RunId, database: options.Database, json: options.
         say(why)
 
 
-async def runs(database: options.Database, limit: options.Limit = 20, json: options.AsJson = False) -> None:
-    """Lists the runs of a database, newest first."""
+async def runs(
+    database: options.Database, tenant: options.OneTenant = None, limit: options.Limit = 20, json: options.AsJson = False
+) -> None:
+    """Lists the runs of a database, newest first, and whose they are if there are tenants."""
     async with open_database(database) as engine:
-        page = await engine.store.list(limit=limit)
+        page = await engine.store.list(limit=limit, only=Filter(tenant=tenant))
         newest = [await _summarize(engine.store, run) for run in page.runs]
     if json:
         write_lines(newest)
@@ -276,22 +278,27 @@ async def _summarize(store: RunStore, run: StoredRun) -> RunSummary:
     first = (await store.events(run.id))[0].event
     given = first.spec.input if isinstance(first, RunStarted) else ()
     prompt = next((item.text for item in given if isinstance(item, Message) and item.text), "")
-    return RunSummary(run.id, run.status, run.created_at, run.model, fit_line(prompt, 80), run.parent)
+    return RunSummary(run.id, run.status, run.created_at, run.model, fit_line(prompt, 80), run.parent, run.tenant)
 
 
 def _print_table(runs: Sequence[RunSummary]) -> None:
     """A line per run, in columns; the prompt takes the room that is left."""
     writer = ConsoleWriter()
-    rows = [TITLES, *[_cells(run) for run in runs]]
-    widths = [max([len(row[column]) for row in rows]) for column in range(len(TITLES) - 1)]
+    has_tenants = any(run.tenant for run in runs)
+    titles = ("run", "tenant", *TITLES[1:]) if has_tenants else TITLES
+    rows = [titles, *[_cells(run, has_tenants=has_tenants) for run in runs]]
+    widths = [max([len(row[column]) for row in rows]) for column in range(len(titles) - 1)]
+    styles = ("", *(("cyan",) if has_tenants else ()))
     left = max(writer.width - sum(widths) - 2 * len(widths), 20)
     with writer:
         for row in rows:
-            colour = "dim" if row is TITLES else STATUSES.get(row[1], "yellow")
-            for text, width, style in zip(row, widths, ("", colour, "dim", "dim"), strict=False):
-                writer.put(f"{text:{width}}  ", "dim" if row is TITLES else style)
-            writer.put(f"{fit_line(row[-1], left)}\n", "dim" if row is TITLES else "")
+            colour = STATUSES.get(row[len(styles)], "yellow")
+            for text, width, style in zip(row, widths, (*styles, colour, "dim", "dim"), strict=False):
+                writer.put(f"{text:{width}}  ", "dim" if row is titles else style)
+            writer.put(f"{fit_line(row[-1], left)}\n", "dim" if row is titles else "")
 
 
-def _cells(run: RunSummary) -> Cells:
-    return run.id, run.status, format_moment(run.created_at, "%b %d %H:%M"), fit_line(run.model, 24), run.prompt
+def _cells(run: RunSummary, *, has_tenants: bool) -> tuple[str, ...]:
+    whose = (fit_line(run.tenant or "-", 16),) if has_tenants else ()
+    started = format_moment(run.created_at, "%b %d %H:%M")
+    return run.id, *whose, run.status, started, fit_line(run.model, 24), run.prompt

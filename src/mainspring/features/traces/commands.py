@@ -5,24 +5,28 @@ import typer
 from mainspring.cli.console import ConsoleWriter, format_count
 from mainspring.cli.database import find_run, find_run_id, how_to_list, open_database
 from mainspring.cli.exit import FAILURE
-from mainspring.cli.options import AsJson, Database, Limit, RunId, name_database
-from mainspring.cli.output import clean, say, say_more, write_lines, write_list
+from mainspring.cli.options import AsJson, Database, Limit, OneTenant, RunId, name_database
+from mainspring.cli.output import clean, say, say_more, write_lines, write_list, write_table
 from mainspring.core.errors import NotFound
 from mainspring.features.traces.replay_report import ReplayReport, replay_run
 from mainspring.features.traces.trace_builder import read_trace
 from mainspring.features.traces.waterfall import TITLES, draw_waterfall, make_cells
+from mainspring.ports import Filter
 from mainspring.storage.location import Location
 
 app = typer.Typer()
 
 
 @app.command("list")
-async def list_traces(database: Database, limit: Limit = 20, json: AsJson = False) -> None:
+async def list_traces(database: Database, tenant: OneTenant = None, limit: Limit = 20, json: AsJson = False) -> None:
     """Lists the newest traces: how they ended, how long they took, what they used."""
     async with open_database(database) as engine:
-        page = await engine.store.list(limit=limit)
+        page = await engine.store.list(limit=limit, only=Filter(tenant=tenant))
         traces = [await read_trace(engine, run.id) for run in page.runs]
-    write_list(traces, TITLES, make_cells, as_json=json)
+    if any(run.tenant for run in page.runs) and not json:
+        write_table([("tenant", *TITLES), *[(trace.tenant_id or "-", *make_cells(trace)) for trace in traces]])
+    else:
+        write_list(traces, TITLES, make_cells, as_json=json)
     if page.has_more and not json:
         say_more(limit)
 

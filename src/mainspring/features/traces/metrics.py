@@ -131,12 +131,14 @@ _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 class Metrics:
     """Counters and histograms over traces. Labels from outside are limited by `LabelNames`."""
 
-    def __init__(self, model: str = "") -> None:
-        """`model` is the default model of runs."""
+    def __init__(self, model: str = "", *, by_tenant: bool = False) -> None:
+        """`model` is the default model of runs. With `by_tenant`, runs and tokens are counted for each tenant, by a label."""
         self._models, self._tools, self._policies = LabelNames(model), LabelNames(), LabelNames()
-        self._runs = Counter("mainspring_runs_total", "Runs that ended.", "preset", "status", "reason")
+        self._tenants, self.by_tenant = LabelNames(""), by_tenant
+        whose = ("tenant",) if by_tenant else ()
+        self._runs = Counter("mainspring_runs_total", "Runs that ended.", "preset", "status", "reason", *whose)
         self._turns = Counter("mainspring_turns_total", "Turns of a model.", "model", "status")
-        self._tokens = Counter("mainspring_tokens_total", "Tokens, as the backend counted them.", "model", "direction")
+        self._tokens = Counter("mainspring_tokens_total", "Tokens, as the backend counted them.", "model", "direction", *whose)
         self._calls = Counter("mainspring_tool_calls_total", "Calls of tools.", "tool", "outcome")
         self._verdicts = Counter("mainspring_verdicts_total", "What was decided about calls.", "policy", "verdict")
         self._failures = Counter("mainspring_failures_total", "Failures, resolved ones too.", "code", "category", "severity")
@@ -151,15 +153,16 @@ class Metrics:
         self._live = Gauge("mainspring_live_runs", "Runs that are under way here.")
         self._store_up = Gauge("mainspring_store_up", "1 if the store can be used, else 0.")
 
-    def add(self, trace: TraceRecord) -> None:
+    def add(self, trace: TraceRecord, tenant: str = "") -> None:
         """Counts a run that has ended."""
         outcome, preset = trace.outcome, trace.context.preset
-        self._runs.add(preset, outcome.run_status, outcome.reason.value if outcome.reason is not None else "")
+        whose = (self._tenants.register(tenant),) if self.by_tenant else ()
+        self._runs.add(preset, outcome.run_status, outcome.reason.value if outcome.reason is not None else "", *whose)
         if trace.duration_ms is not None:
             self._run_seconds.observe(trace.duration_ms / 1000, preset)
         model = choose_model_label(trace, self._models)
         for step in trace.execution:
-            self._add_step(step, model)
+            self._add_step(step, model, whose)
         for failure in trace.failures:
             self._failures.add(failure.code, failure.category, failure.severity)
 
@@ -178,7 +181,7 @@ class Metrics:
         for family in self._families:
             family.merge(exported.get(family.name, []))
 
-    def _add_step(self, step: TraceStep, model: str) -> None:
+    def _add_step(self, step: TraceStep, model: str, whose: Labels) -> None:
         if step.kind == "turn":
             self._turns.add(model, step.status)
             if step.model_at is not None:
@@ -186,8 +189,8 @@ class Metrics:
             if step.first_token_at is not None:
                 self._first_token.observe(step.first_token_at - step.started_at, model)
         if step.usage is not None and step.kind != "step":
-            self._tokens.add(model, "input", by=step.usage.input_tokens)
-            self._tokens.add(model, "output", by=step.usage.output_tokens)
+            self._tokens.add(model, "input", *whose, by=step.usage.input_tokens)
+            self._tokens.add(model, "output", *whose, by=step.usage.output_tokens)
         for action in step.actions:
             self._add_action(action)
 

@@ -31,7 +31,7 @@ class SharedMetrics:
 
     def write(self, live: int) -> None:
         """Shows the others what was counted here."""
-        total = Metrics()
+        total = Metrics(by_tenant=self._metrics.by_tenant)
         for counted in (self._before, self._metrics.export()):
             total.merge(counted)
         _write(self._files[0], CountedRuns(total.export(), live))
@@ -39,7 +39,7 @@ class SharedMetrics:
     def text(self, *, live: int, is_store_up: bool) -> str:
         """The metrics of all processes as text for a scraper."""
         self.write(live)
-        places, total = [_read(file) for file in self._files], Metrics()
+        places, total = [_read(file) for file in self._files], Metrics(by_tenant=self._metrics.by_tenant)
         for place in places:
             total.merge(place.counted)
         return total.text(live=sum([place.live for place in places]), is_store_up=is_store_up)

@@ -5,6 +5,7 @@ far. Of the deltas only the first of a turn matters. `TraceObserver` counts and 
 """
 
 from collections.abc import Iterable, Sequence
+from logging import getLogger
 from typing import Any, Final, get_args
 
 from msgspec.structs import replace
@@ -53,7 +54,9 @@ from mainspring.features.traces.trace_record import (
     TraceStep,
     to_milliseconds,
 )
-from mainspring.ports import EndedRun, RunObserver
+from mainspring.ports import OWNED, EndedRun, RunObserver
+
+log = getLogger(__name__)
 
 _DELTAS: Final = frozenset(get_args(Delta))
 _PLAIN: Final = frozenset({RunStarted, ItemStarted, ItemDone, Annotated, RunEnded})
@@ -343,10 +346,12 @@ class TraceObserver(RunObserver):
         self._metrics, self._exporter = metrics, exporter
 
     def run_ended(self, ended: EndedRun) -> None:
+        run = ended.run
+        log.info("run %s of tenant `%s` is %s, %d tokens", run.spec.id, run.spec.tenant, run.status, run.usage.total_tokens)
         records = list(ended.log.skim() if isinstance(ended.log, Log) else ended.log)
         trace = outline_trace(records) if self._exporter is None and not ended.waiting else None
         trace = trace or build_trace(records, ended.waiting)
-        self._metrics.add(trace)
+        self._metrics.add(trace, ended.run.spec.tenant.partition(OWNED)[0])
         if self._exporter is not None:
             self._exporter.add(trace)
 

@@ -1,0 +1,40 @@
+"""The tenants of a database, for commands that list the things of one or of all of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from mainspring.cli.output import write_lines, write_table
+from mainspring.core.items import decode
+from mainspring.http.auth import KIND, Key
+from mainspring.ports import OWNED, Store
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+async def choose_tenants(store: Store, tenant: str, *, all_tenants: bool) -> list[str]:
+    """The tenant of a command, or every one that has runs or keys, the default one first."""
+    if not all_tenants:
+        return [tenant]
+    found = {each.group for each in await store.sum_usage("tenant")}
+    found |= {decode(document.body, Key).tenant for document in await store.documents(KIND)}
+    return ["", *sorted([name for name in found if name and OWNED not in name])]
+
+
+def write_of_tenants(
+    found: Mapping[str, Sequence[T]],
+    titles: tuple[str, ...],
+    cells: Callable[[T], tuple[str, ...]],
+    *,
+    as_json: bool,
+    named: bool,
+) -> None:
+    """Writes what each tenant has as lines of JSON, or as the rows of a table; if `named`, each says whose it is."""
+    if as_json:
+        lines = [(tenant, value) for tenant, values in found.items() for value in values]
+        write_lines([{"tenant": tenant, **msgspec.structs.asdict(value)} if named else value for tenant, value in lines])
+        return
+    rows = [(tenant or "-", *cells(value)) for tenant, values in found.items() for value in values]
+    table = [("tenant", *titles), *rows]
+    write_table(table if named else [row[1:] for row in table])
