@@ -1,6 +1,7 @@
 """The doctor is sent to every animal, and names its habit. To a backend without habits it has nothing to say."""
 
 import json
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from tests.kit.waiting import PATIENCE
 from tests.providers.backend import DONE, call_piece, chunk, sse, usage_chunk
 from tests.zoo import calls, leaks
-from tests.zoo.animal import MODEL, Animal, Refusal, call, outputs, say, serving
+from tests.zoo.animal import MODEL, Animal, Refusal, assistants, call, outputs, say, serving
 from tests.zoo.test_zoo import ANIMALS, split
 
 from mainspring.core.items import Json
@@ -95,6 +96,16 @@ NAMES: Final = {
     77: "stop tokens",
     78: "turn headers",
     79: "call beside its text",
+    80: "call with labels",
+    81: "text repeated",
+    82: "values as text",
+    83: "ids per piece",
+    84: "calls out of place",
+    85: "content as object",
+    86: "empty calls",
+    87: "blank answer",
+    88: "half calls",
+    89: "odd lines",
 }
 # No request of ours provokes them: we stream, send no signature of another vendor's, no metadata, no odd description, and no word
 # as the developer.
@@ -225,6 +236,35 @@ async def test_what_has_been_learned_is_not_refused_again() -> None:
         await provider.close()
     assert (first, second) == (["ok"] * len(first), ["ok"] * len(first))
     assert count == len(set(refused)) == len(refused) == 6
+
+
+async def test_a_history_that_was_refused_is_written_as_it_was_taken_from_then_on() -> None:
+    refused: list[str] = []
+    faults: Final[Mapping[str, Callable[[Json], bool]]] = {
+        "content: Input should be a valid string": lambda body: any(each["content"] is None for each in body["messages"]),
+        "messages[2].content: Input should be a valid list": lambda body: any(
+            isinstance(output["content"], str) for output in outputs(body)
+        ),
+        "function.arguments: Input should be a valid dictionary": lambda body: any(
+            isinstance(made["function"]["arguments"], str) for each in assistants(body) for made in each.get("tool_calls", ())
+        ),
+    }
+
+    class Picky(Clean):
+        def refuse(self, body: Json) -> str | None:
+            wrong = next((words for words, is_wrong in faults.items() if is_wrong(body)), None)
+            refused.extend([wrong] if wrong else [])
+            return wrong
+
+    async with serving(guide(Picky())) as url:
+        provider = Chat(url)
+        first = [result.verdict async for result in examine(provider, MODEL)]
+        count = len(refused)
+        second = [result.verdict async for result in examine(provider, MODEL)]
+        await provider.close()
+    assert (first, second) == (["ok"] * len(first), ["ok"] * len(first))
+    assert set(refused) == set(faults)
+    assert len(refused) == count
 
 
 def test_every_habit_is_told_once_and_shown_by_an_animal() -> None:

@@ -16,7 +16,7 @@ from openai.types.responses import Response
 from tests.kit.waiting import PATIENCE
 from tests.providers.backend import DONE, call_piece, chunk, sse, usage_chunk
 from tests.server.hosting import hosted
-from tests.zoo import calls, leaks, phrases, requests, slips, streams, thoughts, tokens
+from tests.zoo import calls, leaks, odd_answers, phrases, requests, slips, streams, thoughts, tokens
 from tests.zoo.animal import MODEL, NOON, UTC, Animal, Failing, Learner, Outcome, Refusal, Talker, call, say, serving
 
 from mainspring.app.engine import Engine
@@ -27,11 +27,12 @@ from mainspring.providers.chat.provider import Chat
 from mainspring.providers.profiles import NEUTRAL, find_profile
 
 EXPECTED: dict[str, str] = tomllib.loads(Path(__file__).with_name("expectations.toml").read_text())
+KINDS = (Animal, Failing, Learner, Talker, tokens.Thinker, odd_answers.Broken)
 ANIMALS = [
     kind
-    for house in (calls, slips, leaks, tokens, thoughts, streams, requests)
+    for house in (calls, slips, leaks, odd_answers, tokens, thoughts, streams, requests)
     for kind in vars(house).values()
-    if isinstance(kind, type) and issubclass(kind, Animal) and kind not in (Animal, Failing, Learner, Talker, tokens.Thinker)
+    if isinstance(kind, type) and issubclass(kind, Animal) and kind not in KINDS
 ]
 
 

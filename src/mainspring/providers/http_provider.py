@@ -160,9 +160,13 @@ class HttpProvider(ABC):
             if (flaw := self._check_answer(request, reader)) is not None:
                 await reply.drain()
                 raise flaw
-            last = list(reader.end())
-            if reader.says_nothing:
-                raise EmptyAnswer(f"{self._http.url} ended its answer without a word and without a call; try again")
+            try:
+                last = list(reader.end())
+                if reader.says_nothing:
+                    raise EmptyAnswer(f"{self._http.url} ended its answer without a word and without a call; try again")
+            except BadOutput:
+                await reply.drain()
+                raise
             for event in last:
                 yield replace(event, adaptations=tuple(notes)) if notes and isinstance(event, TurnEnded) else event
             await reply.drain()

@@ -66,9 +66,14 @@ def _parse_labelled(text: str, tools: Tools) -> list[LeakedCall]:
 
 def is_cut_call(text: str, tools: Tools) -> bool:
     """Whether a text that begins as a call of a tool ends within it."""
-    bare = STRING.sub("", text)
-    is_open = bare.count("{") > bare.count("}") or ("<function=" in text and "</function>" not in text)
+    is_open = is_cut_object(text) or ("<function=" in text and "</function>" not in text)
     return is_open and any(name in text[:_MOST_HEAD] for name in tools)
+
+
+def is_cut_object(text: str) -> bool:
+    """Whether an object is opened that nothing closes."""
+    bare = STRING.sub("", text)
+    return bare.count("{") > bare.count("}")
 
 
 def _open_fence(text: str) -> str:

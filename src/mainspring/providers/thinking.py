@@ -194,6 +194,10 @@ class TagSplitter:
         return "" if is_kept else opening
 
     @property
+    def has_channels(self) -> bool:
+        return self._channels is not None
+
+    @property
     def is_past(self) -> bool:
         """Only words can follow."""
         return self._place == "after" and not self._is_fresh
@@ -303,7 +307,7 @@ def _overlap(text: str, tag: str) -> int:
     return next((size for size in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:size])), 0)
 
 
-_CLOSED: Final = re.compile(r"((?:(?!</?think>).)*)</think>[ \t]*\n", re.DOTALL)
+_CLOSED: Final = re.compile(r"((?:(?!</?think[\s>]).)*)</think>[ \t]*\n", re.DOTALL)
 _MOST_HEADER: Final = 500
 _TOKEN: Final = re.compile(r"<\|(?:start|channel|constrain|message|end|return|call)\|>")
 _HALF_TOKEN: Final = re.compile(r"<(?:\|(?:[a-z]{1,9}\|?)?)?\Z")

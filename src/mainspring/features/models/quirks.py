@@ -6,13 +6,12 @@ standard has none. Most of them need no care of anybody's: the adapter understan
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
-import msgspec
-
 from mainspring.core.items import Json
+from mainspring.features.models.odd_answers import ODD_ANSWERS
+from mainspring.features.models.seen_exchange import Seen, decode, find_function
 from mainspring.ports import ProfileValue
 from mainspring.providers.called_names import find_tool_name
 from mainspring.providers.cassette import Exchange
@@ -20,7 +19,8 @@ from mainspring.providers.chat.refusals import REFUSALS
 from mainspring.providers.control_tokens import HEADERS
 from mainspring.providers.json_text import may_be_wrapped
 from mainspring.providers.leak_reader import LeakReader
-from mainspring.providers.thinking import find_unopened
+from mainspring.providers.leaked_calls import parse_calls
+from mainspring.providers.thinking import TagSplitter, find_unopened, mark_channels
 
 PATH: Final = "chat/completions"
 Change = tuple[str, ProfileValue]
@@ -33,91 +33,6 @@ class Quirk(NamedTuple):
     name: str
     does: str
     remedy: str
-
-
-class Seen:
-    """One exchange, as far as habits show in it."""
-
-    def __init__(self, exchange: Exchange) -> None:
-        self.sent: Json = exchange.body or {}
-        self.status = exchange.status
-        self.is_cut = exchange.is_cut
-        self.raw = b"".join([piece.data for piece in exchange.pieces]).decode(errors="replace")
-        self.is_stream = exchange.headers.get("Content-Type", "").startswith("text/event-stream")
-        self.lines = [line.rstrip("\r") for line in self.raw.split("\n")] if self.is_stream else []
-
-    @cached_property
-    def chunks(self) -> list[Json]:
-        told = [line[5:].strip() for line in self.lines if line.startswith("data:")] if self.is_stream else [self.raw]
-        return [chunk for chunk in map(_decode, told) if isinstance(chunk, dict)]
-
-    @cached_property
-    def choices(self) -> list[Json]:
-        return [choice for chunk in self.chunks for choice in chunk.get("choices") or () if isinstance(choice, dict)]
-
-    @cached_property
-    def deltas(self) -> list[Json]:
-        told = [choice.get("delta") or choice.get("message") for choice in self.choices]
-        return [delta for delta in told if isinstance(delta, dict)]
-
-    @cached_property
-    def pieces(self) -> list[Json]:
-        return [piece for delta in self.deltas for piece in delta.get("tool_calls") or () if isinstance(piece, dict)]
-
-    @cached_property
-    def calls(self) -> list[list[Json]]:
-        """The pieces of each call. Another id or another index begins another call, and so does a name where neither is told."""
-        calls: list[list[Json]] = []
-        for piece in self.pieces:
-            last = calls[-1][0] if calls else {}
-            is_other = piece.get("index") != last.get("index") or (piece.get("id") or last.get("id")) != last.get("id")
-            if not calls or is_other or (piece.get("index") is None and _function(piece).get("name")):
-                calls.append([])
-            calls[-1].append(piece)
-        return calls
-
-    @cached_property
-    def arguments(self) -> list[str]:
-        """What the arguments of each call are in all, as far as they are text."""
-        told = [[_function(piece).get("arguments") for piece in call] for call in self.calls]
-        return ["".join([piece for piece in pieces if isinstance(piece, str)]) for pieces in told]
-
-    @cached_property
-    def text(self) -> str:
-        return self._join("content")
-
-    @cached_property
-    def thoughts(self) -> str:
-        return self._join("reasoning_content") + self._join("reasoning")
-
-    @cached_property
-    def finishes(self) -> list[str]:
-        return [reason for choice in self.choices if isinstance(reason := choice.get("finish_reason"), str)]
-
-    @property
-    def has_failed(self) -> bool:
-        return any(chunk.get("error") for chunk in self.chunks)
-
-    @property
-    def tools(self) -> list[str]:
-        return [tool["function"]["name"] for tool in self.sent.get("tools", ())]
-
-    def names_tool(self, text: str) -> bool:
-        return any(name in text for name in self.tools)
-
-    @cached_property
-    def made(self) -> list[tuple[str, str]]:
-        """The name and the arguments of each call, as far as they are text."""
-        names = ["".join([str(_function(piece).get("name") or "") for piece in call]) for call in self.calls]
-        return list(zip(names, self.arguments, strict=True))
-
-    def list_properties(self, name: str) -> list[str]:
-        functions = [tool["function"] for tool in self.sent.get("tools", ())]
-        found = [(each.get("parameters") or {}).get("properties") for each in functions if each["name"] == name]
-        return list(found[0] or ()) if found else []
-
-    def _join(self, field: str) -> str:
-        return "".join([said for delta in self.deltas if isinstance(said := delta.get(field), str)])
 
 
 def find_quirks(exchanges: Iterable[Exchange]) -> list[Quirk]:
@@ -148,21 +63,9 @@ def _is_other(field: str, before: Json, after: Json) -> bool:
     return bool(before.get(place) != after.get(place))
 
 
-def _decode(text: str) -> object:
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError):
-        return None
-
-
-def _function(piece: Json) -> Json:
-    told = piece.get("function")
-    return told if isinstance(told, dict) else {}
-
-
 def _find_object(text: str) -> object:
     """The object between the first brace and the last."""
-    return _decode(text[text.find("{") : text.rfind("}") + 1])
+    return decode(text[text.find("{") : text.rfind("}") + 1])
 
 
 def _repeats_index(seen: Seen) -> bool:
@@ -175,32 +78,35 @@ def _repeats_index(seen: Seen) -> bool:
 
 def _repeats_arguments(seen: Seen) -> bool:
     for call, whole in zip(seen.calls, seen.arguments, strict=True):
-        told = [piece for each in call if isinstance(piece := _function(each).get("arguments"), str) and piece]
+        told = [piece for each in call if isinstance(piece := find_function(each).get("arguments"), str) and piece]
         said = list(accumulate(told))
         if any(len(before) > 2 and piece.startswith(before) for before, piece in zip(said, told[1:], strict=False)):
             return True
         half = len(whole) // 2
-        if half > 2 and whole[:half] == whole[half:] and isinstance(_decode(whole[:half]), dict):
+        if half > 2 and whole[:half] == whole[half:] and isinstance(decode(whole[:half]), dict):
             return True
     return False
 
 
 def _repeats_name(seen: Seen) -> bool:
-    return any(len([piece for piece in call if _function(piece).get("name")]) > 1 for call in seen.calls)
+    return any(len([piece for piece in call if find_function(piece).get("name")]) > 1 for call in seen.calls)
 
 
 def _has_mixed_arguments(seen: Seen) -> bool:
-    return any(_decode(told) is None and "{" in told for told in seen.arguments) and not _repeats_arguments(seen)
+    return any(decode(told) is None and "{" in told for told in seen.arguments) and not _repeats_arguments(seen)
 
 
 def _has_other_name(seen: Seen, mark: str) -> bool:
-    names = [str(_function(piece).get("name") or "") for piece in seen.pieces]
+    names = [str(find_function(piece).get("name") or "") for piece in seen.pieces]
     return any(mark in name and name not in seen.tools and seen.names_tool(name) for name in names)
 
 
 def _has_other_form(seen: Seen) -> bool:
     """A name means a tool, but is not written as that one, or as a call of it."""
     names = [name for name, _ in seen.made if name not in seen.tools]
+    within = [name or told for name, told in seen.made if "(" in name or not name]
+    if any(parse_calls(written, seen.definitions, is_all=True) for written in within):
+        return True
     return any(find_tool_name(name, seen.tools) != name and ("(" in name or not seen.names_tool(name)) for name in names)
 
 
@@ -215,9 +121,9 @@ def _is_wrapped(seen: Seen) -> bool:
 def _makes_again(seen: Seen) -> bool:
     """A call comes again under the same index, whole or in pieces."""
     calls = [(call[0], name, told) for call, (name, told) in zip(seen.calls, seen.made, strict=True)]
-    whole = [(piece, str(_function(piece).get("name")), str(_function(piece).get("arguments"))) for piece in seen.pieces]
+    whole = [(piece, str(find_function(piece).get("name")), str(find_function(piece).get("arguments"))) for piece in seen.pieces]
     for made in (calls, whole):
-        told = [(piece.get("index"), name, repr(value)) for piece, name, text in made if isinstance(value := _decode(text), dict)]
+        told = [(piece.get("index"), name, repr(value)) for piece, name, text in made if isinstance(value := decode(text), dict)]
         if len(set(told)) < len(told):
             return True
     return False
@@ -291,7 +197,7 @@ def _cuts_prompts(seen: Sequence[Seen]) -> bool:
 def _ignores_format(seen: Seen) -> bool:
     """It was held to a schema, and said words, or JSON that does not fit its patterns."""
     schema = (seen.sent.get("response_format") or {}).get("json_schema", {}).get("schema", {})
-    told = _decode(seen.text)
+    told = decode(seen.text)
     if not isinstance(told, dict):
         return bool(schema and seen.text.strip() and not seen.calls and "length" not in seen.finishes)
     patterns = [(name, part["pattern"]) for name, part in schema.get("properties", {}).items() if "pattern" in part]
@@ -301,7 +207,16 @@ def _ignores_format(seen: Seen) -> bool:
 def _list_texts(seen: Seen) -> list[str]:
     """The arguments of the calls whose arguments are text."""
     told = zip(seen.calls, seen.arguments, strict=True)
-    return [text.strip() for call, text in told if not any(isinstance(_function(piece).get("arguments"), dict) for piece in call)]
+    return [
+        text.strip() for call, text in told if not any(isinstance(find_function(piece).get("arguments"), dict) for piece in call)
+    ]
+
+
+def _split_thoughts(text: str) -> list[tuple[bool, str]]:
+    """What is told as reasoning, and what as words. Channels have a name of their own."""
+    splitter = TagSplitter(is_asked=lambda tag: False)
+    told = [*splitter.feed(text), *splitter.end()]
+    return [] if splitter.has_channels or find_unopened(text) else [each for each in told if each[1]]
 
 
 def _is_call(seen: Seen, text: str) -> bool:
@@ -329,6 +244,11 @@ QUIRKS: Final = (
     Quirk("arguments within", "The arguments are within a list or another object.", "They are taken out if the tool knows them."),
     Quirk("empty arguments first", "`{}` comes before the arguments.", "The object behind it is read."),
     Quirk("quote tokens", "Values are within tokens for quotes.", "The tokens are left out."),
+    Quirk("values as text", "Numbers and other values are text.", "They get the types of the schema."),
+    Quirk("ids per piece", "Pieces of a call have ids or indexes of their own.", "What has no name goes on with the call."),
+    Quirk("calls out of place", "Calls are no list, or parts of the content.", "They are read."),
+    Quirk("empty calls", "Calls without a name and without arguments come beside others.", "They are left out."),
+    Quirk("half calls", "A call ends half, and nobody says so.", "The turn fails, or the model is told."),
     Quirk("calls again", "A call comes again under another id, or written otherwise.", "It is made once."),
     Quirk("function_call", "The old `function_call` stands for `tool_calls`, or a call has no `function`.", "It is read."),
     Quirk("tokens in names", "Control tokens are part of a tool's name.", "They are cut off if one tool remains."),
@@ -338,11 +258,19 @@ QUIRKS: Final = (
     Quirk("call as XML text", "Calls are text: XML with parameters.", "They are found and made."),
     Quirk("call as fenced text", "Calls are text: JSON in a block of code.", "They are found and made."),
     Quirk("call as JSON text", "Calls are text: JSON.", "They are found and made."),
+    Quirk(
+        "call with labels",
+        "Calls are text with labels, as `Action:` or `NAME\\n{...}`.",
+        "They are made if they are all and fit.",
+    ),
     Quirk("call in control tokens", "Calls or channels are text with control tokens.", "They are told apart, found and made."),
     Quirk("call in thoughts", "Calls stand in the reasoning.", "They are made if the turn has no other answer."),
     Quirk(
         "call beside its text", "A call comes as text, too, or leaves its tags there.", "It is made once, and they are left out."
     ),
+    Quirk("text repeated", "Pieces have all the text before them once more.", "It is read once."),
+    Quirk("content as object", "The content is one part in place of text.", "It is read."),
+    Quirk("blank answer", "An answer is nothing but blanks.", "The turn fails, and is asked once more."),
     Quirk("stop tokens", "Tokens that end a turn are in the text.", "They are left out, and what is made up behind them."),
     Quirk("turn headers", "The text begins with the header of a turn.", "It is left out."),
     Quirk("calls lost in streams", "Calls get lost when they are streamed.", "It is asked without streaming."),
@@ -364,6 +292,7 @@ QUIRKS: Final = (
     Quirk("no [DONE]", "Streams have no `[DONE]`.", "The `finish_reason` is enough."),
     Quirk("comments", "Streams have comment lines.", "They are skipped."),
     Quirk("empty data", "Streams have empty `data:` lines, or `null`.", "They are skipped."),
+    Quirk("odd lines", "Lines of a stream end in CR, or name the field twice.", "They are read."),
     Quirk("no choices first", "The first piece has no choices.", "It is skipped."),
     Quirk("choice without delta", "A choice has no delta, but `text` or nothing.", "It is read or skipped."),
     Quirk("whole answer", "Answers come whole although a stream was asked for.", "They are read."),
@@ -456,26 +385,24 @@ _REFUSED: Final[Mapping[Change, str]] = {
     ("temperature", False): "no temperature",
     ("top_p", False): "no temperature",
 }
-_THOUGHT: Final = re.compile(
-    r"\s*(?:<\|im_start\|>assistant\s*)?(?:<(?:seed:|longcat_)?(?:think|thinking|thought|reasoning)>"
-    r"|<\|(?:begin_of_thought|START_THINKING)\|>|Here is my thought process:\n.*\nHere is my response:)",
-    re.DOTALL | re.IGNORECASE,
-)
 _HARMONY: Final = (
     "(?<!`)<\\|(?:(?:channel|message|start|call|python_tag)\\||tool_call)|\\[TOOL_CALLS\\](?=.*[\\]}>]\\s*\\Z)|<\uff5ctool"
 )
 _IN_ONE: Final[Mapping[str, Callable[[Seen], object]]] = {
+    **ODD_ANSWERS,
     "calls without index": lambda seen: seen.is_stream and any(piece.get("index") is None for piece in seen.pieces),
     "one index for all": _repeats_index,
     "calls without id": lambda seen: any(not any(piece.get("id") for piece in call) for call in seen.calls),
     "empty ids": lambda seen: any(piece.get("id") == "" for piece in seen.pieces),
-    "arguments as object": lambda seen: any(isinstance(_function(each).get("arguments"), dict | list) for each in seen.pieces),
+    "arguments as object": lambda seen: any(
+        isinstance(find_function(each).get("arguments"), dict | list) for each in seen.pieces
+    ),
     "arguments in a string": lambda seen: any(
-        isinstance(inner := _decode(told), str) and isinstance(_decode(inner), dict) for told in seen.arguments
+        isinstance(inner := decode(told), str) and isinstance(decode(inner), dict) for told in seen.arguments
     ),
     "arguments repeated": _repeats_arguments,
     "name repeated": _repeats_name,
-    "no arguments": lambda seen: any(_decode(told) is None and told in ("", "null") for told in _list_texts(seen)),
+    "no arguments": lambda seen: any(decode(told) is None and told in ("", "null") for told in _list_texts(seen)),
     "arguments among words": _has_mixed_arguments,
     "arguments within": _is_wrapped,
     "empty arguments first": lambda seen: any(re.match(r"\s*\{\s*\}\s*\{", told) for told in seen.arguments),
@@ -491,19 +418,19 @@ _IN_ONE: Final[Mapping[str, Callable[[Seen], object]]] = {
     "call as XML text": lambda seen: _leaks(seen, r"<function=|<invoke|<parameter"),
     "call as fenced text": lambda seen: _leaks(seen, r"\A\s*```[a-z_]*\s*[\[{].*```\s*\Z"),
     "call as JSON text": lambda seen: _leaks(seen, r"\A\s*[\[{].*[\]}]\s*\Z"),
-    "call in control tokens": lambda seen: re.search(_HARMONY, seen.text, re.DOTALL),
+    "call in control tokens": lambda seen: re.search(_HARMONY, seen.text, re.DOTALL) or mark_channels(seen.text),
     "call in thoughts": lambda seen: not seen.calls and not seen.text and _is_call(seen, seen.thoughts),
     "call beside its text": lambda seen: seen.calls and re.search(r"(?i)</?(?:tool_call|function)", seen.text),
     "stop tokens": _leaves_stops,
     "turn headers": lambda seen: seen.text.lstrip().startswith(HEADERS),
-    "thinking tags": lambda seen: _THOUGHT.match(seen.text),
+    "thinking tags": lambda seen: any(is_thought for is_thought, _ in _split_thoughts(seen.text)),
     "thinking never opened": lambda seen: find_unopened(seen.text),
     "reasoning": lambda seen: any(isinstance(delta.get("reasoning"), str) for delta in seen.deltas),
     "signed calls": lambda seen: (
         any("extra_content" in piece for piece in seen.pieces) or "reasoning.encrypted" in str(seen.deltas)
     ),
     "answer in thoughts": lambda seen: (
-        "response_format" in seen.sent and not seen.text.strip() and not seen.calls and isinstance(_decode(seen.thoughts), dict)
+        "response_format" in seen.sent and not seen.text.strip() and not seen.calls and isinstance(decode(seen.thoughts), dict)
     ),
     "stop with calls": lambda seen: seen.pieces and "stop" in seen.finishes,
     "empty finish": lambda seen: "" in seen.finishes,

@@ -1,0 +1,81 @@
+"""Habits that show in the answer itself: what is said twice, in a wrong place or only half."""
+
+import re
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Final
+
+from mainspring.features.models.seen_exchange import Seen, decode, find_function
+from mainspring.providers.argument_types import fit_arguments
+from mainspring.providers.leak_reader import LeakReader
+from mainspring.providers.leaked_calls import is_cut_call, is_cut_object
+
+
+def _is_labelled(seen: Seen) -> bool:
+    """A call is all of the text, in none of the forms that have a name of their own."""
+    if seen.calls or not seen.names_tool(seen.text) or _OTHER_FORM.match(seen.text):
+        return False
+    reader = LeakReader(seen.definitions.values())
+    reader.feed(seen.text)
+    return bool(reader.end().calls)
+
+
+def _repeats_text(seen: Seen) -> bool:
+    pieces = [said for delta in seen.deltas if isinstance(said := delta.get("content"), str) and said]
+    longer = [later.startswith(before) and later != before for before, later in pairwise(pieces)]
+    return (len(longer) > 1 and all(longer[:-1])) or (
+        len(pieces) > 2 and len(pieces[-1]) > 8 and pieces[-1] == "".join(pieces[:-1])
+    )
+
+
+def _has_values_as_text(seen: Seen) -> bool:
+    known = [(seen.definitions[name], told) for name, told in seen.made if name in seen.definitions]
+    return any(isinstance(decode(told), dict) and fit_arguments(told, tool) != told for tool, told in known)
+
+
+def _has_own_ids(seen: Seen) -> bool:
+    named = [piece for piece in seen.pieces if find_function(piece).get("name")]
+    ids, places = ({piece.get(key) for piece in named if piece.get(key) is not None} for key in ("id", "index"))
+    others = [piece for piece in seen.pieces if piece not in named and find_function(piece).get("arguments")]
+    return any(
+        (piece.get("id") and ids and piece["id"] not in ids) or (places and piece.get("index") not in places) for piece in others
+    )
+
+
+def _misplaces_calls(seen: Seen) -> bool:
+    parts = [part for delta in seen.deltas if isinstance(said := delta.get("content"), list) for part in said]
+    is_part = any(isinstance(part, dict) and part.get("type") == "tool_use" for part in parts)
+    return is_part or any(isinstance(delta.get("tool_calls"), dict | str) for delta in seen.deltas)
+
+
+def _has_empty_call(seen: Seen) -> bool:
+    return any(name for name, _ in seen.made) and any(not name and told in ("", "{}", "null") for name, told in seen.made)
+
+
+def _is_blank(seen: Seen) -> bool:
+    return bool(seen.text) and seen.text.isspace() and not seen.calls and "stop" in seen.finishes
+
+
+def _is_half(seen: Seen) -> bool:
+    if "length" in seen.finishes:
+        return False
+    if any(decode(told) is None and is_cut_object(told) for _, told in seen.made):
+        return True
+    return not seen.calls and _OTHER_FORM.match(seen.text) is not None and is_cut_call(seen.text, seen.definitions)
+
+
+_OTHER_FORM: Final = re.compile(
+    r"\s*(?:<(?:tool|function|invoke|\||\uff5c|minimax|seed)|\[TOOL|\[?\{|```|analysis|commentary)", re.IGNORECASE
+)
+ODD_ANSWERS: Final[Mapping[str, Callable[[Seen], object]]] = {
+    "call with labels": _is_labelled,
+    "text repeated": _repeats_text,
+    "values as text": _has_values_as_text,
+    "ids per piece": _has_own_ids,
+    "calls out of place": _misplaces_calls,
+    "empty calls": _has_empty_call,
+    "half calls": _is_half,
+    "content as object": lambda seen: any(isinstance(delta.get("content"), dict) for delta in seen.deltas),
+    "blank answer": _is_blank,
+    "odd lines": lambda seen: seen.is_stream and (b"\r\r" in seen.raw.encode() or "data: data:" in seen.raw),
+}
