@@ -202,7 +202,8 @@ class LeakReader:
             return True
         if not self._tools:
             return False
-        if _begins(rest.lower(), _MARKS):
+        folded = rest.lower()
+        if folded.startswith(_MARKS) or folded in _HALF_MARKS:
             return _LEAD.search(before) is not None
         if _SENTENCE.search(before) is None:
             return False
@@ -213,7 +214,7 @@ class LeakReader:
     def _may_end(self, rest: str) -> bool:
         if self._closing and _begins(rest, (self._closing,)):
             return True
-        return _begins(rest, STOPS) or HALF_STOP.match(rest) is not None
+        return rest.startswith(STOPS) or rest in _HALF_STOPS or HALF_STOP.match(rest) is not None
 
 
 def _begins(rest: str, marks: tuple[str, ...]) -> bool:
@@ -238,13 +239,15 @@ _MARKS: Final = (
     "<|tool_calls_section_end|>", "function call<|role_sep|>", "function<\uff5c",
 )  # fmt: skip
 _FENCES: Final = ("```tool_code\n", "```tool_call\n", "```tool_calls\n")
+_HALF_MARKS: Final = frozenset([mark[:size] for mark in _MARKS for size in range(1, len(mark))])
+_HALF_STOPS: Final = frozenset([stop[:size] for stop in STOPS for size in range(1, len(stop))])
 _LONGEST: Final = max(map(len, (*_MARKS, *STOPS)))
 _SIGNS: Final = re.compile(r"[<\[`]|(?:(?<=\n)|\A)f(?=u|\Z)")
 # How the marks and the tokens begin, or what may still become such a beginning.
 _MAY_BEGIN: Final = re.compile(
     r"<(?:\Z|t(?:\Z|[ou])|f(?:\Z|u)|i(?:\Z|n)|m(?:\Z|i)|s(?:\Z|[etp>])|l(?:\Z|o)|e(?:\Z|[nox])|u(?:\Z|[ns])|p(?:\Z|a)|r(?:\Z|e)"
     r"|/(?:\Z|[tsarfo])|[|\uff5c\[<])"
-    r"|\[(?:\Z|[TUE|])|(?:\A|\n)(?:f(?:\Z|u)|\[|`)",
+    r"|\[(?:\Z|[TUE|])|(?:\A|\n)(?:f(?:\Z|u)|\[|`(?:\Z|`(?:\Z|`(?:\Z|[jt]))))",
     re.IGNORECASE,
 )
 # What may stand before a call: nothing, a line or a sentence of its own.
