@@ -298,6 +298,30 @@ async def test_a_backup_that_was_damaged_or_cut_off_is_refused(shell: Shell, pla
     assert not new.file.exists()
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE manifest SET body = '{{'",
+        "UPDATE manifest SET body = 5",
+        """UPDATE manifest SET body = '{"made_at": "x", "contents": 5, "tables": []}'""",
+        """UPDATE manifest SET body = replace(body, '"contents":[', '"contents":["../../etc",')""",
+        "DELETE FROM manifest",
+        "CREATE VIEW runs AS WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x AS number FROM n",
+        "CREATE VIRTUAL TABLE runs USING fts5 (id, body)",
+        "CREATE TRIGGER t AFTER INSERT ON documents BEGIN SELECT 1; END",
+    ],
+)
+async def test_a_backup_that_somebody_has_made_up_is_refused(shell: Shell, statement: str) -> None:
+    assert (await run(shell, "keys", "create", "--database", "runs.db"))[0] == 0
+    assert (await run(shell, "backup", "all.backup", "--database", "runs.db"))[0] == 0
+    with closing(sqlite3.connect(shell.folder / "all.backup", isolation_level=None)) as connection:
+        connection.execute(statement)
+    for options in (("--check",), ("--database", "new.db")):
+        code, err = await run(shell, "restore", "all.backup", *options)
+        assert (code, "internal error" in err) == (2, False), err
+    assert not (shell.folder / "new.db").exists()
+
+
 async def test_a_backup_of_before_a_column_and_a_table_were_there_is_restored(shell: Shell, place: MakePlace) -> None:
     old, new = place("sqlite"), place("postgres")
     async with embeddings() as backend:

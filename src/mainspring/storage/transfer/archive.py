@@ -134,12 +134,14 @@ def open_archive(path: Path) -> Iterator[ArchiveRows]:
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)) as connection:
         try:
             mark = connection.execute("PRAGMA application_id").fetchone()[0]
-            body = connection.execute("SELECT body FROM manifest").fetchone()[0] if mark == _SCHEMA.application_id else None
-        except (sqlite3.Error, TypeError) as error:
+            # A view has no rows but what it makes up: without end, or a gigabyte each.
+            odd = connection.execute("SELECT name FROM sqlite_master WHERE sql NOT LIKE 'CREATE TABLE %'").fetchone()
+            if mark != _SCHEMA.application_id or odd is not None:
+                raise InvalidRequest(f"{path} is no backup; `mainspring backup` makes one")
+            body = connection.execute("SELECT CAST(body AS BLOB) FROM manifest").fetchone()[0]
+            manifest = msgspec.json.decode(body, type=Manifest)
+        except (sqlite3.Error, TypeError, ValueError, RecursionError) as error:
             raise InvalidRequest(f"{path} is no complete backup ({error}); take another one") from None
-        if body is None:
-            raise InvalidRequest(f"{path} is no backup; `mainspring backup` makes one")
-        manifest = msgspec.json.decode(body, type=Manifest)
         if manifest.format > FORMAT:
             raise InvalidRequest(f"{path} was made by a newer Mainspring; upgrade Mainspring first")
         yield ArchiveRows(path, connection, manifest)

@@ -37,8 +37,6 @@ async def back_up(placed: Sequence[Placed], path: Path, tell: Tell) -> list[Copi
 async def restore(path: Path, placed: Sequence[Placed], tell: Tell) -> list[CopiedTable]:
     """Fills these places, which are empty, with what is in a backup. Raises `InvalidRequest` and `StoreError`."""
     with open_archive(path) as archive:
-        if unknown := set(archive.contents) - {each.content.name for each in placed}:
-            raise InvalidRequest(f"{path} has {min(unknown)}, which no installed part of Mainspring keeps; install that first")
         targets = [each for each in placed if each.content.name in archive.contents]
         await _check_tables(archive, [each.content for each in targets], tell)
         return await _fill({each.content.name: archive for each in targets}, targets, tell)
@@ -52,6 +50,8 @@ async def check_archive(path: Path, contents: Iterable[Content], tell: Tell) -> 
 
 async def _check_tables(archive: ArchiveRows, contents: Iterable[Content], tell: Tell) -> list[CopiedTable]:
     here = [content for content in contents if content.name in archive.contents]
+    if unknown := set(archive.contents) - {content.name for content in here}:
+        raise InvalidRequest(f"the backup has {min(unknown)!r}, which no installed part of Mainspring keeps; install that first")
     return [await archive.check(table, tell) for content in here for table in content.describe()]
 
 
