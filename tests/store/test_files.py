@@ -54,6 +54,17 @@ async def test_what_is_put_is_found_listed_and_removed(storage: FileStorage) -> 
     assert await storage.get("c/two/1.1") == b"other"
 
 
+async def test_files_in_a_folder_are_for_their_owner_alone(tmp_path: Path) -> None:
+    made = choose_files(str(tmp_path / "files"))
+    await made.open()
+    before = os.umask(0)
+    try:
+        await made.put("c/one", BYTES)
+    finally:
+        os.umask(before)
+    assert {oct(found.stat().st_mode & 0o777) for found in (tmp_path / "files").rglob("*")} == {"0o600", "0o700"}
+
+
 async def test_what_is_not_there_is_not_found(storage: FileStorage) -> None:
     with pytest.raises(NotFound):
         await storage.get("c/none")

@@ -97,7 +97,7 @@ class FileFolder:
             half.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Whoever empties a folder removes it: it may have gone by now. While a file is in it, it stays.
             with suppress(FileNotFoundError):
-                return half.open("xb")
+                return os.fdopen(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
     def _finish(self, opened: BinaryIO, half: Path, file: Path) -> None:
         opened.flush()
