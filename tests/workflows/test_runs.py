@@ -15,6 +15,7 @@ from mainspring.app.engine import Engine
 from mainspring.core.errors import Interrupted, NotFound, Superseded
 from mainspring.core.events import ToolStarted
 from mainspring.core.items import encode
+from mainspring.core.memory_quota import MemoryQuota
 from mainspring.features.workflows.step_actions import derive_run_id
 from mainspring.features.workflows.workflow_log import OPEN, RUN, WorkflowJournal, list_unfinished
 from mainspring.features.workflows.workflow_run import (
@@ -358,6 +359,20 @@ async def test_runs_of_every_tenant_are_taken_up(tmp_path: Path) -> None:
             step = await engine.attach(run.steps["second"].run_id)
     assert run.status == "success"
     assert step.run.spec.tenant == "theirs"
+
+
+async def test_the_steps_of_a_run_give_no_more_than_there_is_room_for(tmp_path: Path) -> None:
+    steps = [f"{{id: s{n}, action: transform, value: '{{{{ inputs.x ~ {n} }}}}'}}" for n in range(76)]
+    text = f"name: w\ninputs: {{x: {{type: string}}}}\nsteps: [{', '.join(steps)}]"
+    async with engine_for(tmp_path, text) as engine:
+        run = await engine.workflows.run("w", {"x": "x" * 990_000})
+        assert run.status == "failed"
+        assert "more than 64 MiB" in str(run.error)
+    async with engine_for(tmp_path, text, quota=MemoryQuota(8_000_000)) as engine:
+        run = await engine.workflows.run("w", {"x": "x" * 990_000})
+        assert run.status == "failed"
+        assert 3 <= list(ended(run).values()).count("success") <= 8
+        assert engine.core.quota.held == 0
 
 
 class Weighing(MemoryStore):

@@ -24,8 +24,9 @@ from anyio import (
 from anyio import Event as Flag
 from anyio.to_thread import run_sync
 
-from mainspring.core.errors import Interrupted, InvalidRequest, MainspringError, StoreError, Superseded
+from mainspring.core.errors import Interrupted, InvalidRequest, MainspringError, MemoryLimit, StoreError, Superseded
 from mainspring.core.items import Json
+from mainspring.core.memory_quota import Hold
 from mainspring.features.workflows.dry_run import plan_dry_run
 from mainspring.features.workflows.expressions import check_condition, find_reads, resolve_values
 from mainspring.features.workflows.graph import After, Losses, find_predecessors, sort_steps
@@ -62,15 +63,19 @@ from mainspring.features.workflows.workflow_run import (
 )  # fmt: skip
 from mainspring.tools.schema import compile_schema
 
+MOST_BYTES: Final = 64 * 1024 * 1024
 # They leave no trace but their result, so one write holds both: that they began, and what came of it.
 _INSTANT: Final = (Transform, Validate)
 
 
 class WorkflowDriver:
-    """Drives one run within `scope`. `stop` cancels a run of the engine that a step has started."""
+    """Drives one run within `scope`. `stop` cancels a run that a step has started, `hold` counts what steps give."""
 
-    def __init__(self, journal: WorkflowJournal, actions: StepActions, stop: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(
+        self, journal: WorkflowJournal, actions: StepActions, stop: Callable[[str], Awaitable[None]], hold: Hold
+    ) -> None:
         self.scope = CancelScope()
+        self.hold = hold
         self._journal = journal
         self._actions = actions
         self._stop = stop
@@ -215,6 +220,9 @@ class WorkflowDriver:
     async def _attempts(self, scope: WorkflowScope, step: Step, key: str, state: StepState | None) -> bool:
         attempt = 1 if state is None else state.attempt
         is_begun = state is not None and state.status == "running"
+        if excess := self._find_excess():
+            await self._journal.record(StepFailed(key, excess, attempt))
+            return False
         while True:
             action = type(step).__struct_config__.tag
             run_id = (
@@ -250,6 +258,16 @@ class WorkflowDriver:
             end = StepFailed(key, f"it was done, but its outputs cannot be evaluated: {error.message}", attempt)
         await self._journal.record(*start, end)
         return isinstance(end, StepCompleted)
+
+    def _find_excess(self) -> str:
+        """Why no further step may give something; empty if one may."""
+        if self._journal.size > MOST_BYTES:
+            return f"what the steps of this run have given is more than {MOST_BYTES >> 20} MiB in all; hand on less"
+        try:
+            self.hold.add(self._journal.size - self.hold.size)
+        except MemoryLimit as error:
+            return error.message
+        return ""
 
     def _work(self, scope: WorkflowScope, key: str, run_id: str) -> StepWork:
         async def waiting(approvals: tuple[str, ...]) -> None:

@@ -32,11 +32,13 @@ _BEHIND_TENANT: Final = "\0"
 
 
 class WorkflowJournal:
-    """The log of one run, and its state. `on_failure` is called once if the log cannot be written any more."""
+    """The log of one run, its state, and the bytes that it has. `on_failure` is called once if the log cannot be written any
+    more."""
 
     def __init__(self, store: DocumentStore, run: WorkflowRun, log: Sequence[WorkflowRecord] = ()) -> None:
         self.run = run
         self.log = list(log)
+        self.size = 0
         self.failure: MainspringError | None = None
         self.is_closed = False
         self.on_failure: Callable[[], None] = lambda: None
@@ -76,7 +78,9 @@ class WorkflowJournal:
         """Reads what another process has written since."""
         order = self.run.order
         found = await self._store.documents(EVENT, tenant=order.tenant, parent=order.id)
-        self._take([decode(document.body, WorkflowRecord) for document in found[len(self.log) :]])
+        new = found[len(self.log) :]
+        self.size += sum([len(document.body) for document in new])
+        self._take([decode(document.body, WorkflowRecord) for document in new])
 
     async def record(self, *events: WorkflowLogEvent) -> None:
         """Writes the events in one transaction, also if the caller is cancelled meanwhile.
@@ -104,8 +108,10 @@ class WorkflowJournal:
             return
         now = time.time()
         records = [WorkflowRecord(self.run.seq + place, now, event) for place, event in enumerate(events)]
+        documents = [_document(self.run.order, record) for record in records]
+        self.size += sum([len(document.body) for document in documents])
         try:
-            if not await self._store.put([_document(self.run.order, record) for record in records], if_absent=True):
+            if not await self._store.put(documents, if_absent=True):
                 self.failure = self._make_superseded()
         except MainspringError as error:
             self.failure = error

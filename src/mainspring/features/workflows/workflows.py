@@ -22,6 +22,7 @@ from mainspring.core.errors import CallerError, Interrupted, MainspringError, No
 from mainspring.core.events import Reason
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import Json, decode, user
+from mainspring.core.memory_quota import find_holder
 from mainspring.core.spec import STEP_MODEL, Caller, RunSpec
 from mainspring.engine.approvals import continuing_id, withdraw
 from mainspring.engine.engine import OFFER_SECONDS, START_WORKER, Engine
@@ -359,7 +360,9 @@ class Workflows:
         return self._tasks
 
     def _drive(self, journal: WorkflowJournal) -> WorkflowHandle:
-        driver = WorkflowDriver(journal, self._actions, self._stop)
+        order = journal.run.order
+        hold = self._engine.quota.hold(find_holder(order.caller.subject, order.tenant), 0)
+        driver = WorkflowDriver(journal, self._actions, self._stop, hold)
         handle = WorkflowHandle(journal, driver)
         journal.on_failure = driver.leave
         self._live[handle.id] = handle
@@ -392,6 +395,7 @@ class Workflows:
                     with suppress(StoreError, Superseded):
                         await handle._journal.record(*end_open_steps(handle.run, why), end)
                 self._live.pop(handle.id, None)
+                driver.hold.release()
                 handle._journal.close()
                 handle._ended.set()
 
