@@ -81,6 +81,7 @@ async def test_runs_are_listed_as_lines_of_json(shell: Shell) -> None:
             "model": "scripted:script.json",
             "prompt": "Second",
             "previous": None,
+            "tenant": "",
         }
     ]
 
