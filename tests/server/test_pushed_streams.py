@@ -6,7 +6,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.kit.waiting import PATIENCE
+from tests.kit.waiting import PATIENCE, until
 
 from mainspring import Engine
 from mainspring.core.events import ModelEvent
@@ -73,3 +73,34 @@ async def test_each_client_gets_all_of_it_at_its_own_pace_and_one_that_breaks_fa
     assert told.startswith(b"".join(broken.pieces))
     assert len(quick.pieces) > 6
     assert slow.drains >= len(slow.pieces) - 1
+
+
+class Quiet(Scripted):
+    """Begins when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(say(WORDS), chunk=5)
+        self.begin = asyncio.Event()
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        await self.begin.wait()
+        async for event in super().stream(request):
+            yield event
+
+
+async def test_a_stream_on_which_nothing_is_said_keeps_nothing_and_who_comes_later_gets_all(tmp_path: Path) -> None:
+    wires, dialect, model = Wires(Wire), Dialect(), Quiet()
+    first, later = Client(), Client()
+    async with SqliteStore(tmp_path / "runs.db") as store, Engine(model, store=store) as engine:
+        handle = await engine.ask("Go.")
+        with anyio.fail_after(PATIENCE):
+            wire = wires.find(handle, dialect)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(RunPusher(handle, wire).write, first)
+                await until(lambda: b"response.in_progress" in b"".join(first.pieces))
+                assert wire.frames == []
+                tasks.start_soon(RunPusher(handle, wires.find(handle, dialect)).write, later)
+                await until(lambda: bool(later.pieces))
+                model.begin.set()
+    assert b"".join(first.pieces) == b"".join(later.pieces)
+    assert b"response.completed" in first.pieces[-1]

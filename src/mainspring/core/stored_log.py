@@ -10,7 +10,7 @@ its deltas: `shrink_log` leaves a character for the length of each, and one for 
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -216,23 +216,26 @@ def _read_stretches(data: bytes) -> list[tuple[_Unread, TextDelta | None]]:
     the log begins with one."""
     found: list[tuple[_Unread, TextDelta | None]] = []
     at = 0.0
+    behind: list[str | int | float] = []  # what came since that moment: its times are added when they are asked for
     for line in data.split(b"\n"):
         if line.startswith(b'"'):
             texts = _texts_decoder.decode(b"[%b]" % line)
             found[-1][0].texts += texts
-            at = _add_times(at, texts)
+            behind += texts
             continue
         for record in _unread_decoder.decode(line):
-            before, at = at, at + record.at / _FINE if isinstance(record.at, int) else record.at
             is_text = bytes(record.event).startswith(_TEXT_DELTA)
             delta = msgspec.json.decode(record.event, type=TextDelta) if is_text else None
             last = found[-1][1] if found else None
-            if delta is not None and last is not None and continues(last, delta):
+            goes_on = delta is not None and last is not None and continues(last, delta)
+            before = _add_times(at, behind) if goes_on or isinstance(record.at, int) else at
+            at = before + record.at / _FINE if isinstance(record.at, int) else record.at
+            behind = list(record.texts)
+            if delta is not None and goes_on:
                 time = [_measure(before, at)] if at != before else []
                 found[-1][0].texts += [delta.delta, *time, *record.texts]
             else:
                 found.append((record, delta))
-            at = _add_times(at, record.texts)
     return found
 
 
@@ -247,15 +250,11 @@ def _shrink(
     delta: TextDelta, texts: Texts, place: int, entered: Sequence[Item], told: dict[tuple[int, int], int]
 ) -> _EnteredText | None:
     """The delta and those that go on with it, if the item has their texts behind those that were `told`."""
-    said, times = [delta.delta], [0]
-    for text in texts:
-        if isinstance(text, str):
-            said.append(text)
-            times.append(0)
-        elif isinstance(text, int) and 0 < text <= _MOST:
-            times[-1] = text
-        else:
-            return None
+    said, times = _split_texts(texts)
+    said.insert(0, delta.delta)
+    times.insert(0, 0)
+    if min(times) < 0:
+        return None
     message, words, start = entered[place], "".join(said), told.get((place, delta.index), 0)
     assert isinstance(message, Message)
     lengths = list(map(len, said))
@@ -265,8 +264,27 @@ def _shrink(
     return _EnteredText(place, delta.index, start, _write_numbers(lengths), _write_numbers(times))
 
 
+def _split_texts(texts: Texts) -> tuple[list[str], list[int]]:
+    """The texts, and the time since the one before for each; -1 if one is no number that can be written."""
+    if len(texts) % 2 == 0 and {*map(type, texts[::2])} <= {str} and {*map(type, texts[1::2])} <= {int}:
+        said, times = cast(list[str], list(texts[::2])), cast(list[int], list(texts[1::2]))
+        if times and 0 < min(times) <= max(times) <= _MOST:
+            return said, times  # as those of a slow stream are
+    told, since = list[str](), list[int]()
+    for text in texts:
+        if isinstance(text, str):
+            told.append(text)
+            since.append(0)
+        elif since:
+            since[-1] = text if isinstance(text, int) and 0 < text <= _MOST else -1
+        else:
+            return [""], [-1]
+    return told, since
+
+
 def _write_numbers(numbers: Sequence[int]) -> str:
-    return "".join([chr(number + ord(_ZERO)) for number in numbers])
+    zero = ord(_ZERO)
+    return "".join([chr(number + zero) for number in numbers])
 
 
 def _read_part(message: Message, index: int) -> str:

@@ -65,9 +65,11 @@ class FrameLog(ABC, Generic[D]):
             return []
         found = self.frames[start - dropped : stop - dropped]
         self._readers[reader] = stop
-        if stop - dropped >= MOST_READ:
+        # The first ones are large, and a quiet stream would keep them.
+        most = MOST_READ if dropped else 1
+        if stop - dropped >= most:
             least = min(self._readers.values())
-            if least - dropped >= MOST_READ:
+            if least - dropped >= most:
                 del self.frames[: least - dropped]
                 self._dropped = least
         return found

@@ -220,7 +220,11 @@ class Answer:
             return
         self._since = self._loop.time()
         try:
-            if (not (data := self._take()) or take(data)) and not self._pieces:
+            if len(self._pieces) == 1 and self._unpack is None:
+                data, self._size = self._pieces.pop(), 0  # the token path: it is less than what pauses the connection
+            else:
+                data = self._take()
+            if (not data or take(data)) and not self._pieces:
                 return
         except Exception as error:  # Whatever it is, it is for whoever waits, and not for the event loop.
             waiter.set_exception(error)
