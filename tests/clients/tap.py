@@ -40,7 +40,9 @@ class Tap:
         self._port = port
 
     def streams(self) -> list[Exchange]:
-        return [exchange for exchange in self.exchanges if exchange.kind == "text/event-stream"]
+        """The streams of responses; other APIs have other events."""
+        told = [exchange for exchange in self.exchanges if exchange.kind == "text/event-stream"]
+        return [exchange for exchange in told if not exchange.target.startswith(("/v1/chat/completions", "/v1/messages"))]
 
     def posted(self) -> list[Json]:
         """The bodies of all requests for a response, in order."""

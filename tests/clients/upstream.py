@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 FIELDS = {
     "model", "messages", "stream", "stream_options", "tools", "tool_choice", "parallel_tool_calls", "temperature", "top_p",
-    "max_tokens", "response_format", "reasoning_effort", "logprobs", "top_logprobs",
+    "max_tokens", "stop", "seed", "response_format", "reasoning_effort", "logprobs", "top_logprobs",
 }  # fmt: skip
 
 

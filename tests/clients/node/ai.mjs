@@ -1,13 +1,18 @@
-// The AI SDK, unmodified, with either of its providers for the Responses API.
-// Usage: node ai.mjs openai|open-responses SCENARIO [ARGUMENTS], with BASE_URL and MODEL in the environment; prints JSON.
+// The AI SDK, unmodified, with either of its providers for the Responses API, with chat(), or with Anthropic's.
+// Usage: node ai.mjs openai|open-responses|chat|anthropic SCENARIO [ARGUMENTS], with BASE_URL and MODEL in the environment; prints JSON.
+import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenResponses } from "@ai-sdk/open-responses";
 import { createOpenAI } from "@ai-sdk/openai";
 import { generateText, Output, stepCountIs, streamText, tool } from "ai";
 import { z } from "zod";
 
+globalThis.AI_SDK_LOG_WARNINGS = false; // what it prints is read as JSON
+
 const [, , provider, scenario, ...rest] = process.argv;
 const models = {
   openai: () => createOpenAI({ baseURL: process.env.BASE_URL, apiKey: "unused" }).responses(process.env.MODEL),
+  chat: () => createOpenAI({ baseURL: process.env.BASE_URL, apiKey: "unused" }).chat(process.env.MODEL),
+  anthropic: () => createAnthropic({ baseURL: process.env.BASE_URL, apiKey: "unused" })(process.env.MODEL),
   "open-responses": () =>
     createOpenResponses({ name: "local", url: `${process.env.BASE_URL}/responses`, apiKey: "unused" })(process.env.MODEL),
 };

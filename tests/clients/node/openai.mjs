@@ -1,6 +1,6 @@
 // openai for Node, unmodified. Usage: node openai.mjs SCENARIO, with BASE_URL and MODEL in the environment; prints JSON.
 import OpenAI from "openai";
-import { zodTextFormat } from "openai/helpers/zod";
+import { zodResponseFormat, zodTextFormat } from "openai/helpers/zod";
 import { z } from "zod";
 
 const client = new OpenAI({ baseURL: process.env.BASE_URL, apiKey: "unused", maxRetries: 0, timeout: 30_000 });
@@ -55,6 +55,30 @@ const scenarios = {
       tools: [weather],
     });
     return { calls: outputs.length, text: second.output_text };
+  },
+
+  async chat() {
+    const messages = [{ role: "user", content: "Hello" }];
+    const deltas = [];
+    const stream = client.chat.completions.stream({ model, messages, stream_options: { include_usage: true } });
+    stream.on("content", (delta) => deltas.push(delta));
+    const final = await stream.finalChatCompletion();
+    const City = z.object({ name: z.string(), people: z.number() });
+    const parsed = await client.chat.completions.parse({
+      model,
+      messages: [{ role: "user", content: "Oslo?" }],
+      response_format: zodResponseFormat(City, "city"),
+    });
+    const execute = ({ city }) => `rain in ${city}`;
+    const { name, description, parameters } = weather;
+    const runner = client.chat.completions.runTools({
+      model,
+      messages: [{ role: "user", content: "How is Oslo?" }],
+      tools: [{ type: "function", function: { name, description, parameters, function: execute, parse: JSON.parse } }],
+    });
+    const ran = await runner.finalContent();
+    const called = runner.messages.filter((message) => message.role === "tool").length;
+    return { deltas, tokens: final.usage.total_tokens, parsed: parsed.choices[0].message.parsed, ran, called };
   },
 
   async resume() {

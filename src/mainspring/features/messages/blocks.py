@@ -36,6 +36,7 @@ _FIELDS: Final = {
     "image": {"source"},
     "document": {"source", "title"},
     "search_result": {"source", "title", "content"},
+    "tool_reference": {"tool_name"},
     "tool_result": {"tool_use_id", "content", "is_error"},
     "thinking": {"thinking", "signature"},
     "redacted_thinking": {"data"},
@@ -105,7 +106,7 @@ class BlockReader:
     def _read_result(self, block: Json, place: str) -> FunctionCallOutput:
         if not isinstance(id := block.get("tool_use_id"), str) or not id:
             raise _refuse(f"{place}.tool_use_id", "is missing; name the call that this is the result of", _MISSING)
-        blocks = self.list_blocks(block.get("content") or "", f"{place}.content", _GIVEN)
+        blocks = self.list_blocks(block.get("content") or "", f"{place}.content", (*_GIVEN, "tool_reference"))
         parts = tuple([part for inner, where in blocks for part in self._read_parts(inner, where)])
         is_plain = all(isinstance(part, InputText) for part in parts)
         is_error = block.get("is_error") is True or msgspec.UNSET
@@ -128,6 +129,9 @@ class BlockReader:
                 found = self.list_blocks(content, f"{place}.content", ("text",))
                 said = [part for each, where in found for part in self._read_parts(each, where)]
                 yield InputText(f"{title} ({source})\n{text_of(said)}")
+            case {"type": "tool_reference", "tool_name": str(name)}:
+                # It is declared among the tools, deferred or not, and the model is shown all of them.
+                yield InputText(f"The tool `{name}` is loaded.")
             case {"type": kind}:
                 raise _refuse(place, f"has not what a block of type `{kind}` needs", "invalid_type")
 
