@@ -24,10 +24,10 @@ from bench.processes import parse_options
 
 from mainspring import Engine, tool
 from mainspring.core.items import Usage
-from mainspring.features.memory import observation_rows as rows
 from mainspring.features.memory.memory import Memory, build_memory
 from mainspring.features.memory.observation import Observation
 from mainspring.providers.scripted import Scripted, call, turn
+from mainspring.storage.search.word_index import split_terms
 
 LIMIT_MS = 50.0
 ROUNDS = 5
@@ -99,7 +99,7 @@ async def recall(memory: Memory) -> None:
                 "SELECT id FROM observation_words JOIN observations ON number = observation_words.rowid "
                 "WHERE observation_words MATCH ? AND observations.tenant = '' ORDER BY bm25(observation_words) LIMIT 10"
             )
-            values = (" OR ".join(rows.split_terms(query)),)
+            values = (" OR ".join(split_terms(query)),)
             return await database.read(lambda connection: connection.execute(sql, values).fetchall()) if query else None
 
         wall, cpu = await timed(ours)

@@ -16,7 +16,7 @@ from mainspring.core.tokens import tokens_of_text
 from mainspring.features.memory.memory import Memory
 from mainspring.features.memory.no_memory import NoMemory
 from mainspring.features.memory.observation import Observation
-from mainspring.features.memory.word_index import COMMON
+from mainspring.storage.search.word_index import COMMON
 
 CALL = {"tool": "weather", "arguments": '{"city":"Paris"}'}
 

@@ -20,14 +20,13 @@ from tests.memory.world import a_memory, embeddings, seen, vector
 from mainspring import Engine
 from mainspring.core.errors import BadOutput, InvalidRequest, RateLimited, Refused, Unauthorized, Unavailable
 from mainspring.features.memory.memory import Memory
-from mainspring.features.memory.observation_rows import Hit
-from mainspring.features.memory.openai_embedder import OpenAIEmbedder
-from mainspring.features.memory.recall import fuse_rankings
-from mainspring.features.memory.vectors import PlacedVector, Vectors
-from mainspring.features.memory.word_index import ObservationScope
 from mainspring.ports import Embedder
+from mainspring.providers.openai_embedder import OpenAIEmbedder
 from mainspring.providers.scripted import Scripted, say
 from mainspring.storage.location import parse_location
+from mainspring.storage.search.ranking import Hit, fuse_rankings
+from mainspring.storage.search.vectors import PlacedVector, Vectors
+from mainspring.storage.search.word_index import Scope
 
 
 async def citations(memory: Memory, query: str, tenant: str = "", **options: object) -> list[str]:
@@ -153,11 +152,11 @@ async def test_forgetting_and_retention_reach_the_vectors(tmp_path: Path) -> Non
                 await memory.record(seen("a car", id=str(number), session_id=str(number % 2)))
             await memory.settle()
             await memory.forget(tenant="", session="0")
-            near = await memory._vectors.find_nearest(vector("car"), ObservationScope(""), 10)
+            near = await memory._vectors.find_nearest(vector("car"), Scope(""), 10)
             assert {hit.id for hit in near} == {"1", "3", "5"}
         # Without an embedder as well.
         async with a_memory(path, keep_observations=1) as memory:
-            near = await memory._vectors.find_nearest(vector("car"), ObservationScope(""), 10)
+            near = await memory._vectors.find_nearest(vector("car"), Scope(""), 10)
             assert {hit.id for hit in near} == {"5"}
             assert await citations(memory, "car") == ["5"]
 
@@ -177,7 +176,7 @@ async def test_recall_by_meaning_never_crosses_tenants(kept: list[tuple[str, str
             await memory.record(seen(text, id=f"obs_{number}", tenant=owner)): owner for number, (owner, text) in enumerate(kept)
         }
         await memory.settle()
-        near = await memory._vectors.find_nearest(vector(query), ObservationScope(tenant), 100)
+        near = await memory._vectors.find_nearest(vector(query), Scope(tenant), 100)
         assert all(whose[hit.id] == tenant for hit in near)
         assert len(near) == list(whose.values()).count(tenant)
         assert all(whose[each] == tenant for each in await citations(memory, query, tenant, top_k=100))
@@ -198,7 +197,7 @@ async def test_even_a_vector_that_lies_about_its_tenant_shows_nothing() -> None:
     async with Memory(redact=lambda text, most: text, embedder=Local()) as memory:
         await memory.record(seen("a car", id="1", tenant="a"))
         await memory.settle()
-        await memory._vectors.add([PlacedVector("1", ObservationScope("b", "scout", "s"), vector("car"))])
+        await memory._vectors.add([PlacedVector("1", Scope("b", "scout", "s"), vector("car"))])
         assert await citations(memory, "vehicle", "b") == []
 
 
@@ -208,11 +207,11 @@ async def test_among_many_long_vectors_the_nearest_of_the_tenant_are_found(shift
     made = {str(number): [dice.gauss(shift, 1.0) for _ in range(128)] for number in range(2000)}
     vectors = Vectors(None)
     await vectors.open_for("m")
-    await vectors.add([PlacedVector(id, ObservationScope("ab"[int(id) % 2], "scout", "s"), made[id]) for id in made])
+    await vectors.add([PlacedVector(id, Scope("ab"[int(id) % 2], "scout", "s"), made[id]) for id in made])
     for wanted in ("0", "998", "1000"):
         question = [number + dice.gauss(0.0, 0.2) for number in made[wanted]]
         for tenant, owner in (("a", True), ("b", False)):
-            near = await vectors.find_nearest(question, ObservationScope(tenant), 10)
+            near = await vectors.find_nearest(question, Scope(tenant), 10)
             assert len(near) == 10
             assert all(int(hit.id) % 2 == "ab".index(tenant) for hit in near)
             assert (near[0].id == wanted) is owner
@@ -223,10 +222,10 @@ async def test_among_many_long_vectors_the_nearest_of_the_tenant_are_found(shift
 async def test_agent_and_session_narrow_the_vectors() -> None:
     vectors = Vectors(None)
     await vectors.open_for("m")
-    await vectors.add([PlacedVector(f"{a}{s}", ObservationScope("t", a, s), (1.0, 0.0)) for a in "xy" for s in "12"])
-    assert {hit.id for hit in await vectors.find_nearest((1.0, 0.1), ObservationScope("t", "x", None), 9)} == {"x1", "x2"}
-    assert {hit.id for hit in await vectors.find_nearest((1.0, 0.1), ObservationScope("t", "x", "2"), 9)} == {"x2"}
-    assert await vectors.find_nearest((1.0, 0.1, 0.1), ObservationScope("t"), 9) == []
+    await vectors.add([PlacedVector(f"{a}{s}", Scope("t", a, s), (1.0, 0.0)) for a in "xy" for s in "12"])
+    assert {hit.id for hit in await vectors.find_nearest((1.0, 0.1), Scope("t", "x", None), 9)} == {"x1", "x2"}
+    assert {hit.id for hit in await vectors.find_nearest((1.0, 0.1), Scope("t", "x", "2"), 9)} == {"x2"}
+    assert await vectors.find_nearest((1.0, 0.1, 0.1), Scope("t"), 9) == []
     await vectors.close()
 
 
@@ -294,13 +293,11 @@ async def test_on_a_server_the_nearest_are_found_with_and_without_pgvector(postg
         for number, text in enumerate(["a car", "rain and a car", "a loaf", "rain"]):
             await memory.record(seen(text, id=str(number), tenant="ab"[number == 3], session_id=str(number)))
         await memory.settle()
-        near = await memory._vectors.find_nearest(vector("car"), ObservationScope("a"), 10)
+        near = await memory._vectors.find_nearest(vector("car"), Scope("a"), 10)
         assert [hit.id for hit in near] == ["0", "1", "2"]
         assert near[0].score == pytest.approx(0.0, abs=1e-6)
-        assert [hit.id for hit in await memory._vectors.find_nearest(vector("car"), ObservationScope("a", session="1"), 1)] == [
-            "1"
-        ]
-        assert await memory._vectors.find_nearest([1.0, 2.0], ObservationScope("a"), 10) == []
+        assert [hit.id for hit in await memory._vectors.find_nearest(vector("car"), Scope("a", member="1"), 1)] == ["1"]
+        assert await memory._vectors.find_nearest([1.0, 2.0], Scope("a"), 10) == []
         assert await citations(memory, "vehicle", "a", top_k=1) == ["0"]
         await memory.forget(tenant="a", session="0")
-        assert [hit.id for hit in await memory._vectors.find_nearest(vector("car"), ObservationScope("a"), 10)] == ["1", "2"]
+        assert [hit.id for hit in await memory._vectors.find_nearest(vector("car"), Scope("a"), 10)] == ["1", "2"]

@@ -24,8 +24,8 @@ from mainspring.core.items import FunctionCall, Json, Message, Refusal, flaw, te
 from mainspring.core.run import Run
 from mainspring.features.memory.observation import RUN, Cleaner, EventType, Observation, Redact, find_session, find_tags
 from mainspring.features.memory.observation_rows import Added, add, load
-from mainspring.features.memory.word_index import ObservationScope
 from mainspring.ports import Retell
+from mainspring.storage.search.word_index import Scope
 from mainspring.storage.sql import SqlWorker
 
 log = getLogger(__name__)
@@ -74,7 +74,7 @@ class ObservationCapture:
             await self._keep(seen)
             return seen.id
         added = await self._add(await self._clean([seen]))
-        if not added.count and not await self._database.read(load, ids=[seen.id], whose=ObservationScope(seen.tenant)):
+        if not added.count and not await self._database.read(load, ids=[seen.id], whose=Scope(seen.tenant)):
             told = f"its id is taken, or what happened by then in the session `{seen.session_id[:80]}` was forgotten"
             raise InvalidRequest(f"the observation `{seen.id[:80]}` cannot be kept: {told}; leave out its id and its time")
         # Whoever waits for what is new is told with the next batch, lest they be told of each.

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from mainspring.core.errors import StoreError
-from mainspring.features.memory.observation_rows import MEMORY
-from mainspring.features.memory.server_memory import SERVED_MEMORY, normalize
-from mainspring.features.memory.vectors import (
+from mainspring.features.memory.observation_rows import MEMORY, OBSERVATIONS
+from mainspring.features.memory.server_memory import SERVED_MEMORY
+from mainspring.storage.location import Location, parse_location
+from mainspring.storage.postgres.run_tables import escape
+from mainspring.storage.search.server_vectors import normalize
+from mainspring.storage.search.vectors import (
     PlacedVector,
     add_vectors,
     check_installed,
@@ -23,9 +26,7 @@ from mainspring.features.memory.vectors import (
     remove_vectors,
     settle_model,
 )
-from mainspring.features.memory.word_index import ObservationScope, ServerWords
-from mainspring.storage.location import Location, parse_location
-from mainspring.storage.postgres.run_tables import escape
+from mainspring.storage.search.word_index import Scope, ServerWords
 from mainspring.storage.transfer.content import Content, Counted, Derived, Placed, Row, Table, Value
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ _WORDS = "to_tsvector('mainspring_words', ({}::text[])[1]) || to_tsvector('simpl
 
 def _list_words(row: Mapping[str, Value]) -> list[str]:
     tags: list[str] = msgspec.json.decode(str(row["tags"]))
-    spoken = ServerWords().describe((str(row["content"]), str(row["about"]), " ".join(tags)))["spoken"]
+    spoken = ServerWords(OBSERVATIONS).describe((str(row["content"]), str(row["about"]), " ".join(tags)))["spoken"]
     return [escape(str(spoken)), escape(str(row["owner"]))]
 
 
@@ -81,7 +82,7 @@ class VectorRows:
                 return
             remove_vectors(self._connection, [str(row[0]) for row in gone])
             placed = [
-                PlacedVector(str(id), ObservationScope(str(tenant), str(agent), str(session)), _unpack(embedding))
+                PlacedVector(str(id), Scope(str(tenant), str(agent), str(session)), _unpack(embedding))
                 for id, tenant, agent, session, embedding in new
             ]
             if placed:

@@ -19,16 +19,18 @@ from mainspring.core.run import Run
 from mainspring.engine.engine import Engine
 from mainspring.features.memory import observation_rows as rows
 from mainspring.features.memory.capture import ObservationCapture
-from mainspring.features.memory.embedding import Embedding
 from mainspring.features.memory.observation import Observation, Redact, find_session, make_storable
 from mainspring.features.memory.observation_rows import Added
-from mainspring.features.memory.recall import LEVELS, MOST_RESULTS, TOP_K, Level, Recalled, fuse_rankings, render_recalled
-from mainspring.features.memory.server_memory import SERVED_MEMORY, ServerVectors
+from mainspring.features.memory.recall import LEVELS, MOST_RESULTS, TOP_K, Level, Recalled, render_recalled
+from mainspring.features.memory.server_memory import MEMORY_VECTORS, SERVED_MEMORY
 from mainspring.features.memory.settings import MemorySettings
-from mainspring.features.memory.vectors import Vectors, VectorStore, check_installed, name_vectors
-from mainspring.features.memory.word_index import ObservationScope
 from mainspring.ports import Embedder, Filter, Retell, RunObserver, Sink
 from mainspring.storage.location import Location, parse_location
+from mainspring.storage.search.embedding import Embedding
+from mainspring.storage.search.ranking import fuse_rankings
+from mainspring.storage.search.server_vectors import ServerVectors
+from mainspring.storage.search.vectors import Vectors, VectorStore, check_installed, name_vectors
+from mainspring.storage.search.word_index import Scope
 from mainspring.storage.sql import SqlWorker, choose_database
 
 log = getLogger(__name__)
@@ -110,7 +112,7 @@ class Memory(RunObserver):
         if self._embedder is not None:
             if not await self._vectors.open_for(self._embedder.model):
                 await self._database.write(rows.mark_unembedded)
-            self._embedding = Embedding(self._embedder, self._database, self._vectors)
+            self._embedding = Embedding(self._embedder, self._database, self._vectors, rows.TO_EMBED)
             self._embeds = asyncio.get_running_loop().create_task(self._embedding.run())
         elif path is not None and path.exists():
             # What is forgotten is to be forgotten there as well.
@@ -160,7 +162,7 @@ class Memory(RunObserver):
         if level not in LEVELS:
             raise InvalidRequest(f"level must be one of {', '.join(LEVELS)}, not `{level}`", param="level")
         agent, session = (None if name is None else make_storable(name) for name in (agent, session))
-        whose, limit = ObservationScope(tenant, agent, session), 2 * top_k  # what is far down in one list may be up in the other
+        whose, limit = Scope(tenant, agent, session), 2 * top_k  # what is far down in one list may be up in the other
         await self.capture.flush()
         hits = await self._database.read(rows.search, query=query, whose=whose, limit=limit, now=time.time())
         if self._embedding is not None and query.strip() and (near := await self._embedding.find_nearest(query, whose, limit)):
@@ -180,7 +182,7 @@ class Memory(RunObserver):
     async def get(self, id: str, *, tenant: str) -> Observation:
         """Raises `NotFound`, also for another tenant's."""
         await self.capture.flush()
-        found = await self._database.read(rows.load, ids=[id], whose=ObservationScope(tenant))
+        found = await self._database.read(rows.load, ids=[id], whose=Scope(tenant))
         if not found:
             raise NotFound(f"there is no observation `{id}`; search for those there are", param="observation_id")
         return found[0]
@@ -281,7 +283,7 @@ class Memory(RunObserver):
 def _choose_vectors(location: Location | None, database: SqlWorker) -> VectorStore:
     """A file of vectors beside that of the observations, or a table beside theirs."""
     if location is None or (path := location.file) is None:
-        return Vectors(None) if location is None else ServerVectors(database)
+        return Vectors(None) if location is None else ServerVectors(database, MEMORY_VECTORS)
     return Vectors(name_vectors(path))
 
 
@@ -292,7 +294,7 @@ def build_memory(database: str | Path | Location | None, settings: MemorySetting
     if settings.embedding_model is not None:
         if settings.embedding_url is None:
             raise InvalidRequest("memory.embedding_model needs memory.embedding_url, such as http://127.0.0.1:11434/v1")
-        from mainspring.features.memory.openai_embedder import OpenAIEmbedder  # brings along an HTTP client
+        from mainspring.providers.openai_embedder import OpenAIEmbedder  # brings along an HTTP client
 
         embedder = OpenAIEmbedder(settings.embedding_model, settings.embedding_url, settings.embedding_key)
     return Memory(

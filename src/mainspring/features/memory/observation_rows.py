@@ -6,7 +6,7 @@ take as long as there are matches, so a word that fits `COMMON` observations or 
 the newest matches are the best.
 """
 
-import re
+import sqlite3
 from collections.abc import Sequence
 from typing import Final
 
@@ -15,14 +15,13 @@ from msgspec.structs import asdict
 
 from mainspring.core.items import decode, encode
 from mainspring.features.memory.observation import Observation
-from mainspring.features.memory.word_index import COMMON, MINE, ObservationScope, find_index, make_tokens
 from mainspring.storage.run_rows import RUNS
+from mainspring.storage.search.embedding import EmbeddingQueue, WaitingText
+from mainspring.storage.search.ranking import Hit
+from mainspring.storage.search.word_index import COMMON, IndexedTable, Scope, find_index, make_tokens, split_terms
 from mainspring.storage.sql import SqlConnection
 from mainspring.storage.sqlite import Schema
 
-MOST_TERMS: Final = 24
-TERM_CHARS: Final = 64
-QUERY_CHARS: Final = 8_000
 HALF_LIFE: Final = 7 * 86_400.0
 AT_ONCE: Final = 500
 
@@ -105,11 +104,14 @@ MEMORY: Final = Schema(
 )
 
 
-class Hit(Struct, frozen=True):
-    """An observation that fits; the higher the score, the better."""
-
-    id: str
-    score: float
+OBSERVATIONS: Final = IndexedTable(
+    name="observations",
+    words="observation_words",
+    dictionary="mainspring_words",
+    texts=("content", "about", "tags"),
+    group="agent",
+    member="session",
+)
 
 
 def add_writer(connection: SqlConnection, token: str, now: float) -> float | None:
@@ -139,7 +141,7 @@ class Added(Struct, frozen=True):
 
 def add(connection: SqlConnection, seen: Sequence[Observation], most: int) -> Added:
     """Keeps what is not there yet and was not forgotten, and of each tenant no more than the newest `most`."""
-    index = find_index(connection)
+    index = find_index(connection, OBSERVATIONS)
     rows = [_row(each) | index.describe((each.content, each.about, " ".join(each.tags))) for each in seen]
     count = connection.executemany(_ADD.format(columns=index.columns, values=index.values), rows).rowcount
     gone = [id for tenant in {each.tenant for each in seen} for id in _remove_excess(connection, tenant, most)]
@@ -180,20 +182,13 @@ def _row(seen: Observation) -> dict[str, object]:
         "about": seen.about,
         "tags": encode(seen.tags).decode(),
         "metadata": encode(seen.metadata).decode(),
-        "owner": " ".join(make_tokens(ObservationScope(seen.tenant, seen.agent_name, seen.session_id))),
+        "owner": " ".join(make_tokens(Scope(seen.tenant, seen.agent_name, seen.session_id))),
     }
 
 
-def split_terms(query: str) -> list[str]:
-    """The words of any text, each once."""
-    whole = query[:QUERY_CHARS].encode(errors="ignore").decode()
-    found = dict.fromkeys([word[:TERM_CHARS].lower() for word in re.findall(r"\w+", whole)])
-    return list(found)[:MOST_TERMS]
-
-
-def search(connection: SqlConnection, query: str, whose: ObservationScope, limit: int, now: float) -> list[Hit]:
+def search(connection: SqlConnection, query: str, whose: Scope, limit: int, now: float) -> list[Hit]:
     """The observations that fit the words best, the newer the better; without any word, the newest."""
-    words, index = split_terms(query), find_index(connection)
+    words, index = split_terms(query), find_index(connection, OBSERVATIONS)
     if not words:
         return find_newest(connection, whose, limit)
     counts = {word: index.count(connection, word, whose) for word in words}
@@ -210,23 +205,25 @@ def search(connection: SqlConnection, query: str, whose: ObservationScope, limit
     return [Hit(id, 0.0) for id in found[:limit]]
 
 
-def find_newest(connection: SqlConnection, whose: ObservationScope, limit: int) -> list[Hit]:
-    index = "observations_of_tenant" if whose.session is None else "observations_by_session"
+def find_newest(connection: SqlConnection, whose: Scope, limit: int) -> list[Hit]:
+    index = "observations_of_tenant" if whose.member is None else "observations_by_session"
     rows = connection.execute(
-        f"SELECT id FROM observations INDEXED BY {index} WHERE {MINE} ORDER BY number DESC LIMIT :limit",
+        f"SELECT id FROM observations INDEXED BY {index} WHERE {OBSERVATIONS.mine} ORDER BY number DESC LIMIT :limit",
         {"limit": limit, **asdict(whose)},
     )
     return [Hit(id, 0.0) for (id,) in rows]
 
 
-def load(connection: SqlConnection, ids: Sequence[str], whose: ObservationScope) -> list[Observation]:
+def load(connection: SqlConnection, ids: Sequence[str], whose: Scope) -> list[Observation]:
     """Those of these observations that are theirs, in the order asked for."""
     if not ids:
         return []
     names = {f"id{place}": id for place, id in enumerate(ids)}
     listed = ", ".join([f":{name}" for name in names])
     # Ids first: the tenant's index would lead through all that is theirs.
-    rows = connection.execute(f"{_LOAD} INDEXED BY {_BY_ID} WHERE id IN ({listed}) AND {MINE}", names | asdict(whose))
+    rows = connection.execute(
+        f"{_LOAD} INDEXED BY {_BY_ID} WHERE id IN ({listed}) AND {OBSERVATIONS.mine}", names | asdict(whose)
+    )
     found = {seen.id: seen for seen in map(_observation, rows)}
     return [found[id] for id in ids if id in found]
 
@@ -266,14 +263,15 @@ def forget_some(connection: SqlConnection, what: Forgetting) -> list[str]:
     index = "observations_of_tenant" if what.session is None else "observations_by_session"
     mine = ["tenant = :tenant", "number <= :last"]
     mine += ["session = :session"] if what.session is not None else []
-    mine += [f"{find_index(connection).run} = :run"] if what.run is not None else []
+    run = "json_extract(metadata, '$.run')" if isinstance(connection, sqlite3.Connection) else "(metadata::json ->> 'run')"
+    mine += [f"{run} = :run"] if what.run is not None else []
     chosen = f"SELECT number FROM observations INDEXED BY {index} WHERE {' AND '.join(mine)} LIMIT {AT_ONCE}"
     rows = connection.execute(f"DELETE FROM observations WHERE number IN ({chosen}) RETURNING id", asdict(what))
     return [id for (id,) in rows.fetchall()]
 
 
 def purge_some(connection: SqlConnection, is_first: bool) -> bool:
-    return find_index(connection).purge_some(connection, is_first)
+    return find_index(connection, OBSERVATIONS).purge_some(connection, is_first)
 
 
 def note_nothing(connection: SqlConnection) -> None:
@@ -312,13 +310,16 @@ def _remove(connection: SqlConnection, which: str, values: tuple[object, ...]) -
     return [id for (id,) in rows.fetchall()]
 
 
-def list_unembedded(connection: SqlConnection, limit: int) -> list[Observation]:
-    """Observations without a vector, oldest first."""
-    return [_observation(row) for row in connection.execute(f"{_LOAD} WHERE embedded = 0 ORDER BY number LIMIT ?", (limit,))]
+def _list_waiting(connection: SqlConnection, limit: int) -> list[WaitingText]:
+    found = map(_observation, connection.execute(f"{_LOAD} WHERE embedded = 0 ORDER BY number LIMIT ?", (limit,)))
+    return [WaitingText(seen.id, Scope(seen.tenant, seen.agent_name, seen.session_id), seen.said) for seen in found]
 
 
-def mark_embedded(connection: SqlConnection, ids: Sequence[str]) -> None:
+def _mark(connection: SqlConnection, ids: Sequence[str]) -> None:
     connection.executemany("UPDATE observations SET embedded = 1 WHERE id = ?", [(id,) for id in ids])
+
+
+TO_EMBED: Final = EmbeddingQueue(_list_waiting, _mark)
 
 
 def mark_unembedded(connection: SqlConnection) -> None:

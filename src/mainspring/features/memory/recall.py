@@ -1,13 +1,11 @@
 """Recall in steps: first an index that costs few tokens, then a timeline, then everything, each with ids to go on from."""
 
-from collections.abc import Sequence
 from typing import Final, Literal, assert_never, get_args
 
 from msgspec import Struct
 
 from mainspring.core.tokens import tokens_of_text
 from mainspring.features.memory.observation import Observation
-from mainspring.features.memory.observation_rows import Hit
 
 Level = Literal["index", "timeline", "full"]
 LEVELS: Final[tuple[Level, ...]] = get_args(Level)
@@ -17,8 +15,6 @@ MOST_RESULTS: Final = 100
 INDEX_CHARS: Final = 80
 INDEX_TAGS: Final = 3
 TIMELINE_CHARS: Final = 300
-# How much a place in one list weighs beside the same place in the other; the usual constant of reciprocal rank fusion.
-FUSION: Final = 60
 
 
 class Recalled(Struct, frozen=True):
@@ -32,15 +28,6 @@ class Recalled(Struct, frozen=True):
     @property
     def citation(self) -> str:
         return self.citations[0]
-
-
-def fuse_rankings(*rankings: Sequence[Hit]) -> list[Hit]:
-    """One ranking out of several, by the places that each gives."""
-    scores: dict[str, float] = {}
-    for ranking in rankings:
-        for place, hit in enumerate(ranking, start=1):
-            scores[hit.id] = scores.get(hit.id, 0.0) + 1 / (FUSION + place)
-    return [Hit(id, score) for id, score in sorted(scores.items(), key=lambda item: item[1], reverse=True)]
 
 
 def render_recalled(seen: Observation, level: Level, score: float) -> Recalled:

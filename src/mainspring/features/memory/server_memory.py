@@ -1,18 +1,9 @@
-"""The memory on a PostgreSQL server: its tables, and the vectors in one of them.
+"""The tables of the memory on a PostgreSQL server. What is forgotten takes its vector along."""
 
-Vectors are arrays of numbers. They are compared one by one: by pgvector where the database has that extension, else in SQL. What
-is forgotten takes its vector along.
-"""
-
-from collections.abc import Sequence
-from math import sqrt
 from typing import Final
 
-from mainspring.features.memory.observation_rows import Hit
-from mainspring.features.memory.vectors import PlacedVector
-from mainspring.features.memory.word_index import ObservationScope
-from mainspring.ports import Vector
-from mainspring.storage.sql import ServerTables, SqlConnection, SqlWorker
+from mainspring.storage.search.server_vectors import VectorTables
+from mainspring.storage.sql import ServerTables
 
 _TABLES: Final = """
     CREATE TEXT SEARCH DICTIONARY mainspring_stem (TEMPLATE = snowball, LANGUAGE = english);
@@ -80,70 +71,4 @@ SERVED_MEMORY: Final = ServerTables(
     ),
 )
 
-
-class ServerVectors:
-    """The vectors of one embedding model, beside the observations. Those of another are dropped when a new one comes."""
-
-    path = None
-
-    def __init__(self, database: SqlWorker) -> None:
-        self._database = database
-
-    async def open_for(self, model: str | None) -> bool:
-        return await self._database.write(_settle_model, model=model)
-
-    async def add(self, placed: Sequence[PlacedVector]) -> None:
-        await self._database.write(_add, placed=placed)
-
-    async def find_nearest(self, vector: Vector, whose: ObservationScope, limit: int) -> list[Hit]:
-        return await self._database.read(_find_nearest, vector=vector, whose=whose, limit=limit)
-
-    async def remove(self, ids: Sequence[str]) -> None:
-        """Nothing is left to do: they have gone with their observations."""
-
-    async def close(self) -> None:
-        """The database is closed by whoever opened it."""
-
-
-def _settle_model(connection: SqlConnection, model: str | None) -> bool:
-    # Whoever comes second waits for the first.
-    connection.execute("LOCK TABLE vector_model IN EXCLUSIVE MODE")
-    if model is None or connection.execute("SELECT name FROM vector_model").fetchall() == [(model,)]:
-        return True
-    connection.execute("DELETE FROM vectors")
-    connection.execute("DELETE FROM vector_model")
-    connection.execute("INSERT INTO vector_model VALUES (?)", (model,))
-    return False
-
-
-def _add(connection: SqlConnection, placed: Sequence[PlacedVector]) -> None:
-    for each in placed:
-        whose = each.whose
-        # An observation that was forgotten meanwhile needs no vector.
-        connection.execute(
-            "INSERT INTO vectors (id, tenant, agent, session, embedding) "
-            "SELECT id, tenant, CAST(? AS TEXT), CAST(? AS TEXT), CAST(? AS REAL[]) FROM observations WHERE id = ? "
-            "ON CONFLICT (id) DO UPDATE SET embedding = excluded.embedding",
-            (whose.agent or "", whose.session or "", normalize(each.vector), each.id),
-        )
-
-
-def _find_nearest(connection: SqlConnection, vector: Vector, whose: ObservationScope, limit: int) -> list[Hit]:
-    mine, values = "tenant = :tenant", {"vector": normalize(vector), "tenant": whose.tenant, "limit": limit}
-    for column, name in (("agent", whose.agent), ("session", whose.session)):
-        if name is not None:
-            values[column] = name
-            mine += f" AND {column} = :{column}"
-    closeness = "(SELECT sum(pair.a * pair.b) FROM unnest(embedding, CAST(:vector AS REAL[])) AS pair (a, b))"
-    if connection.execute("SELECT 1 FROM pg_extension WHERE extname = 'vector'").fetchone() is not None:
-        closeness = "1 - (CAST(embedding AS vector) <=> CAST(CAST(:vector AS REAL[]) AS vector))"
-    nearest = f"""
-        SELECT id, CAST({closeness} AS DOUBLE PRECISION) AS closeness FROM vectors
-        WHERE {mine} AND cardinality(embedding) = cardinality(CAST(:vector AS REAL[])) ORDER BY closeness DESC LIMIT :limit
-    """
-    return [Hit(id, closeness - 1) for id, closeness in connection.execute(nearest, values) if closeness is not None]
-
-
-def normalize(vector: Vector) -> list[float]:
-    length = sqrt(sum([number * number for number in vector])) or 1.0
-    return [number / length for number in vector]
+MEMORY_VECTORS: Final = VectorTables("observations", "vectors", "vector_model")

@@ -1,8 +1,8 @@
-"""Observations by meaning: their embeddings, in a file of their own beside the database.
+"""Rows by meaning: their embeddings, in a file of their own beside the database.
 
 The file is worked on by the SQLite that comes with apsw, because it can load sqlite-vec where Python's own often cannot. Two
 SQLite libraries in one process must never open the same file: closing it in one gives up the locks of the other. So nothing
-else opens this one. It holds ids and numbers, no text, and can be made again from the observations.
+else opens this one. It holds ids and numbers, no text, and can be made again from the rows.
 
 To compare a question with every vector of a tenant takes long if there are many. So the signs of its numbers are compared first,
 one bit each, and the vectors themselves only of the best `CANDIDATES`. Where signs tell little, because the numbers are few or
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest, StoreError
-from mainspring.features.memory.observation_rows import Hit
-from mainspring.features.memory.word_index import ObservationScope
 from mainspring.ports import Vector
+from mainspring.storage.search.ranking import Hit
+from mainspring.storage.search.word_index import Scope
 from mainspring.storage.sqlite import LOCK_SECONDS, Worker
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ FEW_NUMBERS: Final = 64
 
 
 class PlacedVector(Struct, frozen=True):
-    """A vector, and whose observation it stands for."""
+    """A vector, and whose row it stands for."""
 
     id: str
-    whose: ObservationScope
+    whose: Scope
     vector: Vector
 
 
@@ -48,7 +48,7 @@ class VectorStore(Protocol):
 
     async def add(self, placed: Sequence[PlacedVector]) -> None: ...
 
-    async def find_nearest(self, vector: Vector, whose: ObservationScope, limit: int) -> list[Hit]: ...
+    async def find_nearest(self, vector: Vector, whose: Scope, limit: int) -> list[Hit]: ...
 
     async def remove(self, ids: Sequence[str]) -> None: ...
 
@@ -83,7 +83,7 @@ class Vectors(Worker["apsw.Connection"]):
     async def add(self, placed: Sequence[PlacedVector]) -> None:
         await self.write(add_vectors, placed=placed)
 
-    async def find_nearest(self, vector: Vector, whose: ObservationScope, limit: int) -> list[Hit]:
+    async def find_nearest(self, vector: Vector, whose: Scope, limit: int) -> list[Hit]:
         return await self.read(_find_nearest, vector=vector, whose=whose, limit=limit)
 
     async def remove(self, ids: Sequence[str]) -> None:
@@ -93,7 +93,7 @@ class Vectors(Worker["apsw.Connection"]):
 
 
 def name_vectors(database: Path) -> Path:
-    """The file of vectors that is beside that of the observations."""
+    """The file of vectors that is beside a database."""
     return database.with_name(f"{database.name}-vectors")
 
 
@@ -144,7 +144,7 @@ def add_vectors(connection: "apsw.Connection", placed: Sequence[PlacedVector]) -
     size = len(placed[0].vector)
     coarse, signs = (f", signs BIT[{size}]", ", vec_quantize_binary(?5)") if _has_signs(size) else ("", "")
     if find_size(connection) == 0:
-        # Small chunks: a tenant with one observation fills one of them.
+        # Small chunks: a tenant with one row fills one of them.
         connection.execute(
             "CREATE VIRTUAL TABLE vectors USING vec0("
             "id TEXT PRIMARY KEY, tenant TEXT PARTITION KEY, agent TEXT, session TEXT, "
@@ -157,15 +157,15 @@ def add_vectors(connection: "apsw.Connection", placed: Sequence[PlacedVector]) -
         connection.execute(
             f"INSERT INTO vectors (id, tenant, agent, session, embedding{', signs' if signs else ''}) "
             f"VALUES (?1, ?2, ?3, ?4, ?5{signs})",
-            (each.id, whose.tenant, whose.agent or "", whose.session or "", pack(each.vector)),
+            (each.id, whose.tenant, whose.group or "", whose.member or "", pack(each.vector)),
         )
 
 
-def _find_nearest(connection: "apsw.Connection", vector: Vector, whose: ObservationScope, limit: int) -> list[Hit]:
+def _find_nearest(connection: "apsw.Connection", vector: Vector, whose: Scope, limit: int) -> list[Hit]:
     if find_size(connection) != len(vector):
         return []
     mine, names = "tenant = ?3", [whose.tenant]
-    for column, name in (("agent", whose.agent), ("session", whose.session)):
+    for column, name in (("agent", whose.group), ("session", whose.member)):
         if name is not None:
             names.append(name)
             mine += f" AND {column} = ?{2 + len(names)}"

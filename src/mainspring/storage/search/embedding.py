@@ -1,22 +1,23 @@
-"""Texts as vectors: what sees to it that every observation gets its vector.
+"""Texts as vectors: what sees to it that every row gets its vector.
 
-The observations themselves are the queue: those without a vector wait, through failures and restarts, and are embedded in
+The rows themselves are the queue: those without a vector wait, through failures and restarts, and are embedded in
 batches, oldest first. Until then, and whenever the embedder does not answer, they are found by their words alone.
 """
 
 from asyncio import Event, Lock, wait_for
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from logging import getLogger
 from typing import Final
 
+from msgspec import Struct
+
 from mainspring.core.errors import MainspringError, Refused
-from mainspring.features.memory.observation import Observation
-from mainspring.features.memory.observation_rows import Hit, list_unembedded, mark_embedded
-from mainspring.features.memory.vectors import PlacedVector, VectorStore
-from mainspring.features.memory.word_index import ObservationScope
 from mainspring.ports import Embedder
-from mainspring.storage.sql import SqlWorker
+from mainspring.storage.search.ranking import Hit
+from mainspring.storage.search.vectors import PlacedVector, VectorStore
+from mainspring.storage.search.word_index import Scope
+from mainspring.storage.sql import SqlConnection, SqlWorker
 
 log = getLogger(__name__)
 
@@ -25,11 +26,26 @@ TEXT_CHARS: Final = 8_000
 PAUSE: Final = 30.0
 
 
+class WaitingText(Struct, frozen=True):
+    """A row without a vector."""
+
+    id: str
+    whose: Scope
+    text: str
+
+
+class EmbeddingQueue(Struct, frozen=True):
+    """Which rows of a table have no vector: `list_waiting` lists them, oldest first, and `mark` says that they have one."""
+
+    list_waiting: Callable[[SqlConnection, int], list[WaitingText]]
+    mark: Callable[[SqlConnection, Sequence[str]], None]
+
+
 class Embedding:
     """Embeds what waits. `run` works until `stop`; `wake` tells it that there is something new."""
 
-    def __init__(self, embedder: Embedder, database: SqlWorker, vectors: VectorStore) -> None:
-        self._embedder, self._database, self._vectors = embedder, database, vectors
+    def __init__(self, embedder: Embedder, database: SqlWorker, vectors: VectorStore, queue: EmbeddingQueue) -> None:
+        self._embedder, self._database, self._vectors, self._queue = embedder, database, vectors, queue
         self._wanted, self._is_stopped, self._has_failed = Event(), Event(), False
         self._working = Lock()
 
@@ -57,7 +73,7 @@ class Embedding:
         """Embeds all that waits; returns whether that worked."""
         try:
             async with self._working:
-                while not self._is_stopped.is_set() and (waiting := await self._database.read(list_unembedded, limit=BATCH)):
+                while not self._is_stopped.is_set() and (waiting := await self._database.read(self._queue.list_waiting, BATCH)):
                     try:
                         await self._embed(waiting)
                     except Refused:
@@ -69,25 +85,22 @@ class Embedding:
             return False
         return True
 
-    async def _embed_alone(self, seen: Observation) -> None:
+    async def _embed_alone(self, seen: WaitingText) -> None:
         """One text that cannot be embedded must not keep the others waiting; it is found by its words."""
         try:
             await self._embed([seen])
         except Refused as error:
-            log.warning("observation %s cannot be embedded: %s", seen.id, error)
-            await self._database.write(mark_embedded, ids=[seen.id])
+            log.warning("the text %s cannot be embedded: %s", seen.id, error)
+            await self._database.write(self._queue.mark, [seen.id])
 
-    async def _embed(self, waiting: Sequence[Observation]) -> None:
-        vectors = await self._embedder.embed([each.said[:TEXT_CHARS] for each in waiting])
-        placed = [
-            PlacedVector(each.id, ObservationScope(each.tenant, each.agent_name, each.session_id), vector)
-            for each, vector in zip(waiting, vectors, strict=True)
-        ]
+    async def _embed(self, waiting: Sequence[WaitingText]) -> None:
+        vectors = await self._embedder.embed([each.text[:TEXT_CHARS] for each in waiting])
+        placed = [PlacedVector(each.id, each.whose, vector) for each, vector in zip(waiting, vectors, strict=True)]
         await self._vectors.add(placed)
-        await self._database.write(mark_embedded, ids=[each.id for each in waiting])
+        await self._database.write(self._queue.mark, [each.id for each in waiting])
 
-    async def find_nearest(self, query: str, whose: ObservationScope, limit: int) -> list[Hit]:
-        """The observations nearest to the query in meaning, nearest first; none while vectors cannot be had."""
+    async def find_nearest(self, query: str, whose: Scope, limit: int) -> list[Hit]:
+        """The rows nearest to the query in meaning, nearest first; none while vectors cannot be had."""
         try:
             vector = (await self._embedder.embed([query[:TEXT_CHARS]]))[0]
             return await self._vectors.find_nearest(vector, whose, limit)

@@ -1,0 +1,91 @@
+"""Vectors in a table of a PostgreSQL server, beside the rows that they stand for.
+
+They are arrays of numbers, and are compared one by one: by pgvector where the database has that extension, else in SQL.
+"""
+
+from collections.abc import Sequence
+from math import sqrt
+
+from msgspec import Struct
+
+from mainspring.ports import Vector
+from mainspring.storage.search.ranking import Hit
+from mainspring.storage.search.vectors import PlacedVector
+from mainspring.storage.search.word_index import Scope
+from mainspring.storage.sql import SqlConnection, SqlWorker
+
+
+class VectorTables(Struct, frozen=True):
+    """The table of rows, that of their vectors, which go with them, and the one that names their model."""
+
+    rows: str
+    vectors: str
+    model: str
+
+
+class ServerVectors:
+    """The vectors of one embedding model, beside the rows. Those of another are dropped when a new one comes."""
+
+    path = None
+
+    def __init__(self, database: SqlWorker, tables: VectorTables) -> None:
+        self._database, self._tables = database, tables
+
+    async def open_for(self, model: str | None) -> bool:
+        return await self._database.write(_settle_model, self._tables, model)
+
+    async def add(self, placed: Sequence[PlacedVector]) -> None:
+        await self._database.write(_add, self._tables, placed)
+
+    async def find_nearest(self, vector: Vector, whose: Scope, limit: int) -> list[Hit]:
+        return await self._database.read(_find_nearest, self._tables, vector, whose, limit)
+
+    async def remove(self, ids: Sequence[str]) -> None:
+        """Nothing is left to do: they have gone with their rows."""
+
+    async def close(self) -> None:
+        """The database is closed by whoever opened it."""
+
+
+def _settle_model(connection: SqlConnection, tables: VectorTables, model: str | None) -> bool:
+    # Whoever comes second waits for the first.
+    connection.execute(f"LOCK TABLE {tables.model} IN EXCLUSIVE MODE")
+    if model is None or connection.execute(f"SELECT name FROM {tables.model}").fetchall() == [(model,)]:
+        return True
+    connection.execute(f"DELETE FROM {tables.vectors}")
+    connection.execute(f"DELETE FROM {tables.model}")
+    connection.execute(f"INSERT INTO {tables.model} VALUES (?)", (model,))
+    return False
+
+
+def _add(connection: SqlConnection, tables: VectorTables, placed: Sequence[PlacedVector]) -> None:
+    for each in placed:
+        whose = each.whose
+        # A row that was removed meanwhile needs no vector.
+        connection.execute(
+            f"INSERT INTO {tables.vectors} (id, tenant, agent, session, embedding) SELECT id, CAST(? AS TEXT), CAST(? AS TEXT), "
+            f"CAST(? AS TEXT), CAST(? AS REAL[]) FROM {tables.rows} WHERE id = ? "
+            "ON CONFLICT (id) DO UPDATE SET embedding = excluded.embedding",
+            (whose.tenant, whose.group or "", whose.member or "", normalize(each.vector), each.id),
+        )
+
+
+def _find_nearest(connection: SqlConnection, tables: VectorTables, vector: Vector, whose: Scope, limit: int) -> list[Hit]:
+    mine, values = "tenant = :tenant", {"vector": normalize(vector), "tenant": whose.tenant, "limit": limit}
+    for column, name in (("agent", whose.group), ("session", whose.member)):
+        if name is not None:
+            values[column] = name
+            mine += f" AND {column} = :{column}"
+    closeness = "(SELECT sum(pair.a * pair.b) FROM unnest(embedding, CAST(:vector AS REAL[])) AS pair (a, b))"
+    if connection.execute("SELECT 1 FROM pg_extension WHERE extname = 'vector'").fetchone() is not None:
+        closeness = "1 - (CAST(embedding AS vector) <=> CAST(CAST(:vector AS REAL[]) AS vector))"
+    nearest = f"""
+        SELECT id, CAST({closeness} AS DOUBLE PRECISION) AS closeness FROM {tables.vectors}
+        WHERE {mine} AND cardinality(embedding) = cardinality(CAST(:vector AS REAL[])) ORDER BY closeness DESC LIMIT :limit
+    """
+    return [Hit(id, closeness - 1) for id, closeness in connection.execute(nearest, values) if closeness is not None]
+
+
+def normalize(vector: Vector) -> list[float]:
+    length = sqrt(sum([number * number for number in vector])) or 1.0
+    return [number / length for number in vector]
