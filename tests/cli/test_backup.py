@@ -387,7 +387,7 @@ def test_every_table_and_column_is_copied_or_left_for_a_reason(postgres: Postgre
     place = parse_location(postgres.database())
     placed = [each for part in find_parts() if part.contents for each in resolve_name(part.contents)(None, place)]
     contents = [each.content for each in placed]
-    assert [content.name for content in contents] == ["runs", "memory", "vectors", "decisions", "tasks"]
+    assert [content.name for content in contents] == ["runs", "memory", "vectors", "search", "decisions", "tasks"]
     asyncio.run(_make_tables(place, contents))
     for content in [content for content in contents if content.open_file is None]:
         beside = {table.name for other in contents if other.served is content.served for table in other.tables}

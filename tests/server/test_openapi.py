@@ -70,6 +70,7 @@ def test_every_route_needs_a_scope_and_has_a_summary() -> None:
                 "/v1/runs",
                 "/v1/tools",
                 "/v1/uploads",
+                "/v1/vector_stores",
             },
             "conversations": {"/v1/conversations"},
             "agents:invoke": {"/v1/agents"},

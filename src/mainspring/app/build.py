@@ -23,8 +23,10 @@ from mainspring.features.governance.governance_settings import build_policies, d
 from mainspring.features.governance.scope_policies import DomainPolicy, PathPolicy
 from mainspring.features.mcp.settings import make_server_specs
 from mainspring.features.memory.memory import build_memory
+from mainspring.features.memory.settings import MemorySettings
 from mainspring.features.traces.otel import Exporter, is_wanted, name_provider
-from mainspring.ports import Dispatcher, Provider, Store
+from mainspring.features.vector_stores.settings import VectorStoreSettings
+from mainspring.ports import Dispatcher, Embedder, Provider, Store
 from mainspring.storage.choose_files import choose_files
 from mainspring.storage.choose_store import choose_store
 from mainspring.storage.location import Location
@@ -97,6 +99,7 @@ def compose_engine(
         builtins=builtins,
         files=choose_file_storage(settings.files, database),
         uploads=settings.uploads,
+        embedder=build_embedder(settings.vector_stores, settings.memory),
         skills=[Path(folder) for folder in settings.skills],
         agents=[Path(folder) for folder in settings.agents],
         workflows=[Path(folder) for folder in settings.workflows],
@@ -115,6 +118,20 @@ def compose_engine(
         metrics_by_tenant=settings.metrics_by_tenant,
         memory=build_memory(database, settings.memory) if settings.memory.enabled else False,
     )
+
+
+def build_embedder(*tables: VectorStoreSettings | MemorySettings) -> Embedder | None:
+    """The embedding model that the first of these tables names. Raises `InvalidRequest` if it does not say where that is."""
+    for table in tables:
+        if table.embedding_model is None:
+            continue
+        if table.embedding_url is None:
+            name = "memory" if isinstance(table, MemorySettings) else "vector_stores"
+            raise InvalidRequest(f"{name}.embedding_model needs {name}.embedding_url, such as http://127.0.0.1:11434/v1")
+        from mainspring.providers.openai_embedder import OpenAIEmbedder  # brings along an HTTP client
+
+        return OpenAIEmbedder(table.embedding_model, table.embedding_url, table.embedding_key)
+    return None
 
 
 def check_working_dir(settings: Settings) -> None:

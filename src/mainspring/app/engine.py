@@ -68,7 +68,18 @@ from mainspring.features.workflows.workflow_folder import WorkflowFolders
 from mainspring.features.workflows.workflows import Workflows
 from mainspring.http.key_limits import KeyUse
 from mainspring.parts import Application, Host, PartContents, blame_part
-from mainspring.ports import CallPolicy, Dispatcher, FileStorage, OrderStep, Provider, RunObserver, Sink, Store, ToolExecutor
+from mainspring.ports import (
+    CallPolicy,
+    Dispatcher,
+    Embedder,
+    FileStorage,
+    OrderStep,
+    Provider,
+    RunObserver,
+    Sink,
+    Store,
+    ToolExecutor,
+)
 from mainspring.providers.wrapper import keep_profiles, share_limits, write_profiles
 from mainspring.storage.choose_store import choose_store
 from mainspring.storage.location import Location, parse_location
@@ -85,6 +96,9 @@ if TYPE_CHECKING:
     from mainspring.features.files.files import Files
     from mainspring.features.files.settings import UploadSettings
     from mainspring.features.memory.memory import Memory
+    from mainspring.features.vector_stores.indexing import Indexing
+    from mainspring.features.vector_stores.passage_database import PassageDatabase
+    from mainspring.features.vector_stores.vector_stores import VectorStores
 
 DAY: Final = 86_400.0
 
@@ -158,6 +172,7 @@ class Engine:
     are asked after the built-in ones and before the budget, or in the slots that they name (`engine.policy_order`).
 
     `files` is where uploaded files are kept, beside the database if it is not given, and `uploads` how large they may be.
+    An `embedder`, which the engine closes, has passages of files be found by meaning, too.
     `mcp` are servers whose tools every run has, `builtins` the built-in tools, `skills`, `agents` and `workflows` folders of
     definitions: `engine.agents` invokes agents, `engine.workflows` runs workflows. `context_tokens` is the context window of
     the model; without it, only the backend knows. `limits` are those of runs that are told no others, and the most that may be
@@ -193,6 +208,7 @@ class Engine:
         builtins: BuiltinTools | None = None,
         files: FileStorage | None = None,
         uploads: "UploadSettings | None" = None,
+        embedder: Embedder | None = None,
         skills: Sequence[Path] = (),
         agents: Sequence[Path] = (),
         workflows: Sequence[Path] = (),
@@ -225,7 +241,8 @@ class Engine:
         root = "" if context.working_dir is None else str(context.working_dir.resolve())
         kept = store if store is not None else choose_store(location)
         self._location = location
-        self.files = _build_files(kept, location, files, uploads, new_id)
+        self._passages = _build_passages(kept, location, embedder)
+        self.files = _build_files(kept, location, files, uploads, new_id, self._passages)
         self.admission = Admission(kept, Plan(budget) if isinstance(budget, AutonomyBudget) else budget, root=root)
         loading = SkillTools(lambda: self.skills.definitions)
 
@@ -294,6 +311,7 @@ class Engine:
             new_id=new_id,
             quota=quota,
         )
+        self._indexing, self.vector_stores = _build_vector_stores(self._passages, self.files, self.builtins, self.core, new_id)
         self.agents = AgentRuntime(self.core, known_agents, orders)
         actions = StepActions(self.core, self.agents, lambda: (*definitions(), *http_step.definitions))
         self.workflows = Workflows(self.core, WorkflowFolders(workflows), actions, new_id=new_id)
@@ -439,6 +457,7 @@ class Engine:
                 if self._exporter is not None:
                     await self._exporter.close()
                 await self.memory.close()
+                await self._passages.close()
                 self.files.close()
                 await self.mcp.close()
                 await self.builtins.__aexit__(None, None, None)
@@ -484,6 +503,8 @@ class Engine:
             tasks.start_soon(self.core.watch_over)
             tasks.start_soon(self.workflows.watch_over)
             tasks.start_soon(self.files.watch_over)
+            tasks.start_soon(self._indexing.run)
+            tasks.start_soon(self.vector_stores.watch_over)
 
     async def drain(self) -> None:
         """Waits until no run and no workflow run is driven here."""
@@ -577,11 +598,33 @@ def _build_memory(location: Location | None) -> "Memory":
 
 
 def _build_files(
-    store: Store, location: Location | None, files: FileStorage | None, uploads: "UploadSettings | None", new_id: NewId
+    store: Store,
+    location: Location | None,
+    files: FileStorage | None,
+    uploads: "UploadSettings | None",
+    new_id: NewId,
+    passages: "PassageDatabase",
 ) -> "Files":
     from mainspring.features.files.files import Files, choose_file_storage  # not for who only imports the engine
 
-    return Files(store, files or choose_file_storage(None, location), uploads, new_id)
+    return Files(store, files or choose_file_storage(None, location), uploads, new_id, passages.forget_file)
+
+
+def _build_passages(store: Store, location: Location | None, embedder: Embedder | None) -> "PassageDatabase":
+    from mainspring.features.vector_stores.passage_database import PassageDatabase
+
+    return PassageDatabase(store, location, embedder)
+
+
+def _build_vector_stores(
+    passages: "PassageDatabase", files: "Files", builtins: BuiltinTools, core: CoreEngine, new_id: NewId
+) -> "tuple[Indexing, VectorStores]":
+    from mainspring.features.vector_stores.indexing import Indexing
+    from mainspring.features.vector_stores.vector_stores import VectorStores
+    from mainspring.tools.documents.document_reader import DocumentReader
+
+    indexing = Indexing(passages, files, DocumentReader(builtins.open_local), core.presence)
+    return indexing, VectorStores(passages, files, indexing, new_id)
 
 
 def _show_files(provider: Provider, files: "Files", builtins: BuiltinTools) -> Provider:

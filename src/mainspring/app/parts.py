@@ -19,6 +19,7 @@ from mainspring.features.models.part import PART as MODELS
 from mainspring.features.runs.part import PART as RUNS
 from mainspring.features.skills.part import PART as SKILLS
 from mainspring.features.traces.part import PART as TRACES
+from mainspring.features.vector_stores.part import PART as SEARCH
 from mainspring.features.workflows.part import PART as WORKFLOWS
 from mainspring.parts import Command, FileKind, Part
 
@@ -51,6 +52,7 @@ PARTS = (
     BUDGETS,
     AUDIT,
     MEMORY,
+    SEARCH,
     MODELS,
     TRACES,
     CONSOLE,

@@ -27,6 +27,7 @@ from mainspring.features.mcp.settings import McpServerSettings
 from mainspring.features.memory.settings import MemorySettings
 from mainspring.features.models.settings import ModelSettings
 from mainspring.features.traces.settings import OtelSettings
+from mainspring.features.vector_stores.settings import VectorStoreSettings
 from mainspring.http.settings import HttpSettings
 from mainspring.parts import Part, PartContents, blame_part
 from mainspring.tools.sandbox.kubernetes.settings import KubernetesSettings
@@ -68,6 +69,8 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     and a gateway with its workers, have containers in that folder, too."""
     uploads: UploadSettings = UploadSettings()
     """How much clients may upload: a table `[uploads]`."""
+    vector_stores: VectorStoreSettings = VectorStoreSettings()
+    """How passages of files are found by meaning: a table `[vector_stores]`."""
     api_key: str | None = None
     """A key that every client must send. `mainspring keys` makes more, with tenants and scopes."""
     http: HttpSettings = HttpSettings()

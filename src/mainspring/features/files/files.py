@@ -8,7 +8,7 @@ What has to be removed some day (what came in and was never made a file, what ex
 a tenant. So a crash at any point costs room until the next sweep, and loses nothing.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from hashlib import md5, sha256
 from logging import getLogger
@@ -78,9 +78,11 @@ class Files:
         storage: FileStorage | None,
         settings: UploadSettings | None = None,
         new_id: NewId = random_id,
+        forget: Callable[[str, str], Awaitable[None]] | None = None,
     ) -> None:
+        """`forget` is told the tenant and the id of each file that is removed."""
         self.store, self.settings, self.new_id = store, settings or UploadSettings(), new_id
-        self._storage, self._folder = storage, ""
+        self._storage, self._folder, self._forget = storage, "", forget
         self._temporary: TemporaryDirectory[str] | None = None
 
     async def open_storage(self) -> FileStorage:
@@ -270,6 +272,8 @@ class Files:
         # Noted first: a crash must not leave bytes behind that nobody has.
         if not file.content:
             await self.store.put([Document(DUE, file.key, encode(Due(0.0, key=file.key)))])
+        if self._forget is not None:
+            await self._forget(tenant, file.id)
         if not await self.store.remove(FILE, file.id, tenant=tenant):
             return
         await self.store.remove(DUE, _name_due(tenant, file.id))

@@ -129,9 +129,9 @@ class FileWords:
         ranked = f"""
             SELECT id, at, -score
             FROM (
-                SELECT rowid AS place, bm25({table.words}, {weights}, 0.0) AS score FROM {table.words}
+                SELECT rowid AS match_row, bm25({table.words}, {weights}, 0.0) AS score FROM {table.words}
                 WHERE {table.words} MATCH :match ORDER BY {"rowid DESC" if table.by_time else "score"} LIMIT :most
-            ) JOIN {table.name} ON number = place
+            ) JOIN {table.name} ON number = match_row
             WHERE {table.mine}
         """
         values = {"match": self._match(list(counts), "OR", whose), "most": 2 * table.common, **asdict(whose)}
@@ -143,9 +143,9 @@ class FileWords:
         table = self._table
         newest = f"""
             SELECT id FROM (
-                SELECT rowid AS place FROM {table.words} WHERE {table.words} MATCH :match ORDER BY rowid DESC LIMIT :most
-            ) JOIN {table.name} ON number = place
-            WHERE {table.mine} ORDER BY place DESC
+                SELECT rowid AS match_row FROM {table.words} WHERE {table.words} MATCH :match ORDER BY rowid DESC LIMIT :most
+            ) JOIN {table.name} ON number = match_row
+            WHERE {table.mine} ORDER BY match_row DESC
         """
         match = self._match(words, "AND" if need_all else "OR", whose)
         return [id for (id,) in connection.execute(newest, {"match": match, "most": most, **asdict(whose)})]

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, cast
 
+from anyio import CancelScope
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -165,7 +166,9 @@ class BuiltinTools:
         async with self._opening:
             if not self._is_local_open:
                 self._is_local_open = True
-                self._local.target = await self._open_local("auto" if self._mode == "kubernetes" else self._mode)
+                # Half of a sandbox would be left behind by whoever is cancelled here.
+                with CancelScope(shield=True):
+                    self._local.target = await self._open_local("auto" if self._mode == "kubernetes" else self._mode)
         return cast("LocalSandbox", self._local.open())
 
     def wrap(self, program: "Program") -> AbstractAsyncContextManager[Sequence[str]]:

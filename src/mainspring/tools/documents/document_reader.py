@@ -1,5 +1,6 @@
 """Reads the text of documents in the sandbox: no network, another user, bounds on memory, time and output."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -56,6 +57,16 @@ class DocumentReader:
         if len(data) > FILE_BYTES:
             raise UnreadableFile(f"it has {len(data)} bytes, more than the {FILE_BYTES} that are read; send it in parts")
         sandbox = await self._open_sandbox()
+        # In a task of its own, so that whoever is cancelled lets it end what it has started.
+        reading = asyncio.get_running_loop().create_task(self._read(sandbox, name, data))
+        try:
+            return await asyncio.shield(reading)
+        finally:
+            reading.cancel()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([reading])
+
+    async def _read(self, sandbox: Sandbox, name: str, data: bytes) -> tuple[DocumentPage, ...]:
         async with sandbox.acquire(SandboxSpec(limits=LIMITS, name="documents")) as lease:
             for source in _SOURCES:
                 await lease.put(source.name, await anyio.Path(source).read_bytes())

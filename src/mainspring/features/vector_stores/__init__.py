@@ -1,0 +1,1 @@
+"""Vector stores: files that are searched, by words and by meaning."""

@@ -1,0 +1,181 @@
+"""Files are indexed once, by whichever process is there, and by meaning where there is an embedder."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+from openai import OpenAI
+from tests.kit.databases import database_in
+from tests.server.process import serving
+
+from mainspring.app.engine import Engine
+from mainspring.core.errors import Superseded, Unavailable
+from mainspring.features.files.files import Files
+from mainspring.features.vector_stores import passage_rows as rows
+from mainspring.features.vector_stores.chunking import StaticChunking, cut_passages
+from mainspring.features.vector_stores.filters import parse_filter
+from mainspring.features.vector_stores.passage_rows import NewFile, StoreBody
+from mainspring.features.vector_stores.vector_stores import HybridWeights, RankingOptions, SearchOptions
+from mainspring.providers.scripted import Scripted
+from mainspring.storage.file_folder import FileFolder
+from mainspring.tools.documents.document_reader import DocumentPage, DocumentReader
+
+pytestmark = pytest.mark.slow
+
+MEANINGS = (("car", "vehicle", "wheels"), ("loaf", "bread", "bakery"), ("rain", "storm", "weather"))
+
+
+class WordEmbedder:
+    """Words of one meaning have one direction. `fails` has it answer nothing."""
+
+    model = "meanings"
+
+    def __init__(self) -> None:
+        self.fails = False
+        self.count = 0
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[tuple[float, ...]]:
+        if self.fails:
+            raise Unavailable("no embeddings")
+        self.count += len(texts)
+        return [tuple([0.1 + sum([text.lower().count(word) for word in words]) for words in MEANINGS]) for text in texts]
+
+    async def close(self) -> None:
+        return
+
+
+async def in_pieces(text: str) -> AsyncIterator[bytes]:
+    yield text.encode()
+
+
+async def add(files: Files, name: str, text: str, tenant: str = "") -> NewFile:
+    stored = await files.add(tenant, await files.receive(in_pieces(text)), name, "assistants")
+    return NewFile(stored.id, name)
+
+
+def an_engine(folder: Path, embedder: WordEmbedder | None = None) -> Engine:
+    return Engine(Scripted(), database=database_in(folder), files=FileFolder(folder / "files"), embedder=embedder)
+
+
+@pytest.mark.usefixtures("each_database")
+async def test_passages_are_found_by_words_and_by_meaning(tmp_path: Path) -> None:
+    embedder = WordEmbedder()
+    async with an_engine(tmp_path, embedder) as engine:
+        stores = engine.vector_stores
+        texts = {"a": "The car was parked.", "b": "A loaf on the table.", "c": "Rain over the parked bicycles."}
+        store = await stores.create(
+            "", StoreBody("s"), [await add(engine.files, f"{name}.txt", text) for name, text in texts.items()]
+        )
+        other = await stores.create("", StoreBody("t"), [await add(engine.files, "d.txt", "Another car, parked.")])
+        await engine._indexing.work()
+
+        async def find(query: str, **options: float) -> list[str]:
+            weights = HybridWeights(options.get("meaning", 1.0), options.get("words", 1.0))
+            asked = SearchOptions(10, ranking=RankingOptions(hybrid_search=weights))
+            return [found.passage.filename for found in await stores.search("", store.id, [query], asked)]
+
+        assert (await find("bakery"))[0] == "b.txt", "no word of it is there"
+        assert (await find("a vehicle that was parked"))[0] == "a.txt", "first in both lists"
+        assert (await find("parked weather", words=0.0))[0] == "c.txt"
+        assert set(await find("parked", meaning=0.0)) >= {"a.txt", "c.txt"}
+        assert "d.txt" not in await find("car"), "it is in another store"
+        [found] = await stores.search("", other.id, ["vehicle"], SearchOptions())
+        assert found.passage.filename == "d.txt"
+        only = parse_filter({"type": "eq", "key": "kind", "value": "x"})
+        [last] = await stores.list_files("", store.id, None, 1, newest_first=True, only={})
+        await stores.change_attributes("", store.id, last.file, {"kind": "x"})
+        assert [
+            found.passage.filename for found in await stores.search("", store.id, ["vehicle"], SearchOptions(filter=only))
+        ] == ["c.txt"]
+        await stores.remove("", other.id)
+        await engine._indexing.work()
+        assert await engine._passages.find_nearest("vehicle", other.id, None, 10) == []
+
+
+async def test_what_could_not_be_embedded_is_found_by_words_and_embedded_later(tmp_path: Path) -> None:
+    embedder = WordEmbedder()
+    embedder.fails = True
+    async with an_engine(tmp_path, embedder) as engine:
+        store = await engine.vector_stores.create("", StoreBody(), [await add(engine.files, "a.txt", "The car was parked.")])
+        await engine._indexing.work()
+        assert (await engine.vector_stores.count(store.id))[0].completed == 1
+        assert len(await engine.vector_stores.search("", store.id, ["parked"], SearchOptions())) == 1
+        assert await engine.vector_stores.search("", store.id, ["vehicle"], SearchOptions()) == []
+        embedder.fails = False
+        await engine._indexing.work()
+        assert len(await engine.vector_stores.search("", store.id, ["vehicle"], SearchOptions())) == 1
+
+
+@pytest.mark.usefixtures("each_database")
+async def test_two_engines_index_each_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = DocumentReader.read
+    begun: Counter[str] = Counter()
+
+    async def count(self: DocumentReader, name: str, data: bytes) -> tuple[DocumentPage, ...]:
+        begun[name] += 1
+        return await read(self, name, data)
+
+    monkeypatch.setattr(DocumentReader, "read", count)
+    async with an_engine(tmp_path) as one, an_engine(tmp_path) as other:
+        files = [await add(one.files, f"{number}.txt", f"text {number}") for number in range(8)]
+        store = await one.vector_stores.create("", StoreBody(), files)
+        await asyncio.gather(one._indexing.work(), other._indexing.work())
+        assert (await other.vector_stores.count(store.id))[0].completed == 8
+        assert begun == Counter({f"{number}.txt": 1 for number in range(8)})
+
+
+@pytest.mark.usefixtures("each_database")
+async def test_whoever_lost_a_file_writes_nothing_more(tmp_path: Path) -> None:
+    async with an_engine(tmp_path) as engine:
+        passages = engine._passages
+        store = await engine.vector_stores.create("", StoreBody(), [await add(engine.files, "a.txt", "text")])
+        file = await engine.vector_stores.get_file("", store.id, (await passages.read(rows.list_waiting_files))[0].file)
+        assert await passages.write(rows.claim_file, file, "slow")
+        assert not await passages.write(rows.claim_file, file, "late"), "it is not as it was known"
+        [held] = await passages.read(rows.list_waiting_files)
+        assert await passages.write(rows.claim_file, held, "fast")
+        cut = list(cut_passages([DocumentPage(None, "", "text")], StaticChunking()))
+        for attempt in (
+            passages.write(rows.add_passages, file, "slow", 0, cut, 0.0),
+            passages.write(rows.finish_file, file.number, "slow", "completed"),
+            passages.clear(file.number, "slow"),
+        ):
+            with pytest.raises(Superseded):
+                await attempt
+        await engine._indexing.work()
+        assert (await engine.vector_stores.count(store.id))[0].completed == 1, "nobody drives `fast`"
+
+
+def test_a_killed_server_loses_nothing_of_a_batch(tmp_path: Path) -> None:
+    text = "\n".join([f"Line {number} is about gadgets." for number in range(400)])
+    with serving(tmp_path, [{"say": "Hello."}]) as served, OpenAI(base_url=served.url, api_key="unused") as client:
+        ids = [client.files.create(file=(f"{n}.txt", f"{text} {n}".encode()), purpose="assistants").id for n in range(12)]
+        store = client.vector_stores.create()
+        batch = client.vector_stores.file_batches.create(store.id, file_ids=ids)
+        while not (counts := client.vector_stores.retrieve(store.id).file_counts).completed >= 1:
+            pass
+        served.kill()
+        assert counts.completed < 12, "it was killed in the middle"
+    with serving(tmp_path, [{"say": "Hello."}]) as served, OpenAI(base_url=served.url, api_key="unused") as client:
+        done = client.vector_stores.file_batches.poll(batch.id, vector_store_id=store.id, poll_interval_ms=50)
+        assert (done.status, done.file_counts.completed, done.file_counts.total) == ("completed", 12, 12)
+        sizes = {id: len(client.vector_stores.files.content(id, vector_store_id=store.id).data) for id in ids}
+        assert len(set(sizes.values())) == 1, "no passage is missing or there twice"
+
+
+@pytest.mark.parametrize("size", [100, 300, 4096])
+@pytest.mark.parametrize("overlap", [0, 50])
+def test_passages_hold_all_of_a_text_and_name_their_lines(size: int, overlap: int) -> None:
+    lines = [f"{number}: " + "word " * (number * 7 % 90) + "end." for number in range(300)]
+    text = "\n".join(lines) + "\n" + "".join([f"{number:05}" for number in range(1_000)])
+    cut = list(cut_passages([DocumentPage(3, "", text)], StaticChunking(size, overlap)))
+    assert all(len(passage.text) <= size * 4 and passage.page == 3 for passage in cut)
+    place = 0
+    for passage in cut:
+        found = text.find(passage.text, max(0, place - overlap * 4))
+        assert 0 <= found <= place, "nothing is left out"
+        assert passage.line == text.count("\n", 0, found) + 1
+        place = found + len(passage.text)
+    assert place == len(text)
