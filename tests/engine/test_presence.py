@@ -555,3 +555,50 @@ async def test_nothing_is_left_of_the_attempts_of_a_run_that_another_engine_ends
         else:
             await engine.forget("resp_1")
         assert not await store.documents(RESUMED)
+
+
+class SlowLeases(SqliteLeases):
+    """Leases where a cancel takes its time to be asked for."""
+
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    async def request_cancel(self, run_id: str) -> None:
+        self.asked.set()
+        await self.go.wait()
+        await super().request_cancel(run_id)
+
+
+class SlowStore(SqliteStore):
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.leases: SlowLeases = SlowLeases(self._database)
+
+
+async def test_a_run_that_is_taken_up_here_while_it_is_cancelled_has_stopped_when_that_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, stopped, go = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    monkeypatch.setattr(SlowLeases, "asked", asyncio.Event())
+    monkeypatch.setattr(SlowLeases, "go", asyncio.Event())
+    go.set()
+
+    async def act(tool_call: ToolCall, context: CallContext) -> ToolResult:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+        raise AssertionError
+
+    async with SlowStore(tmp_path / "runs.db") as store, asyncio.timeout(PATIENCE):
+        await store.append("resp_1", [Recorded(0, 1.0, RunStarted(make_order("resp_1", tools=(TOOL,)), "gone"))])
+        engine, _ = make_acting(store, go, act)
+        async with engine:
+            cancel = asyncio.create_task(engine.cancel("resp_1"))
+            await store.leases.asked.wait()
+            await engine.resume("resp_1")
+            await begun.wait()
+            store.leases.go.set()
+            assert (await cancel).status == "cancelled"
+            assert stopped.is_set()
+            assert (await engine.attach("resp_1")).run.status == "cancelled"

@@ -803,8 +803,10 @@ class Engine:
         self._to_end[run_id] = finish
         try:
             await self.presence.show()
-            async with self._resuming.setdefault(run_id, Lock()):  # what is claimed here, is claimed for whoever takes it up too
-                claim = None if run_id in self._live else await self.store.leases.claim(run_id, self.presence.id)
+            async with self._resuming.setdefault(run_id, Lock()):
+                # What is taken up here just now is claimed by this engine, and driven all the same.
+                is_driven = run_id in self._live or (self.drives and run_id in self._starting)
+                claim = None if is_driven else await self.store.leases.claim(run_id, self.presence.id)
                 run = None if claim is None else await self._end_stored(run_id, finish)
         except NotFound:
             self._to_end.pop(run_id, None)
