@@ -17,7 +17,7 @@ import pytest
 from tests.kit.engine import Perform, RecordingExecutor, make_engine, make_order
 from tests.kit.waiting import PATIENCE, until
 
-from mainspring.core.errors import DispatcherUnavailable, Interrupted, MainspringError, StoreError, Superseded
+from mainspring.core.errors import DispatcherUnavailable, Interrupted, MainspringError, ResumeLimit, StoreError, Superseded
 from mainspring.core.events import (
     Event,
     ItemStarted,
@@ -39,7 +39,7 @@ from mainspring.engine.engine import Engine
 from mainspring.engine.handle import Handle
 from mainspring.engine.journal import Journal
 from mainspring.engine.presence import Presence
-from mainspring.engine.resume_attempts import RESUMED, Attempts
+from mainspring.engine.resume_attempts import RESUMED, Attempts, ResumeAttempts
 from mainspring.engine.segment_writer import SegmentWriter
 from mainspring.ports import CallContext, DispatchedRuns, Document, Driver, Segment, Store, ToolCall, ToolResult
 from mainspring.providers.scripted import Scripted, call, calls, say, turn
@@ -51,7 +51,7 @@ from mainspring.storage.sqlite_runs import SqliteStore
 DRIVER = """
 import asyncio, sys
 from mainspring.engine.presence import Presence
-from mainspring.engine.resume_attempts import RESUMED, Attempts
+from mainspring.engine.resume_attempts import RESUMED, Attempts, ResumeAttempts
 from mainspring.engine.segment_writer import SegmentWriter
 from mainspring.storage.sqlite_runs import SqliteStore
 
@@ -602,3 +602,16 @@ async def test_a_run_that_is_taken_up_here_while_it_is_cancelled_has_stopped_whe
             assert (await cancel).status == "cancelled"
             assert stopped.is_set()
             assert (await engine.attach("resp_1")).run.status == "cancelled"
+
+
+async def test_an_attempt_that_is_begun_anew_because_another_was_quicker_is_one(location: Location) -> None:
+    """What a process that is gone had sent to a server may still arrive there, and its log is read again then."""
+    async with open_store(location) as store:
+        for deaths in range(3):
+            attempts = ResumeAttempts(store, 2, time.time)  # of another process each time
+            for _ in range(2):
+                if deaths < 2:
+                    await attempts.begin("resp_1")
+                else:
+                    with pytest.raises(ResumeLimit):
+                        await attempts.begin("resp_1")

@@ -34,17 +34,20 @@ class ResumeAttempts:
     def __init__(self, store: DocumentStore, most: int | None, clock: Clock) -> None:
         self._store, self._most, self._clock = store, most, clock
         self._is_kept = store.is_durable and most is not None
-        self._own: set[str] = set()
+        # Runs that are resumed here, with the deaths that were found; those that were left, and the store could not be told of.
+        self._own: dict[str, int] = {}
         self._deaths: dict[str, int] = {}
         self._tried, self._tried_at = "", 0.0
 
     async def begin(self, run_id: str) -> None:
-        """Counts one more. Raises `ResumeLimit` if there have been enough."""
+        """Counts one more, and the same one however often the attempt is begun anew. Raises `ResumeLimit` if there have been
+        enough."""
         if not self._is_kept:
             return
-        found = None if run_id in self._own else await self._store.get(RESUMED, run_id)
-        count = 0 if found is None else self._read(found)
-        self._own.add(run_id)
+        if (count := self._own.get(run_id)) is None:
+            found = await self._store.get(RESUMED, run_id)
+            count = 0 if found is None else self._read(found)
+        self._own[run_id] = count
         if self._most is not None and count >= self._most:
             told = f"run `{run_id}` was resumed {count} times, and each time its process died before it had ended"
             raise ResumeLimit(f"{told}; see what its tools do, and start it anew, or raise `max_resumes` in `[limits]`")
@@ -53,14 +56,15 @@ class ResumeAttempts:
     async def end(self, run_id: str) -> None:
         """The run has ended, or is left in order. A store that cannot be told is told by `end_all`."""
         if run_id in self._own:
+            self._own[run_id] = 0
             with suppress(StoreError):
                 await self._store.remove(RESUMED, run_id)
-                self._own.discard(run_id)
+                self._own.pop(run_id, None)
 
     async def forget(self, run_id: str) -> None:
         """The run has ended without a driver, or is gone, whoever has counted its attempts."""
         if self._is_kept:
-            self._own.add(run_id)
+            self._own[run_id] = 0
             await self.end(run_id)
 
     async def end_all(self) -> None:
