@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
+from typing import get_args
 
-from tests.cluster.deployment import find_faketime
+from tests.cluster.deployment import Kind, find_faketime
 from tests.cluster.suite import run_suite
 from tests.kit.postgres import running
 
@@ -20,6 +22,10 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=500, metavar="N", help="how many faults (default 500)")
     parser.add_argument("--seconds", type=float, default=1200.0, metavar="N", help="for how long at most (default 1200)")
     parser.add_argument("--folder", type=Path, help="keeps the logs, the effects and the history in this new folder")
+    told = "what finds workers: the database, Temporal, or the database being a file on one machine (default lease)"
+    parser.add_argument("--kind", choices=get_args(Kind), default="lease", help=told)
+    told = "rolling restarts go to this commit and back; its tables must be those of this version"
+    parser.add_argument("--other", metavar="COMMIT", help=told)
     options = parser.parse_args()
     # However it is ended, its processes end with it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -27,10 +33,18 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="faketime") as folder:
         if not find_faketime.__wrapped__():
             os.environ["MAINSPRING_FAKETIME"] = fetch_faketime(Path(folder))
-        with running() as postgres:
-            report = asyncio.run(run_suite(postgres, options.seed, options.faults, options.seconds, options.folder))
+        other = unpack(options.other, Path(folder)) if options.other else None
+        with nullcontext() if options.kind == "file" else running() as postgres:
+            suite = run_suite(postgres, options.seed, options.faults, options.seconds, options.folder, options.kind, other)
+            report = asyncio.run(suite)
     print(report)
     return 1 if report.breaches else 0
+
+
+def unpack(commit: str, folder: Path) -> Path:
+    """The sources of another version."""
+    subprocess.run(f"git archive {commit} src | tar -x -C {folder}", shell=True, check=True)
+    return folder / "src"
 
 
 def fetch_faketime(folder: Path) -> str:

@@ -11,15 +11,23 @@ from tests.cluster.history import (
     ENDED,
     Accepted,
     Answered,
+    Arrived,
     Breach,
     Cancelled,
     Contents,
+    Conversed,
+    Kept,
     Seen,
     Streamed,
     Unanswered,
+    WorkflowAccepted,
+    WorkflowCancelled,
 )
 
 REPEATABLE = ("look",)
+WORKFLOW_ENDED = ("success", "partial", "failed", "cancelled")
+# What is on its way to another process may be read there a moment later.
+ON_ITS_WAY = 1.0
 Rule = Callable[[Sequence[Seen], Contents], Iterator[str]]
 
 
@@ -149,6 +157,54 @@ def find_overspent(history: Sequence[Seen], contents: Contents) -> Iterator[str]
             yield f"the account of {tenant} has {contents.spent.get(tenant, 0)} of {most}, for {len(calls[tenant])} calls"
 
 
+def find_unended_workflows(history: Sequence[Seen], contents: Contents) -> Iterator[str]:
+    """Every accepted run of a workflow has ended, and a key has one."""
+    runs: dict[str, set[str]] = defaultdict(set)
+    for seen in history:
+        if isinstance(seen, WorkflowAccepted):
+            runs[seen.key].add(seen.run)
+            if (status := contents.workflows.get(seen.run, "not there")) not in WORKFLOW_ENDED:
+                yield f"{seen.run} is {status}"
+    yield from [f"the key {key} has the runs {', '.join(sorted(named))}" for key, named in runs.items() if len(named) > 1]
+
+
+def find_repeated_steps(history: Sequence[Seen], contents: Contents) -> Iterator[str]:
+    """A request of a step that is not repeatable arrives once."""
+    for (run, step), times in Counter([(seen.run, seen.step) for seen in history if isinstance(seen, Arrived)]).items():
+        if times > 1:
+            yield f"the request of {step} of {run} has arrived {times} times"
+
+
+def find_late_steps(history: Sequence[Seen], contents: Contents) -> Iterator[str]:
+    """No step has its effect after the workflow was answered to be cancelled."""
+    cancelled = {seen.run: seen.at for seen in history if isinstance(seen, WorkflowCancelled)}
+    for run in cancelled:
+        if (status := contents.workflows.get(run)) != "cancelled":
+            yield f"{run} was answered to be cancelled, and is {status}"
+    for seen in history:
+        if isinstance(seen, Arrived) and seen.at > cancelled.get(seen.run, seen.at) + ON_ITS_WAY:
+            yield f"the request of {seen.step} of {seen.run} came {seen.at - cancelled[seen.run]:.3f} s after the cancel"
+
+
+def find_lost_files(history: Sequence[Seen], contents: Contents) -> Iterator[str]:
+    """What a container has taken is there, byte by byte."""
+    for seen in history:
+        if isinstance(seen, Kept) and contents.files.get(seen.container, {}).get(seen.path) != seen.digest:
+            yield f"{seen.path} of {seen.container} is not what was put in"
+
+
+def find_torn_conversations(history: Sequence[Seen], contents: Contents) -> Iterator[str]:
+    """What was said and answered in a conversation is in it once, in the order in which it was said."""
+    said: dict[str, list[str]] = defaultdict(list)
+    for seen in history:
+        if isinstance(seen, Conversed):
+            said[seen.conversation].append(seen.text)
+    for conversation, texts in said.items():
+        found = [text for text in contents.conversations.get(conversation, ()) if text in texts]
+        if found != texts:
+            yield f"in {conversation} there is {found} of {texts}"
+
+
 def find_broken_audit(history: Sequence[Seen], contents: Contents) -> Iterator[str]:
     """The audit verifies."""
     if contents.audit:
@@ -165,5 +221,10 @@ RULES: dict[str, Rule] = {
     "torn": find_torn,
     "approvals": find_misused_approvals,
     "overspent": find_overspent,
+    "workflows": find_unended_workflows,
+    "steps": find_repeated_steps,
+    "late steps": find_late_steps,
+    "files": find_lost_files,
+    "conversations": find_torn_conversations,
     "audit": find_broken_audit,
 }

@@ -5,6 +5,7 @@ import json
 from asyncio import TimeoutError as Late
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from hashlib import sha256
 from random import Random
 from time import monotonic
 from typing import Any
@@ -12,14 +13,27 @@ from typing import Any
 import aiohttp
 import anyio
 from tests.cluster.deployment import Deployment, Member
-from tests.cluster.history import DONE, ENDED, Accepted, Answered, Cancelled, Seen, Streamed, Unanswered
+from tests.cluster.history import (
+    DONE,
+    ENDED,
+    Accepted,
+    Answered,
+    Cancelled,
+    Conversed,
+    Kept,
+    Seen,
+    Streamed,
+    Unanswered,
+    WorkflowAccepted,
+    WorkflowCancelled,
+)
 
 Json = dict[str, Any]
 FAILED = (aiohttp.ClientError, Late, OSError)
 # How long a client waits for a server that says nothing, until it asks another.
 SILENCE = aiohttp.ClientTimeout(total=None, sock_connect=3.0, sock_read=9.0)
 # How long a client asks on when all is well. It is far more than anything may take.
-GIVE_UP = 180.0
+GIVE_UP = 90.0
 ABANDONED = 0.3
 USED = "approval_already_given"
 PING = b": ping\n\n"
@@ -29,8 +43,10 @@ class Cluster:
     """What clients share: the servers, the history, and whether faults still come. Whoever asks in vain gives up only some time
     after the last of them."""
 
-    def __init__(self, deployment: Deployment, history: list[Seen]) -> None:
+    def __init__(self, deployment: Deployment, history: list[Seen], target: str) -> None:
         self.deployment, self.history = deployment, history
+        # Where steps of workflows send their requests.
+        self.target = target
         self.calm_since = float("inf")
         self.is_over = False
 
@@ -46,6 +62,7 @@ class Client:
         self._cluster, self._session, self._name = cluster, session, name
         self._random = Random(f"{seed} {name}")
         self._count = 0
+        self._container = ""
         self.done: list[str] = []
 
     async def work(self) -> None:
@@ -57,7 +74,11 @@ class Client:
             self.cancel_a_run,
             self.approve_a_call,
             self.converse,
+            self.converse_by_id,
             self.spend,
+            self.run_an_errand,
+            self.cancel_an_errand,
+            self.keep_files,
         ]
         while not self._cluster.is_over:
             deed = self._random.choice(deeds)
@@ -81,15 +102,25 @@ class Client:
         return {"authorization": f"Bearer {secret}", **({"idempotency-key": key} if key else {})}
 
     async def ask(
-        self, method: str, path: str, body: Json | None = None, key: str = "", is_frugal: bool = False
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        key: str = "",
+        is_frugal: bool = False,
+        file: tuple[str, bytes] | None = None,
     ) -> tuple[int, Json]:
         """The answer that counts: not one of a server that cannot say now."""
         said: object = None
         while self._cluster.is_patient:
             server = self._pick()
+            form = None
+            if file is not None:
+                form = aiohttp.FormData()
+                form.add_field("file", file[1], filename=file[0])
             try:
                 async with self._session.request(
-                    method, server.url + path, json=body, headers=self._headers(key, is_frugal), timeout=SILENCE
+                    method, server.url + path, json=body, data=form, headers=self._headers(key, is_frugal), timeout=SILENCE
                 ) as answer:
                     told = await answer.json()
                     code = told.get("error", {}).get("code") if answer.status != 200 else ""
@@ -223,6 +254,59 @@ class Client:
             if not told or (await self.wait_for_end(told["id"])).get("status") != "completed":
                 return
             previous = told["id"]
+
+    async def converse_by_id(self) -> None:
+        """The same in a conversation, whose items are looked at in the end."""
+        status, made = await self.ask("POST", "/conversations", {})
+        if status != 200:
+            return
+        for number in range(3):
+            text = f"{self._name} {self._count} says {number}"
+            told = await self.order(text, background=True, conversation=made["id"])
+            if not told or (await self.wait_for_end(told["id"])).get("status") != "completed":
+                return
+            self._see(Conversed(monotonic(), made["id"], text))
+
+    async def start_errand(self) -> str:
+        """A run of a workflow, or nothing."""
+        key, inputs = self._next_key(), {"url": self._cluster.target}
+        status, told = await self.ask("POST", "/workflows/errand/runs", {"inputs": inputs, "background": True}, key)
+        if status != 200:
+            self._see(Unanswered(monotonic(), f"a workflow: {status} {told}"))
+            return ""
+        self._see(WorkflowAccepted(monotonic(), told["id"], key))
+        return str(told["id"])
+
+    async def run_an_errand(self) -> None:
+        await self.start_errand()
+
+    async def cancel_an_errand(self) -> None:
+        if not (run := await self.start_errand()):
+            return
+        await anyio.sleep(self._random.choice([0.0, 0.3, 0.6, 1.2]))
+        status, ended = await self.ask("POST", f"/workflows/errand/runs/{run}/cancel")
+        if status == 200 and ended["status"] == "cancelled":
+            self._see(WorkflowCancelled(monotonic(), run))
+
+    async def keep_files(self) -> None:
+        """Puts two files at a time into a container, and reads one of them."""
+        if not self._container:
+            status, made = await self.ask("POST", "/containers", {"name": self._name})
+            if status != 200:
+                self._see(Unanswered(monotonic(), f"a container: {status} {made}"))
+                return
+            self._container = made["id"]
+        async with anyio.create_task_group() as tasks:
+            for _ in range(2):
+                tasks.start_soon(self._keep_file, self._next_key())
+
+    async def _keep_file(self, name: str) -> None:
+        data = self._random.randbytes(2000)
+        status, told = await self.ask("POST", f"/containers/{self._container}/files", file=(name, data))
+        if status == 200:
+            self._see(Kept(monotonic(), self._container, name, sha256(data).hexdigest()))
+        elif status:
+            self._see(Unanswered(monotonic(), f"the file {name}: {status} {told}"))
 
     async def wait_for_end(self, run: str) -> Json:
         while self._cluster.is_patient:

@@ -1,5 +1,8 @@
 """Three servers, two workers and a PostgreSQL, each process with a link of its own to the database, and all can be hurt.
 
+There are three kinds of it. With `lease`, workers find their runs in the database; with `temporal`, by a real Temporal server.
+With `file`, all processes are on one machine and work on one SQLite file, and the third server has two processes of its own.
+
 Two servers are gateways, one drives runs itself. `server2` and `worker2` are on another machine as far as the product can tell:
 they have another host name where namespaces are permitted, so nobody sees by their pid that they are gone. They have a clock that
 can be set where libfaketime is there.
@@ -18,21 +21,26 @@ import sys
 import tempfile
 from asyncio import to_thread
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
 from time import monotonic
+from typing import Literal
 from urllib.parse import urlsplit
 
 import anyio
 from tests.kit.link import Link, linked_port
 from tests.kit.postgres import Postgres
 from tests.kit.processes import DEVNULL, Process, run, start
+from tests.kit.temporal import Temporal, running_temporal
 from tests.kit.waiting import PATIENCE
 
+Kind = Literal["lease", "temporal", "file"]
 SERVERS = ("server1", "server2", "server3")
 WORKERS = ("worker1", "worker2")
 DISTANT = ("server2", "worker2")
+# The one with several processes, where they work on a file.
+SEVERAL = "server3"
 # One that nobody looks at when it has died.
 ZOMBIE = "zombie"
 FRUGAL_CALLS = 30
@@ -100,8 +108,30 @@ SCRIPT = [
     {"when": "spend", "say": "Spent."},
     {"when": "", "say": "Hello!", "pause": 0.01},
 ]
+# Two requests that each may arrive once.
+FLOW = """
+name: errand
+inputs: {url: {}}
+steps:
+  - id: first
+    action: http-request
+    method: POST
+    url: "{{ inputs.url }}"
+    body: {run: "{{ workflow.run_id }}", step: first}
+  - {id: between, action: transform, value: "{{ steps.first.output.status }}", depends_on: [first]}
+  - id: second
+    action: http-request
+    method: POST
+    url: "{{ inputs.url }}"
+    body: {run: "{{ workflow.run_id }}", step: second}
+    depends_on: [between]
+"""
 SETTINGS = f"""
 tools = ["counting"]
+builtins = ["code_interpreter"]
+workflows = ["flows"]
+files = "kept"
+allow_hosts = ["127.0.0.1"]
 drain_seconds = 2.0
 
 [governance]
@@ -142,9 +172,11 @@ def can_be_distant() -> bool:
 class Member:
     """A process of the deployment, and its link to the database. It can be killed, frozen, cut off, and started again."""
 
-    def __init__(self, name: str, folder: Path, link: Link, database: str) -> None:
+    def __init__(self, name: str, folder: Path, link: Link | None, database: str) -> None:
         self.name, self.link = name, link
         self._folder, self._database = folder, database
+        # Where the sources of another version are, if that is to be started next.
+        self.sources: Path | None = None
         self._process: Process | subprocess.Popen[bytes] | None = None
         self.url = ""
         self.starts = 0
@@ -164,7 +196,18 @@ class Member:
 
     @property
     def is_distant(self) -> bool:
-        return self.name in DISTANT
+        return self.name in DISTANT and self.link is not None
+
+    @property
+    def has_several(self) -> bool:
+        return self.name == SEVERAL and self.link is None
+
+    @property
+    def children(self) -> list[int]:
+        """Its processes, where it only looks after them."""
+        with suppress(OSError):
+            return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+        return []
 
     async def start(self) -> None:
         """Starts it, and waits until it is ready. While the database is away it may end with a message: then again."""
@@ -178,10 +221,15 @@ class Member:
         arguments = ["serve", "--port", "0"] if serves else ["worker"]
         if serves and self.name != "server3":
             arguments += ["--role", "gateway"]
+        if self.has_several:
+            arguments += ["--workers", "2"]
         command = [sys.executable, "-m", "mainspring", *arguments, "--model", "scripted:script.json"]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", "MAINSPRING_DATABASE": self._database}
+        if self.sources is not None:
+            environment["PYTHONPATH"] = str(self.sources)
+        is_apart = self.name == ZOMBIE or self.sources is not None
         with self.log.open("wb") as log:
-            if self.name == ZOMBIE or (self.is_distant and (can_be_distant() or find_faketime())):
+            if is_apart or (self.is_distant and (can_be_distant() or find_faketime())):
                 self._process = self._start_apart(command, environment, log.fileno())
             else:
                 self._process = start(
@@ -225,9 +273,18 @@ class Member:
         if self._process is not None and self.is_running:
             self._process.send_signal(number)
 
+    def signal_child(self, place: int, number: int) -> None:
+        """One of its processes, if there is one at the moment."""
+        with suppress(ProcessLookupError, IndexError):
+            os.kill(self.children[place], number)
+
     async def kill(self) -> None:
         """No goodbye."""
+        children = self.children
         self.send_signal(signal.SIGKILL)
+        for child in children:  # without whoever looks after them they would stop by themselves
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
         await self.wait()
 
     async def stop(self) -> int:
@@ -242,8 +299,13 @@ class Member:
 
 
 class Deployment:
-    def __init__(self, folder: Path, postgres: Postgres, database: str, members: dict[str, Member]) -> None:
-        self.folder, self.postgres, self.database, self.members = folder, postgres, database, members
+    """`postgres` is None where the database is a file, and `temporal` where nothing needs it."""
+
+    def __init__(
+        self, folder: Path, database: str, members: dict[str, Member], postgres: Postgres | None, temporal: Temporal | None
+    ) -> None:
+        self.folder, self.database, self.members = folder, database, members
+        self.postgres, self.temporal = postgres, temporal
         self.key = self.frugal_key = ""
 
     @property
@@ -259,32 +321,38 @@ class Deployment:
     def heal(self) -> None:
         """Whatever was done to links, clocks and processes is over; what is dead stays so."""
         for member in self.members.values():
-            member.link.is_refusing, member.link.delay = False, 0.0
-            member.link.release()
+            if member.link is not None:
+                member.link.is_refusing, member.link.delay = False, 0.0
+                member.link.release()
             member.send_signal(signal.SIGCONT)
+            if member.is_running:
+                for place in range(len(member.children)):
+                    member.signal_child(place, signal.SIGCONT)
 
 
 @asynccontextmanager
 async def deployed(
-    postgres: Postgres,
+    postgres: Postgres | None,
     folder: Path | None = None,
     names: Sequence[str] = (*SERVERS, *WORKERS),
     later: Sequence[str] = (),
+    kind: Kind = "lease",
 ) -> AsyncIterator[Deployment]:
-    """All of them, ready but for those that the test starts `later`, on an empty database. The folder keeps their logs; without
-    one they go with it all."""
-    database = await to_thread(postgres.database)
+    """All of them, ready but for those that the test starts `later`, on an empty database, a file if there is no server. The
+    folder keeps their logs; without one they go with it all."""
     async with AsyncExitStack() as stack:
         folder = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cluster")))
-        (folder / "counting.py").write_text(TOOLS)
-        (folder / "script.json").write_text(json.dumps({"turns": SCRIPT, "chunk": 4}))
-        (folder / "mainspring.toml").write_text(SETTINGS)
+        database = str(folder / "runs.db") if postgres is None else await to_thread(postgres.database)
+        temporal = stack.enter_context(running_temporal(folder)) if kind == "temporal" else None
+        write_files(folder, "" if temporal is None else temporal.address)
         members: dict[str, Member] = {}
         for name in names:
-            link, port = await stack.enter_async_context(linked_port(postgres.socket))
-            url = f"postgresql://postgres@127.0.0.1:{port}/{urlsplit(database).path.strip('/')}"
+            link, url = None, database
+            if postgres is not None:
+                link, port = await stack.enter_async_context(linked_port(postgres.socket))
+                url = f"postgresql://postgres@127.0.0.1:{port}/{urlsplit(database).path.strip('/')}"
             members[name] = Member(name, folder, link, url)
-        made = Deployment(folder, postgres, database, members)
+        made = Deployment(folder, database, members, postgres, temporal)
         made.key = await to_thread(made.command, "keys", "create")
         made.frugal_key = await to_thread(made.command, "keys", "create", "--tenant", "frugal")
         try:
@@ -298,3 +366,14 @@ async def deployed(
             for member in members.values():
                 if member.is_running:
                     await member.kill()
+
+
+def write_files(folder: Path, temporal: str) -> None:
+    """What all processes read. `temporal` is where that is, if it is to be used."""
+    (folder / "counting.py").write_text(TOOLS)
+    (folder / "script.json").write_text(json.dumps({"turns": SCRIPT, "chunk": 4}))
+    (folder / "flows").mkdir()
+    (folder / "flows" / "errand.yaml").write_text(FLOW)
+    dispatcher = f'\n[temporal]\naddress = "{temporal}"\n' if temporal else ""
+    first = 'dispatcher = "temporal"\n' if temporal else ""
+    (folder / "mainspring.toml").write_text(first + SETTINGS + dispatcher)

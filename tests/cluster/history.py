@@ -53,6 +53,46 @@ class Unanswered(Struct, frozen=True, tag=True):
     what: str
 
 
+class WorkflowAccepted(Struct, frozen=True, tag=True):
+    """A server has named this run of a workflow to a client, for the request of this key."""
+
+    at: float
+    run: str
+    key: str
+
+
+class WorkflowCancelled(Struct, frozen=True, tag=True):
+    """A client has been answered that this run of a workflow is cancelled."""
+
+    at: float
+    run: str
+
+
+class Arrived(Struct, frozen=True, tag=True):
+    """The request of a step has come to where it was sent."""
+
+    at: float
+    run: str
+    step: str
+
+
+class Kept(Struct, frozen=True, tag=True):
+    """A client has been answered that a file is in a container."""
+
+    at: float
+    container: str
+    path: str
+    digest: str
+
+
+class Conversed(Struct, frozen=True, tag=True):
+    """A client has said this in a conversation, and has been answered."""
+
+    at: float
+    conversation: str
+    text: str
+
+
 class Faulted(Struct, frozen=True, tag=True):
     """A fault began."""
 
@@ -62,7 +102,19 @@ class Faulted(Struct, frozen=True, tag=True):
     seconds: float = 0.0
 
 
-Seen = Accepted | Cancelled | Streamed | Answered | Unanswered | Faulted
+Seen = (
+    Accepted
+    | Cancelled
+    | Streamed
+    | Answered
+    | Unanswered
+    | WorkflowAccepted
+    | WorkflowCancelled
+    | Arrived
+    | Kept
+    | Conversed
+    | Faulted
+)
 
 
 class Effect(Struct, frozen=True):
@@ -87,13 +139,17 @@ class StoredRun(Struct, frozen=True):
 
 class Contents(Struct, frozen=True):
     """What there is afterwards. `allowances` are the calls that all runs of a tenant may make in total; `spent` is what the
-    accounts say of them. `audit` is what is wrong with the audit."""
+    accounts say of them. `audit` is what is wrong with the audit. `workflows` are their runs with how they ended; `files` the
+    digests of what containers hold, and `conversations` what users have said in each."""
 
     runs: Mapping[str, StoredRun]
     effects: tuple[Effect, ...]
     allowances: Mapping[str, int]
     spent: Mapping[str, int]
     audit: str = ""
+    workflows: Mapping[str, str] = {}
+    files: Mapping[str, Mapping[str, str]] = {}
+    conversations: Mapping[str, tuple[str, ...]] = {}
 
 
 class Breach(Struct, frozen=True):

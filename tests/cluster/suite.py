@@ -1,21 +1,39 @@
 """The whole of it: clients work while faults come, then all is well again, and the checker is told all of it."""
 
 import json
+import re
 import sys
 from asyncio import to_thread
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from hashlib import sha256
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import aiohttp
 import anyio
 import msgspec
-from tests.cluster.checker import check
+from aiohttp import web
+from tests.cluster.checker import WORKFLOW_ENDED, check
 from tests.cluster.clients import Client, Cluster
-from tests.cluster.deployment import FRUGAL_CALLS, Deployment, deployed, find_faketime
+from tests.cluster.deployment import FRUGAL_CALLS, Deployment, Kind, deployed, find_faketime
 from tests.cluster.faults import Saboteur
-from tests.cluster.history import ENDED, Breach, Contents, Effect, Faulted, Seen, StoredRun, Streamed
+from tests.cluster.history import (
+    ENDED,
+    Arrived,
+    Breach,
+    Contents,
+    Conversed,
+    Effect,
+    Faulted,
+    Kept,
+    Seen,
+    StoredRun,
+    Streamed,
+    WorkflowAccepted,
+)
 from tests.kit.postgres import Postgres
 from tests.kit.waiting import PATIENCE
 
@@ -39,6 +57,8 @@ class Report(msgspec.Struct, frozen=True):
     streams: int
     effects: int
     breaches: list[Breach]
+    tracebacks: list[str]
+    """What processes have logged that nobody foresaw: no rule, but the place to look when one is broken."""
 
     def __str__(self) -> str:
         told = msgspec.to_builtins(self)
@@ -46,22 +66,32 @@ class Report(msgspec.Struct, frozen=True):
         return json.dumps({"faults in all": sum(self.faults.values()), **told}, indent=1)
 
 
-async def run_suite(postgres: Postgres, seed: str, most: int, seconds: float, folder: Path | None = None) -> Report:
-    """Lets so many faults happen, but for no longer than these seconds, and reports. The folder keeps logs and effects."""
+async def run_suite(
+    postgres: Postgres | None,
+    seed: str,
+    most: int,
+    seconds: float,
+    folder: Path | None = None,
+    kind: Kind = "lease",
+    other: Path | None = None,
+    clients_at_once: int = CLIENTS,
+) -> Report:
+    """Lets so many faults happen, but for no longer than these seconds, and reports. The folder keeps logs and effects. `other`
+    has the sources of another version, which takes turns with this one."""
     history: list[Seen] = []
-    if not find_faketime():
+    if postgres is not None and not find_faketime():
         print("clocks are not skewed: libfaketime is not installed (apt-get install libfaketime)")
     if folder is not None:
         await anyio.Path(folder).mkdir(parents=True)
-    async with deployed(postgres, folder) as deployment:
+    async with deployed(postgres, folder, kind=kind) as deployment, receiving(history) as target:
         began = monotonic()
-        cluster = Cluster(deployment, history)
+        cluster = Cluster(deployment, history, target)
         clients: list[Client] = []
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session, anyio.create_task_group() as tasks:
-            for number in range(CLIENTS):
+            for number in range(clients_at_once):
                 clients.append(Client(cluster, session, f"client{number}", seed))
                 tasks.start_soon(clients[-1].work)
-            await Saboteur(deployment, history, seed, most, began + seconds).work()
+            await Saboteur(deployment, history, seed, most, began + seconds, other).work()
             say(f"{sum(isinstance(seen, Faulted) for seen in history)} faults in {monotonic() - began:.0f} s; now all is well")
             deployment.heal()
             cluster.calm_since, cluster.is_over = monotonic(), True
@@ -69,7 +99,8 @@ async def run_suite(postgres: Postgres, seed: str, most: int, seconds: float, fo
         say(f"clients are done after {took:.0f} s")
         logs = await wait_for_ends(deployment)
         say(f"{len(logs)} runs after {monotonic() - began:.0f} s")
-        contents = await collect(deployment, logs)
+        contents = await collect(deployment, history, logs)
+        tracebacks = find_tracebacks(deployment.folder)
     if folder is not None:
         (folder / "history.json").write_bytes(msgspec.json.encode((history, contents)))
     faults = Counter([seen.kind for seen in history if isinstance(seen, Faulted)])
@@ -83,7 +114,40 @@ async def run_suite(postgres: Postgres, seed: str, most: int, seconds: float, fo
         streams=sum(isinstance(seen, Streamed) for seen in history),
         effects=len(contents.effects),
         breaches=check(history, contents),
+        tracebacks=tracebacks,
     )
+
+
+def find_tracebacks(folder: Path) -> list[str]:
+    """The last lines of each."""
+    found: list[str] = []
+    for log in sorted(folder.glob("*.log")):
+        for told in log.read_text(errors="replace").split("Traceback (most recent call last):")[1:]:
+            lines = re.match(r"(?:\n[ ].*)*\n.*", told)
+            found.append(f"{log.name}: {(lines[0] if lines else told)[-500:]}")
+    return found
+
+
+@asynccontextmanager
+async def receiving(history: list[Seen]) -> AsyncIterator[str]:
+    """Where steps of workflows send their requests, which are written down when they come."""
+
+    async def receive(request: web.Request) -> web.Response:
+        told = await request.json()
+        history.append(Arrived(monotonic(), told["run"], told["step"]))
+        await anyio.sleep(0.2)
+        return web.json_response({})
+
+    app = web.Application()
+    app.router.add_post("/", receive)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    finally:
+        await runner.cleanup()
 
 
 def say(text: str) -> None:
@@ -94,19 +158,19 @@ async def wait_for_ends(deployment: Deployment) -> dict[str, Sequence[Recorded]]
     """The logs of all runs, once they have ended, or have had all the time that there is."""
     until = monotonic() + 2 * PATIENCE
     async with open_store(parse_location(deployment.database)) as store:
-        while monotonic() < until:
-            listed = await to_thread(
-                deployment.postgres.psql, deployment.database, "SELECT count(*) FROM mainspring_runs WHERE status = 'in_progress'"
-            )
-            if not int(listed):
-                break
+        while monotonic() < until and await store.list_unfinished():  # noqa: ASYNC110
             await anyio.sleep(0.2)
-        ids = await to_thread(deployment.postgres.psql, deployment.database, "SELECT id FROM mainspring_runs")
-        return {id: await store.events(id) for id in ids.split()}
+        ids: list[str] = []
+        while (page := await store.list(limit=100, after=ids[-1] if ids else None)).runs:
+            ids += [run.id for run in page.runs]
+        return {id: await store.events(id) for id in ids}
 
 
-async def collect(deployment: Deployment, logs: dict[str, Sequence[Recorded]]) -> Contents:
+async def collect(deployment: Deployment, history: Sequence[Seen], logs: dict[str, Sequence[Recorded]]) -> Contents:
     runs: dict[str, StoredRun] = {}
+    workflows: dict[str, str] = {}
+    files: dict[str, dict[str, str]] = {}
+    conversations: dict[str, tuple[str, ...]] = {}
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(2 * PATIENCE)) as session:
 
         async def get(server: str, path: str, key: str) -> bytes:
@@ -129,6 +193,17 @@ async def collect(deployment: Deployment, logs: dict[str, Sequence[Recorded]]) -
             continues = any(isinstance(item, ApprovalResponse) for item in spec.input)
             runs[id] = StoredRun(told["status"], streams, started, (spec.parent or "") if continues else "")
         spent = json.loads(await get("server1", "/budgets/default", deployment.frugal_key))
+        for run in {seen.run for seen in history if isinstance(seen, WorkflowAccepted)}:
+            workflows[run] = await wait_for_workflow(lambda path: get("server1", path, deployment.key), run)
+        for container in {seen.container for seen in history if isinstance(seen, Kept)}:
+            path, files[container] = f"/containers/{container}/files", {}
+            for listed in await read_pages(lambda path: get("server2", path, deployment.key), path):
+                data = await get("server3", f"{path}/{listed['id']}/content", deployment.key)
+                files[container][listed["path"]] = sha256(data).hexdigest()
+        for id in {seen.conversation for seen in history if isinstance(seen, Conversed)}:
+            items = json.loads(await get("server2", f"/conversations/{id}/items?limit=100&order=asc", deployment.key))["data"]
+            said = [item["content"] for item in items if item["type"] == "message" and item["role"] == "user"]
+            conversations[id] = tuple([part["text"] for parts in said for part in parts])
     lines = (deployment.folder / "effects").read_text().splitlines()
     return Contents(
         runs=runs,
@@ -136,7 +211,34 @@ async def collect(deployment: Deployment, logs: dict[str, Sequence[Recorded]]) -
         allowances={"frugal": FRUGAL_CALLS},
         spent={"frugal": sum([int(line["used"] + line["held"]) for line in spent["lines"] if line["measure"] == "calls"])},
         audit=await to_thread(verify, deployment),
+        workflows=workflows,
+        files=files,
+        conversations=conversations,
     )
+
+
+Get = Callable[[str], Awaitable[bytes]]
+
+
+async def wait_for_workflow(get: Get, run: str) -> str:
+    """How it has ended, once it has, or has had all the time that there is."""
+    until = monotonic() + PATIENCE
+    while (status := json.loads(await get(f"/workflows/errand/runs/{run}")).get("status")) not in WORKFLOW_ENDED:
+        if monotonic() > until:
+            break
+        await anyio.sleep(0.2)
+    return str(status)
+
+
+async def read_pages(get: Get, path: str) -> list[dict[str, Any]]:
+    """All that is listed there."""
+    found: list[dict[str, Any]] = []
+    while True:
+        after = f"&after={found[-1]['id']}" if found else ""
+        page = json.loads(await get(f"{path}?limit=100{after}"))
+        found += page["data"]
+        if not page["has_more"]:
+            return found
 
 
 def verify(deployment: Deployment) -> str:

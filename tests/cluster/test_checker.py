@@ -9,13 +9,18 @@ from tests.cluster.history import (
     DONE,
     Accepted,
     Answered,
+    Arrived,
     Cancelled,
     Contents,
+    Conversed,
     Effect,
+    Kept,
     Seen,
     StoredRun,
     Streamed,
     Unanswered,
+    WorkflowAccepted,
+    WorkflowCancelled,
 )
 
 
@@ -37,6 +42,14 @@ HISTORY: list[Seen] = [
     Accepted(4.5, "r4", "k4"),
     Answered(5.0, "q1", "r3", "r5"),
     Answered(5.0, "q1", "r3"),
+    WorkflowAccepted(1.0, "w1", "k5"),
+    WorkflowAccepted(1.0, "w2", "k6"),
+    Arrived(2.0, "w1", "first"),
+    WorkflowCancelled(6.0, "w2"),
+    Arrived(6.1, "w2", "first"),
+    Kept(2.0, "box", "a", "12"),
+    Conversed(2.0, "talk", "one"),
+    Conversed(3.0, "talk", "two"),
 ]
 CONTENTS = Contents(
     runs={
@@ -57,6 +70,9 @@ CONTENTS = Contents(
     ),
     allowances={"frugal": 1},
     spent={"frugal": 1},
+    workflows={"w1": "success", "w2": "cancelled"},
+    files={"box": {"a": "12", "b": "34"}},
+    conversations={"talk": ("one", "failed", "two")},
 )
 
 
@@ -119,6 +135,16 @@ BROKEN: list[tuple[str, Damage]] = [
     ("overspent", lambda _, contents: replace(contents, spent={"frugal": 0})),
     ("overspent", lambda _, contents: replace(contents, spent={"frugal": 2})),
     ("overspent", lambda _, contents: replace(contents, allowances={"frugal": 0}, spent={})),
+    ("workflows", lambda _, contents: replace(contents, workflows={**contents.workflows, "w1": "running"})),
+    ("workflows", see(WorkflowAccepted(2.0, "w2", "k5"))),
+    ("steps", see(Arrived(3.0, "w1", "first"))),
+    ("late steps", see(Arrived(7.1, "w2", "second"))),
+    ("late steps", lambda _, contents: replace(contents, workflows={**contents.workflows, "w2": "success"})),
+    ("files", lambda _, contents: replace(contents, files={"box": {"a": "34"}})),
+    ("files", see(Kept(3.0, "box", "c", "56"))),
+    ("conversations", see(Conversed(4.0, "talk", "three"))),
+    ("conversations", lambda _, contents: replace(contents, conversations={"talk": ("two", "one")})),
+    ("conversations", lambda _, contents: replace(contents, conversations={"talk": ("one", "one", "two")})),
     ("audit", lambda _, contents: replace(contents, audit="record 7 was changed")),
 ]
 

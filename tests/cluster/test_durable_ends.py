@@ -35,6 +35,7 @@ async def test_an_end_is_told_when_it_is_stored(own_postgres: Postgres) -> None:
             body = {"model": "m", "input": "hello", "background": True}
             async with session.post(f"{server.url}/responses", json=body, headers=headers) as answer:
                 run_id = (await answer.json())["id"]
+            assert server.link is not None
             server.link.hold("questions", "answers")
             with suppress(TimeoutError):
                 with anyio.fail_after(seconds):

@@ -60,6 +60,7 @@ async def wait_for_end(session: aiohttp.ClientSession, deployment: Deployment, r
 def stop_at_once(driver: Member, how: str) -> None:
     """Kills it and leaves it for nobody to look at, or freezes it, or cuts it off."""
     if how == "cut off":
+        assert driver.link is not None
         driver.link.hold("questions", "answers")
     else:
         os.kill(driver.pid, signal.SIGSTOP if how == "frozen" else signal.SIGKILL)
