@@ -14,7 +14,7 @@ from tests.kit.engine import RecordingExecutor
 from tests.kit.processes import DEVNULL, start
 from tests.policies.autonomy.world import BUDGET, engine_of, only, order, with_limits
 
-from mainspring.core.errors import InvalidRequest, NotFound
+from mainspring.core.errors import InvalidRequest, MainspringError, NotFound
 from mainspring.core.events import Reason
 from mainspring.core.items import ApprovalRequest, ApprovalResponse
 from mainspring.features.budgets.amounts import Amounts, Spent
@@ -152,6 +152,18 @@ async def test_an_ended_run_that_nobody_settled_is_settled_from_its_log(store: S
     assert list((await ledger.find_account("b1")).held) == ["resp_2"]
     account = await ledger.settle_ended("b1")
     assert (account.held, account.spent.calls, account.spent.files, account.spent.iterations) == ({}, 1, ("src/out",), 2)
+
+
+async def test_a_run_that_was_prevented_from_beginning_has_used_nothing_of_its_share(store: Store) -> None:
+    ledger = Ledger(store)
+    await ledger.open(BUDGET)
+    spec = await ledger.admit(order(), "b1")
+    async with engine_of(store=store) as engine:
+        await engine.prevent(order())
+        with pytest.raises(MainspringError):
+            await (await engine.start(spec)).wait()
+    account = await ledger.settle_ended("b1")
+    assert (account.held, account.spent) == ({}, Spent())
 
 
 async def test_a_run_under_way_and_one_that_left_no_log_keep_their_shares(store: Store) -> None:

@@ -107,9 +107,11 @@ def _continues(known: _Counted, run: Run) -> bool:
 
 
 async def measure_use(run: Run, budget: AutonomyBudget | None = None) -> Spent:
-    """What this run has used of a budget as its log tells; of its own, which it must have, if none is named."""
+    """What this run has used of a budget as its log tells; of its own if none is named. Without one, it was prevented from
+    beginning when it had reserved a share, and has used nothing."""
     budget = budget or read_budget(run.spec)
-    assert budget is not None, "only a run with a budget can use it"
+    if budget is None:
+        return Spent()
     enforcer = RuntimeEnforcer(budget)
     for item in run.allowed:
         enforcer.count(await _read_allowed_call(item, run.spec))
