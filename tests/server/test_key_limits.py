@@ -30,8 +30,9 @@ class House:
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
     script = Scripted(stall(when="wait"), say("Hello.", usage=Usage(70, 30)), repeat=True)
-    engine = Engine(script, database=tmp_path / "runs.db")
-    keys = Keys(engine.store, use=engine.key_use, limits=KeyLimits(requests_per_minute=50))
+    use = KeyUse()
+    engine = Engine(script, database=tmp_path / "runs.db", observers=[use])
+    keys = Keys(engine.store, use=use, limits=KeyLimits(requests_per_minute=50))
     async with hosted(server(engine, keys=keys)) as url:
         yield House(url, keys)
 
@@ -88,4 +89,4 @@ def test_the_next_minute_begins_anew() -> None:
     use, limits = KeyUse(lambda: now[0]), KeyLimits(requests_per_minute=1)
     use.admit("key:a", limits)
     now[0] = 60.0
-    assert dict(use.admit("key:a", limits))[b"x-ratelimit-remaining-requests"] == b"0"
+    assert dict(use.admit("key:a", limits).headers)[b"x-ratelimit-remaining-requests"] == b"0"

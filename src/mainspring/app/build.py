@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -26,6 +27,7 @@ from mainspring.features.memory.memory import build_memory
 from mainspring.features.memory.settings import MemorySettings
 from mainspring.features.traces.otel import Exporter, is_wanted, name_provider
 from mainspring.features.vector_stores.settings import VectorStoreSettings
+from mainspring.http.key_limits import KeyUse
 from mainspring.ports import Dispatcher, Embedder, Provider, Store
 from mainspring.storage.choose_files import choose_files
 from mainspring.storage.choose_store import choose_store
@@ -37,6 +39,9 @@ from mainspring.tools.functions import load_functions
 from mainspring.tools.mcp.connection import CONNECT_SECONDS
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.registry import Registry
+
+if TYPE_CHECKING:
+    from mainspring.tools.sandbox.packages import PackageList
 
 # A worker has nothing else to do, and a file tells nobody of new runs.
 WORKER_LOOK = 0.1
@@ -116,6 +121,7 @@ def compose_engine(
         most_live=settings.runs_at_once,
         exporter=None if is_trial else _exporter(settings, provider.name),
         metrics_by_tenant=settings.metrics_by_tenant,
+        observers=(KeyUse(),),
         memory=build_memory(database, settings.memory) if settings.memory.enabled else False,
     )
 
@@ -154,9 +160,27 @@ def _open_builtins(
         files=None if (files := _find_files(settings, database)) is None else choose_files(files),
         guard=guard,
         wraps=wraps,
+        packages=_find_packages(settings),
         path_flaw=None if paths is None else paths.flaw,
         url_flaw=None if domains is None else domains.flaw,
     )
+
+
+def _find_packages(settings: Settings) -> "PackageList | None":
+    """The list of packages for the sandbox. Raises `InvalidRequest` if there is none for it."""
+    if not settings.sandbox_packages:
+        return None
+    if settings.sandbox == "kubernetes":
+        message = "pods have the packages of their image; add them there, and leave `sandbox_packages` out"
+        raise InvalidRequest(message, param="sandbox_packages")
+    # Only who wants packages pays for these.
+    from mainspring.providers.local.weights import find_cache_folder
+    from mainspring.tools.sandbox.packages import OURS, PackageList
+
+    file = OURS if settings.sandbox_packages is True else Path(settings.sandbox_packages).absolute()
+    if not file.is_file():
+        raise InvalidRequest(f"there is no list of packages `{file}`; write one, or set `true`", param="sandbox_packages")
+    return PackageList(file, find_cache_folder() / "sandbox")
 
 
 def _choose_dispatcher(settings: Settings, store: Store) -> Dispatcher:

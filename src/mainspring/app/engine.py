@@ -52,8 +52,7 @@ from mainspring.features.budgets.plan import Admission, Plan
 from mainspring.features.governance.injection import InjectionFlagsStep
 from mainspring.features.governance.tool_policies import AnswerFormatCheck, ToolStatus, fill_standard_slots
 from mainspring.features.memory.no_memory import NoMemory
-from mainspring.features.models.abilities import AbilityStep
-from mainspring.features.models.model_choice import WindowStep, resolve_provider
+from mainspring.features.models.model_choice import AbilityStep, WindowStep, resolve_provider
 from mainspring.features.skills.skill_folder import SkillFolders
 from mainspring.features.skills.skill_prompt import SkillListStep
 from mainspring.features.skills.skill_scope import SkillScopePolicy
@@ -66,7 +65,6 @@ from mainspring.features.workflows.http_request import HttpRequestTool
 from mainspring.features.workflows.step_actions import StepActions, StepProvider
 from mainspring.features.workflows.workflow_folder import WorkflowFolders
 from mainspring.features.workflows.workflows import Workflows
-from mainspring.http.key_limits import KeyUse
 from mainspring.parts import Application, Host, PartContents, blame_part
 from mainspring.ports import (
     CallPolicy,
@@ -177,8 +175,9 @@ class Engine:
     definitions: `engine.agents` invokes agents, `engine.workflows` runs workflows. `context_tokens` is the context window of
     the model; without it, only the backend knows. `limits` are those of runs that are told no others, and the most that may be
     asked for. `approval_seconds` is the longest that a call waits for a person; `audit`
-    keeps an audit of calls in the store; `memory` remembers runs, True for one beside the database; `exporter` sends spans and
-    metrics to an OpenTelemetry collector. `budget` bounds what runs do on their own, each for itself or as the plan says; with
+    keeps an audit of calls in the store; `memory` remembers runs, True for one beside the database; `observers` are told of whole
+    runs; `exporter` sends spans and metrics to an OpenTelemetry collector. `budget` bounds what runs do on their own, each for
+    itself or as the plan says; with
     `scans`, inputs that read like instructions to the model are flagged in the log. `governed` is a digest of the settings that
     bind runs. `parts` are contributions of other packages. `drives`, `dispatcher` and `most_live` are as in the core engine.
     `quota` bounds the memory that runs hold.
@@ -204,6 +203,7 @@ class Engine:
         memory: "Memory | NoMemory | bool" = False,
         exporter: Exporter | None = None,
         metrics_by_tenant: bool = False,
+        observers: Sequence[RunObserver] = (),
         mcp: McpTools | None = None,
         builtins: BuiltinTools | None = None,
         files: FileStorage | None = None,
@@ -231,7 +231,7 @@ class Engine:
         location = None if database is None else parse_location(database)
         self.memory: Memory | NoMemory = _build_memory(location) if memory is True else memory or NoMemory()
         self.skills = SkillFolders(skills)
-        self._exporter, self.parts = exporter, tuple(parts)
+        self._exporter, self.parts, self._listeners = exporter, tuple(parts), tuple(observers)
         self._event_sinks: tuple[Sink, ...] = (*sinks, *self.memory.sinks, *[sink for part in parts for sink in part.sinks])
         self._owns_provider, self._owns_store = owns_provider or isinstance(model, str), owns_store or store is None
         context = self.builtins.context
@@ -277,7 +277,6 @@ class Engine:
         )
         name = default_model if default_model is not None else model if isinstance(model, str) else model.name
         self.metrics = Metrics(name, by_tenant=metrics_by_tenant)
-        self.key_use = KeyUse()
         given: PolicySlots = policies if isinstance(policies, Mapping) else {"custom": policies}
         status: PolicySlots = {"status": (ToolStatus(registry.status, registry.reason),)}
         self.operator_policies: tuple[PolicySlots, ...] = (status, given, {"budget": (self.admission.policy,)})
@@ -393,7 +392,7 @@ class Engine:
         """Who is told of whole runs."""
         return [
             TraceObserver(self.metrics, self._exporter),
-            self.key_use,
+            *self._listeners,
             *([] if isinstance(self.memory, NoMemory) else [self.memory]),
             *[observer for part in self.parts for observer in part.observers],
         ]

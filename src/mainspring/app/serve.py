@@ -19,7 +19,7 @@ from uvicorn import Config, Server
 
 import mainspring
 from mainspring.app.assembly import ServerEngine, build_server_engine
-from mainspring.app.server import server
+from mainspring.app.server import find_key_use, server
 from mainspring.app.settings import Settings, load
 from mainspring.app.shared_listener import ConnectionLoads, SharedListener, bind_listener
 from mainspring.cli.exit import INTERRUPTED, leave, run_reporting_errors
@@ -224,7 +224,7 @@ def serve(settings: Settings, file: Path | None = None, siblings: Siblings | Non
         configured=settings.api_key,
         most_requests=connections.most_per_key,
         quota=engine.core.quota,
-        use=engine.key_use,
+        use=find_key_use(engine),
         limits=settings.http.key_limits,
     )
     is_worker = settings.role == "worker"

@@ -45,6 +45,7 @@ from mainspring.http.app import build_app
 from mainspring.http.auth import Keys, identify_caller
 from mainspring.http.endpoints import PUBLIC, Endpoint, KeyScope, Method, overlap_paths
 from mainspring.http.faults import Fault, json_response
+from mainspring.http.key_limits import KeyUse
 from mainspring.http.wire import Dialect
 from mainspring.parts import Host, PartContents, ServedPart, blame_part
 from mainspring.ports import Document, Store
@@ -78,7 +79,7 @@ def server(
     of all processes that serve the same address. A worker only says how it is. `layers` surround every request. Runs that
     ended more than `keep_days` ago are deleted.
     """
-    dialect, keys = dialect or Dialect(), keys or Keys(engine.store, use=engine.key_use)
+    dialect, keys = dialect or Dialect(), keys or Keys(engine.store, use=find_key_use(engine))
     core, agents = engine.core, engine.agents
     served = [] if is_worker else [(part.name, _serve_part(part, engine.host)) for part in engine.parts]
     routes = (
@@ -221,3 +222,8 @@ async def _may_see_details(request: Request) -> bool:
     except (Fault, MainspringError):
         return False
     return caller.may("metrics") or caller.may("admin")
+
+
+def find_key_use(engine: Engine) -> KeyUse | None:
+    """What counts the use of keys in this engine, if it was given that."""
+    return next((each for each in engine.core.observers if isinstance(each, KeyUse)), None)

@@ -93,6 +93,9 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     """Keep a record of every verdict and every call in the database, hash-chained; see `mainspring audit`."""
     builtins: tuple[str, ...] = ()
     """Built-in tools to offer to all requests: `shell`, `code_interpreter`, `browser`, in a sandbox, `file_ops`, `web_fetch`."""
+    sandbox_packages: bool | str = False
+    """Python packages for `code_interpreter` and `shell`: `true` is numpy, pandas, matplotlib and openpyxl, a path is that of a
+    file of requirements. They are installed once, for the sandbox alone, which cannot change them."""
     sandbox: Literal["auto", "bwrap", "landlock", "unsafe", "kubernetes"] = "auto"
     """`auto` takes the strongest that holds; `bwrap` or `landlock` insist on one; `unsafe` isolates nothing; `kubernetes` runs
     code in pods."""

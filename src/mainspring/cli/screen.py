@@ -170,13 +170,16 @@ class Screen:
         """What a call returned; where several were made at once, it says which."""
         is_reused = event.outcome == "reused"
         call, took = self._calls.get(event.call_id), "not run again" if is_reused else format_duration(event.seconds)
-        mark, colour, style = ("✗ ", "red", "red") if event.is_error else ("✓ ", "green", "dim")
+        has_failed = not event.is_error and (event.data or {}).get("exit_code") not in (None, 0)
+        mark, colour, style = ("✗ ", "red", "red") if event.is_error or has_failed else ("✓ ", "green", "dim")
         self._writer.put(mark, f"bold {colour}")
         if call is not None and self._calls_of_turn > 1:
             self._writer.put(format_call(call.name, call.arguments, LABEL))
             self._writer.put(f"  {took}\n  ", "dim")
             took = ""
-        self._writer.text(_describe_output(event.output), style, OUTPUT_LINES, took)
+        told = _describe_output(event.output)
+        # What a program that failed said last is why; of a traceback it is the error.
+        self._writer.text(last_line(told) if has_failed else told, style, OUTPUT_LINES, took)
 
     def _draw_progress(
         self,
@@ -290,3 +293,9 @@ def _describe_input(item: Item) -> str:
 
 def _describe_output(output: str | tuple[Part, ...]) -> str:
     return text_of(output) or ("(nothing)" if not output else "(no text)")
+
+
+def last_line(text: str) -> str:
+    """The last line that says something, but for what we add to it in brackets."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("[")]
+    return lines[-1] if lines else text

@@ -40,7 +40,7 @@ from mainspring.engine.traceparent import clean_traceparent
 from mainspring.http.client_connection import CONNECTION, ClientConnection
 from mainspring.http.endpoints import PUBLIC, WEBSOCKET, KeyScope, ScopeTable
 from mainspring.http.faults import Fault, RenderFault, fault_response, wrap_error
-from mainspring.http.key_limits import NO_LIMITS, Headers, KeyLimits, KeyUse
+from mainspring.http.key_limits import NO_LIMITS, Headers, KeyAdmission, KeyLimits, KeyUse
 from mainspring.http.origins import REMEMBERED, require_local, require_same_origin
 from mainspring.http.sessions import Sessions, read_token
 from mainspring.ports import Document, DocumentStore
@@ -256,9 +256,11 @@ class Keys:
             if most is not None and self._open[caller.subject] >= most:
                 message = f"this API key has {most} requests under way; wait for one to end"
                 raise Fault(429, "too_many_requests", message, retry_after=1)
-            headers = self._use.admit(caller.subject, caller.limits) if caller.limits is not NO_LIMITS else ()
+            admission = self._use.admit(caller.subject, caller.limits) if caller.limits is not NO_LIMITS else KeyAdmission()
+            if admission.refusal:
+                raise Fault(429, "rate_limit_exceeded", admission.refusal, retry_after=admission.seconds)
             self._open[caller.subject] += 1
-            return CountedRequest(self._open, self._quota, caller, receive, headers)
+            return CountedRequest(self._open, self._quota, caller, receive, admission.headers)
         return CountedRequest(self._open, self._quota, caller, receive)
 
     async def _key(self, token: str, digest: bytes) -> Key | None:

@@ -13,7 +13,6 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 
 from mainspring.core.lru_cache import LRUCache
-from mainspring.http.faults import Fault
 from mainspring.ports import EndedRun, RunObserver
 
 MINUTE: Final = 60.0
@@ -53,6 +52,14 @@ class _Window:
     tokens: int = 0
 
 
+class KeyAdmission(Struct, frozen=True):
+    """What the answer to a request says of the limits. A request that is beyond one has a `refusal`, and `seconds` to wait."""
+
+    headers: Headers = ()
+    refusal: str = ""
+    seconds: float = 0.0
+
+
 class KeyUse(RunObserver):
     """What each key has used of its minute."""
 
@@ -62,8 +69,8 @@ class KeyUse(RunObserver):
         self._clock = clock
         self._windows: LRUCache[str, _Window] = LRUCache(MOST_KEYS)
 
-    def admit(self, key: str, limits: KeyLimits) -> Headers:
-        """Counts a request. Returns what its answer says of the limits. Raises `Fault` 429 if one is reached."""
+    def admit(self, key: str, limits: KeyLimits) -> KeyAdmission:
+        """Counts a request, unless a limit is reached."""
         window, now = self._find(key), self._clock()
         left = max(window.until - now, 0.0)
         for what, used, most in (
@@ -72,11 +79,10 @@ class KeyUse(RunObserver):
         ):
             if most is not None and used >= most:
                 told = f"this API key has used its {most} {what} of a minute; try again in {left:.0f} s"
-                raise Fault(429, "rate_limit_exceeded", told, retry_after=left)
+                return KeyAdmission(refusal=told, seconds=left)
         window.requests += 1
-        return _render("requests", window.requests, limits.requests_per_minute, left) + _render(
-            "tokens", window.tokens, limits.tokens_per_minute, left
-        )
+        requests = _render("requests", window.requests, limits.requests_per_minute, left)
+        return KeyAdmission(requests + _render("tokens", window.tokens, limits.tokens_per_minute, left))
 
     def run_ended(self, ended: EndedRun) -> None:
         subject, tokens = ended.run.spec.caller.subject, ended.run.usage.total_tokens

@@ -15,7 +15,7 @@ from mainspring.cli.options import ApiKey, AsJson, BaseUrl, Config, DatabaseOfSe
 from mainspring.cli.output import say, write_lines
 from mainspring.core.errors import MainspringError, SandboxError
 from mainspring.features.models import commands, model_choice
-from mainspring.features.models.abilities import ABILITIES
+from mainspring.features.models.model_choice import ABILITIES
 from mainspring.features.models.probes import ProbeResult, Verdict, examine
 from mainspring.features.models.quirks import Quirk, find_quirks
 from mainspring.features.models.settings import ModelSettings

@@ -43,7 +43,7 @@ from mainspring.core.items import (
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.core.tokens import tokens_of_text
-from mainspring.features.models.abilities import CALLS, ENDING, SCHEMAS
+from mainspring.features.models.model_choice import CALLS, ENDING, SCHEMAS
 from mainspring.ports import Provider
 
 Verdict = Literal["ok", "weak", "failed"]

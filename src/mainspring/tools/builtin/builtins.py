@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, cast
 
-from anyio import CancelScope
+from anyio import CancelScope, to_thread
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from mainspring.tools.sandbox.kubernetes.sandbox import KubernetesSandbox
     from mainspring.tools.sandbox.kubernetes.settings import KubernetesSettings
     from mainspring.tools.sandbox.local import LocalSandbox
+    from mainspring.tools.sandbox.packages import PackageList
     from mainspring.tools.sandbox.probe import Mode as LocalMode
 
 Mode = Literal["auto", "bwrap", "landlock", "unsafe", "kubernetes"]
@@ -60,13 +61,14 @@ class BuiltinTools:
         files: FileStorage | None = None,
         guard: AddressGuard | None = None,
         wraps: bool = False,
+        packages: "PackageList | None" = None,
         path_flaw: Callable[[str], str | None] | None = None,
         url_flaw: Callable[[str], Awaitable[str | None]] | None = None,
     ) -> None:
         for name in names:
             if name not in NAMES:
                 raise InvalidRequest(f"there is no built-in tool `{name}`; known: {', '.join(NAMES)}", param="builtins")
-        self._mode, self._kubernetes, self._files = sandbox, kubernetes, files
+        self._mode, self._kubernetes, self._files, self._packages = sandbox, kubernetes, files, packages
         # Programs of this machine are held on this machine, wherever code runs.
         self._wraps = wraps or "browser" in names
         self._needs_sandbox = wraps or any(name in LASTING for name in names)
@@ -144,7 +146,8 @@ class BuiltinTools:
         from mainspring.tools.sandbox.probe import open_sandbox
 
         try:
-            return await self._stack.enter_async_context(open_sandbox(mode))
+            packages = None if self._packages is None else await to_thread.run_sync(self._packages.build)
+            return await self._stack.enter_async_context(open_sandbox(mode, packages=packages))
         except SandboxError as error:
             return error
 

@@ -152,7 +152,8 @@ async def _render_cell(container: Container, news: str, result: ProgramResult) -
     others = [entry for entry in result.files if entry.path not in images]
     text = _join(news, result.text, f"[files written: {describe_files(others)}]" if others else "") or "[no output]"
     output: str | tuple[Part, ...] = (InputText(text), *images.values()) if images else text
-    return ToolResult(not result.exit.is_stopped, output, text if result.exit.is_stopped else "")
+    data: Json = {"exit_code": result.exit.code}
+    return ToolResult(not result.exit.is_stopped, output, text if result.exit.is_stopped else "", data)
 
 
 async def _read_images(lease: SandboxLease, files: Iterable[WorkspaceFile]) -> dict[str, InputImage]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from mainspring.core.sandbox import Language, SandboxLimits
+from mainspring.tools.sandbox.packages import PLOTS
 from mainspring.tools.sandbox.places import SYSTEM_PATH, PythonInstall
 from mainspring.tools.sandbox.supervisor_client import Launch, read_library_path
 from mainspring.tools.sandbox.workspace_files import Owner
@@ -43,6 +44,13 @@ def build_environment(python: PythonInstall, home: str, scratch: str) -> dict[st
     }
 
 
+def build_worker_environment(python: PythonInstall, home: str, scratch: str) -> dict[str, str]:
+    """The variables of code: as for every program, and where its packages are. It has one thread for mathematics, whose memory
+    is bounded."""
+    packages = {"PYTHONPATH": python.packages, "MPLBACKEND": f"module://{PLOTS}", "OPENBLAS_NUM_THREADS": "1"}
+    return {**build_environment(python, home, scratch), **(packages if python.packages else {})}
+
+
 class Backend:
     """Starts workers. By itself it isolates nothing: a worker sees the host's paths, with a clean environment and limits.
 
@@ -65,7 +73,7 @@ class Backend:
     def launch(self, place: LeaseFolders, joins: tuple[str, ...], *, network: bool) -> Launch:
         return Launch(
             argv=build_worker_command(self.python),
-            env=build_environment(self.python, str(place.home), str(place.scratch)),
+            env=build_worker_environment(self.python, str(place.home), str(place.scratch)),
             folder=str(place.workspace),
             uid=place.owner.uid,
             gid=place.owner.gid,

@@ -20,8 +20,8 @@ from mainspring.tools.sandbox.backend import (
     NETWORK_FILES,
     Backend,
     LeaseFolders,
-    build_environment,
     build_worker_command,
+    build_worker_environment,
 )
 from mainspring.tools.sandbox.places import SYSTEM, PythonInstall
 from mainspring.tools.sandbox.seccomp import AF_INET, AF_INET6, AF_NETLINK, AF_UNIX, Profile, build_filter
@@ -60,7 +60,7 @@ class Bwrap(Backend):
 
     def launch(self, place: LeaseFolders, joins: tuple[str, ...], *, network: bool) -> Launch:
         argv = (*self.build_command(("--bind", str(place.workspace)), network=network), "--", *build_worker_command(self.python))
-        env = build_environment(self.python, "/home", "/tmp")
+        env = build_worker_environment(self.python, "/home", "/tmp")
         return Launch(argv=argv, env=env, uid=place.owner.uid, gid=place.owner.gid, joins=joins)
 
     def build_command(

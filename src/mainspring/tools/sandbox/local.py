@@ -7,6 +7,7 @@ the rest, so that no answer waits for it.
 
 import asyncio
 import os
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -15,6 +16,8 @@ from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 from types import TracebackType
 from typing import Literal, Self
+
+from msgspec.structs import replace
 
 from mainspring.core.errors import SandboxError
 from mainspring.core.sandbox import DEFAULT_SPEC, SandboxHealth, SandboxSpec
@@ -25,7 +28,7 @@ from mainspring.tools.sandbox.bwrap import Bwrap
 from mainspring.tools.sandbox.cgroup import Groups, find_groups
 from mainspring.tools.sandbox.landlock import Landlock
 from mainspring.tools.sandbox.lease import LocalLease
-from mainspring.tools.sandbox.places import FolderViews, find_python, list_prefixes
+from mainspring.tools.sandbox.places import FolderViews, PythonInstall, find_python, list_prefixes
 from mainspring.tools.sandbox.slot import Slot
 from mainspring.tools.sandbox.supervisor_client import SupervisorClient
 from mainspring.tools.sandbox.workspace_files import Owner, remove_tree
@@ -52,6 +55,7 @@ class LocalSandbox:
         warm: int = 2,
         groups: Groups | None = None,
         refused: tuple[str, ...] = (),
+        packages: Path | None = None,
     ) -> None:
         """`uid` is who sandboxed programs run as if we are root; with none, each lease has a user of its own where nothing else
         keeps them apart. `warm` is how many workers wait ahead."""
@@ -64,6 +68,7 @@ class LocalSandbox:
         self._has_own_users = uid is None
         self._finds_groups, self.groups = groups is None, groups or Groups()
         self._refused = refused
+        self._packages = packages
         self.processes = SupervisorClient()
         self._pool = _Pool(warm, self._warm_slot)
         self._leases: set[Slot] = set()
@@ -202,7 +207,7 @@ class LocalSandbox:
     def _plan_views(self) -> FolderViews:
         views = FolderViews(self._folder / "views", self._owner)
         if self._bwrap is not None:
-            for wanted in (*list_prefixes(), self._bwrap.parents[2]):
+            for wanted in (*list_prefixes(), self._bwrap.parents[2], *([] if self._packages is None else [self._packages])):
                 views.want(wanted)
         return views
 
@@ -210,11 +215,21 @@ class LocalSandbox:
         python = find_python(views)
         if python is None:
             raise SandboxError("no Python can be reached by the sandbox's user; install python3 in /usr/bin")
+        if self._packages is not None:
+            python = self._add_packages(python, self._packages, views)
         if self._kind == "landlock":
             return Landlock(python, self._owner, own_users=self._has_own_users)
         if self._kind == "unsafe":
             return Unsafe(python, self._owner)
         return Bwrap(self._find_bwrap(views), python, self._owner, self._write_accounts())
+
+    def _add_packages(self, python: PythonInstall, packages: Path, views: FolderViews) -> PythonInstall:
+        source = views.find_path(packages)
+        if source is None or python.executable != sys.executable:
+            what = f"the packages in {packages}, or the Python that they are for, cannot be reached by the sandbox's user"
+            raise SandboxError(f"{what}; set XDG_CACHE_HOME to a folder that everybody may enter, or install bubblewrap")
+        name = packages if self._kind == "bwrap" else source
+        return replace(python, parts=(*python.parts, (str(name), str(source))), packages=str(name))
 
     def _find_bwrap(self, views: FolderViews) -> Path:
         reached = views.find_path(self._bwrap) if self._bwrap is not None else None

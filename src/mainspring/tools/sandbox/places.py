@@ -54,11 +54,13 @@ class FolderViews:
 
 
 class PythonInstall(Struct, frozen=True):
-    """An interpreter, and where its parts are: what the sandbox calls them, and where they are found."""
+    """An interpreter, and where its parts are: what the sandbox calls them, and where they are found. `packages` is the folder of
+    packages that are for code in the sandbox."""
 
     executable: str
     parts: tuple[tuple[str, str], ...] = ()
     path: tuple[str, ...] = ()
+    packages: str = ""
 
 
 def list_prefixes() -> tuple[Path, ...]:

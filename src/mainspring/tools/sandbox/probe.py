@@ -69,14 +69,27 @@ class Candidate(Struct, frozen=True):
 
 @asynccontextmanager
 async def open_sandbox(
-    mode: Mode = "auto", *, folder: Path | None = None, uid: int | None = None, warm: int = 2, groups: Groups | None = None
+    mode: Mode = "auto",
+    *,
+    folder: Path | None = None,
+    uid: int | None = None,
+    warm: int = 2,
+    groups: Groups | None = None,
+    packages: Path | None = None,
 ) -> AsyncIterator[LocalSandbox]:
     """The strongest sandbox that holds here, or the one named. Raises `SandboxError` with every reason and what to do."""
     refused: list[str] = []
     async with AsyncExitStack() as stack:
         for candidate in list_candidates(mode):
             sandbox = LocalSandbox(
-                candidate.kind, bwrap=candidate.bwrap, folder=folder, uid=uid, warm=warm, groups=groups, refused=tuple(refused)
+                candidate.kind,
+                bwrap=candidate.bwrap,
+                folder=folder,
+                uid=uid,
+                warm=warm,
+                groups=groups,
+                refused=tuple(refused),
+                packages=packages,
             )
             reason = await _try_open(sandbox, stack, is_checked=candidate.kind != "unsafe")
             if reason is None:

@@ -55,7 +55,7 @@ def make_main_module() -> "ModuleType":
     """An empty `__main__`, and streams that show each line at once."""
     module = type(sys)("__main__")
     sys.modules["__main__"] = module
-    sys.path.insert(0, "")
+    sys.path[:0] = ["", *[folder for folder in os.environ.get("PYTHONPATH", "").split(":") if folder]]
     sys.argv[:] = ["-c"]
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]

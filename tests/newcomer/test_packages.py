@@ -1,0 +1,60 @@
+"""Packages for code in the sandbox: installed once, read-only, offline after that; and what is drawn of code that fails."""
+
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+from tests.cli.command import Shell, plain
+
+from mainspring.tools.sandbox.packages import OURS
+
+
+def add_wheel(folder: Path, name: str, **modules: str) -> None:
+    about = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+        for module, text in modules.items():
+            wheel.writestr(f"{module.replace('__', '/')}.py", text)
+        wheel.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{about}/RECORD", "")
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    (tmp_path / "index").mkdir()
+    add_wheel(tmp_path / "index", "gears", gears="teeth = 42\n")
+    (tmp_path / "packages.txt").write_text("gears==1.0\n")
+    (tmp_path / "mainspring.toml").write_text('builtins = ["code_interpreter"]\nsandbox_packages = "packages.txt"\n')
+    return Shell(tmp_path)
+
+
+def run(shell: Shell, *cells: str, index: str) -> str:
+    turns = [{"calls": [{"name": "code_interpreter", "arguments": {"code": cell}}]} for cell in cells]
+    model = shell.script(*turns, {"say": "Done."})
+    links = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": index, "UV_NO_INDEX": "1", "UV_FIND_LINKS": index, "UV_OFFLINE": "1"}
+    env = {"HOME": str(shell.folder), "XDG_CACHE_HOME": str(shell.folder / "cache"), **links}
+    return plain(shell.run_on_terminal("run", "Count.", "--model", model, "--no-store", env=env).out)
+
+
+def test_code_has_the_packages_of_the_list_and_the_next_start_needs_no_registry(shell: Shell) -> None:
+    write = "import gears, pathlib\npathlib.Path(gears.__file__).write_text('teeth = 0')"
+    shown = run(shell, "import gears\nprint(gears.teeth)", write, "def fall():\n    return 1 / 0\nfall()", index="index")
+    assert "\n  42" in shown, shown
+    assert re.search(r"^✗ (OSError|PermissionError): ", shown, re.MULTILINE), shown
+    assert re.search(r"^✗ ZeroDivisionError: division by zero", shown, re.MULTILINE), shown
+    assert "\n  42" in run(shell, "import gears\nprint(gears.teeth)", index="nowhere")
+
+
+def test_a_list_that_cannot_be_installed_is_said_and_code_does_not_run_without_it(shell: Shell) -> None:
+    (shell.folder / "packages.txt").write_text("sprockets==1.0\n")
+    shown = run(shell, "print(6 * 7)", index="index")
+    assert "packages.txt" in shown
+    assert "\n  42" not in shown
+
+
+def test_our_own_list_has_what_data_work_needs_with_hashes() -> None:
+    entries = re.split(r"\n(?=\S)", OURS.read_text())
+    named = {entry.partition("==")[0]: entry for entry in entries if "==" in entry and not entry.startswith("#")}
+    assert {"numpy", "pandas", "matplotlib", "openpyxl"} <= set(named)
+    assert all("--hash=sha256:" in entry for entry in named.values())
