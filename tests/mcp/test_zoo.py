@@ -317,3 +317,11 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
     except FileNotFoundError:
         return False
+
+
+async def test_a_server_that_complains_without_end_is_not_listened_to_all_the_time(zoo: Zoo, connect: Connect) -> None:
+    connection = connect(zoo.spec("shouter"))
+    for _ in range(300):
+        assert (await connection.call("read", {})).content[0]["text"] == "heard"
+    shouts = zoo.log("shouter").with_suffix(".shouts").read_text()
+    assert len(shouts) < 60, "64 MiB with the lines are some eight, and a pipe has room for a few"

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 ANIMAL, LOG = sys.argv[1], Path(sys.argv[2])
@@ -126,10 +127,24 @@ def called(request: dict[str, Any], inbox: Iterator[str]) -> None:
             for number in range(3_000):
                 send({"id": f"ping {number}", "method": "ping"})
             answer(request, "asked")
+        case "shouter":
+            if calls() == 1:
+                Thread(target=shout, daemon=True).start()
+            answer(request, "heard")
         case "env":
             answer(request, json.dumps(dict(os.environ)))
         case _:
             answer(request, json.dumps(request["params"].get("arguments")))
+
+
+def shout() -> None:
+    """Complains without end, and keeps note of how often it was listened to."""
+    with LOG.with_suffix(".shouts").open("w") as notes:
+        while True:
+            sys.stderr.write("x\n" * 10_000)
+            sys.stderr.flush()
+            notes.write("x")
+            notes.flush()
 
 
 def reply(inbox: Iterator[str], method: str) -> str:

@@ -33,6 +33,7 @@ log = getLogger(__name__)
 INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 GRACE_SECONDS = 1.0
 LAST_WORDS = 2_000
+PAUSE_SECONDS = 1.0
 
 _COMPLAINT = re.compile(r"error|exception|fatal|panic|cannot|not found", re.IGNORECASE)
 _GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
@@ -117,10 +118,16 @@ class _Server:
                 await self._process.stdin.send(message + b"\n")
 
     async def listen(self) -> None:
+        """Keeps its last words. One that has more of them than it may waits with the next."""
         assert self._process.stderr is not None
+        budget = StreamBudget()
         with suppress(*_GONE):
             async for chunk in self._process.stderr:
                 self._last_words = (self._last_words + chunk)[-LAST_WORDS:]
+                try:
+                    budget.charge(chunk)
+                except RequestRefused:
+                    await asyncio.sleep(PAUSE_SECONDS)
         self._stderr_closed.set()
 
     async def _take(self, line: bytes, link: SharedLink) -> None:
