@@ -268,7 +268,8 @@ async def test_what_the_server_is_made_of_is_told_to_those_who_look_after_it(tmp
         at.base_url = at.base_url.removesuffix("/v1")
         assert set((await at.get("/readyz"))[1]["mcp"]) == {"inner"}, "without keys everybody is the operator"
         watcher, client = await at.keys.create(scopes=["metrics"]), await at.keys.create(scopes=["responses"])
-        for key, seen in ((watcher, {"inner"}), (client, set()), ("ms_odd", set())):
+        tenant = await at.keys.create(tenant="acme")
+        for key, seen in ((watcher, {"inner"}), (client, set()), (tenant, set()), ("ms_odd", set())):
             status, told, _ = await at.get("/readyz", Authorization=f"Bearer {key}")
             assert (status, set(told.get("mcp", {}))) == (200, seen)
         assert (await at.get("/readyz"))[1].get("mcp", {}) == {}

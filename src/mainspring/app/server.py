@@ -221,7 +221,7 @@ async def _may_see_details(request: Request) -> bool:
         caller = await identify_caller(request)
     except (Fault, MainspringError):
         return False
-    return caller.may("metrics") or caller.may("admin")
+    return not caller.tenant and (caller.may("metrics") or caller.may("admin"))
 
 
 def find_key_use(engine: Engine) -> KeyUse | None:
