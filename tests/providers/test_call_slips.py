@@ -105,6 +105,8 @@ def test_no_client_is_left_with_half_a_call() -> None:
         ('{"place": "Oslo", "days": 3', '{"place": "Oslo", "days": 3}'),
         ('{"kwargs": {"place": "Oslo", "days": 3}}', '{"place":"Oslo","days":3}'),
         ("<parameter=place>\nOslo\n</parameter>\n<parameter=days>\n3\n</parameter>", '{"place":"Oslo","days":3}'),
+        ('{"place": 5, "days": 3}', '{"place": "5", "days": 3}'),
+        ('{"place": "Oslo", "days": 3, ', '{"place": "Oslo", "days": 3}'),
         ('{"place": "Oslo", "days": "three"}', '{"place": "Oslo", "days": "three"}'),
         ('{"place": "\\"days\\": \\"3\\"", "days": "3"}', '{"place": "\\"days\\": \\"3\\"", "days": 3}'),
     ],

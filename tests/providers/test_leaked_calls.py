@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.providers.backend import folded
 from tests.zoo.leaks import CALL, FORMS, HERMES, TWINS
@@ -38,7 +38,9 @@ def calls_of(told: list[ModelEvent]) -> list[FunctionCall]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=25)
+@settings(max_examples=20)
+@example(cuts=set(range(400)))
+@example(cuts=set())
 @given(cuts=st.sets(st.integers(0, 200)))
 def test_a_call_is_found_however_its_text_is_cut(form: str, cuts: set[int]) -> None:
     (call,) = calls_of(play(cut(FORMS[form], cuts)))
@@ -46,7 +48,9 @@ def test_a_call_is_found_however_its_text_is_cut(form: str, cuts: set[int]) -> N
 
 
 @pytest.mark.parametrize("twin", TWINS)
-@settings(max_examples=25)
+@settings(max_examples=20)
+@example(cuts=set(range(400)))
+@example(cuts=set())
 @given(cuts=st.sets(st.integers(0, 200)))
 def test_what_is_no_call_is_text_however_it_is_cut(twin: str, cuts: set[int]) -> None:
     told = play(cut(TWINS[twin], cuts))

@@ -202,8 +202,8 @@ FORMS = {
     "Pangu": f"[unused11][{CALL}][unused12]",
     "Gorilla": '<<function>>get_time(zone="UTC")',
     "GigaChat": f"function call<|role_sep|>\n{CALL}<|message_sep|>",
-    # Nothing but a tool, arguments that fit it, and words of the trade; own measurement, and code read in the parsers and
-    # templates of these families.
+    # Nothing but a tool, arguments that fit it, and words of the trade, as the templates of these families are known to write
+    # them; those without a family are supposed.
     "ReAct": f"Thought: I must look.\nAction: get_time\nAction Input: {UTC}\nObservation:",
     "ReAct without a thought": f"Action: get_time\nAction Input: {UTC}",
     "an observation made up": f"Action: get_time\nAction Input: {UTC}\nObservation: It is midnight.\nFinal Answer: midnight",
@@ -231,6 +231,13 @@ FORMS = {
     "words behind": f"{HERMES}\nI will tell you as soon as I know.",
     "a promise behind": '<|tool_call_start|>[get_time(zone="UTC")]<|tool_call_end|>Checking the time.',
     "a block that is announced": f"I will look it up.\n\n```json\n{CALL}\n```",
+    "ReAct behind words": f"I must look.\nAction: get_time\nAction Input: {UTC}",
+    "labels in bold": f"**Action:** get_time\n**Action Input:** {UTC}<|im_end|>",
+    "a block and a token": '```tool_code\nget_time(zone="UTC")\n```</s>',
+    "a call for an answer": f"<think>I must look.</think><answer>{HERMES}</answer>",
+    "a writer's quotes": HERMES.replace('": ', "\u201d: ").replace('"', "\u201c"),
+    "two braces": f"<tool_call>\n{{{CALL}}}\n</tool_call>",
+    "a tool within": f'{{"tool": {CALL}}}',
     "an id for a name": f"<|tool_calls_section_begin|><|tool_call_begin|>call_get_time_0<|tool_call_argument_begin|>{UTC}"
     "<|tool_call_end|><|tool_calls_section_end|>",
 }
@@ -238,6 +245,9 @@ FORMS = {
 TWINS = {
     "ReAct in words": f"ReAct agents write\nAction: get_time\nAction Input: {UTC}\nand wait.",
     "ReAct and words": f"Action: get_time\nAction Input: {UTC}\nThat is how ReAct agents call.",
+    "an action among words": "It is late.\nAction: call Bob\nAction: sleep",
+    "Python behind a sentence": 'It writes so.\n\nget_time(zone="UTC")',
+    "words in the tags of a call": "<tool_call>\nget_time tells it.\n</tool_call>",
     "an action": "Thought: I feel fine.\nAction: I will go for a walk.",
     "a call by phone": "Call: 555-1234",
     "a name alone": "get_time\n\nis the name of the tool.",

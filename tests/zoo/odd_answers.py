@@ -129,6 +129,59 @@ class CallAsPart(Animal):
         return sse(chunk({"content": [part]})) + FINISH
 
 
+class FunctionAsText(Animal):
+    """Quirk 84: the function of a call is its name alone, and the arguments stand beside it; supposed, without a source."""
+
+    number = 84
+
+    def first(self, body: Json) -> bytes:
+        return sse(chunk({"tool_calls": [{"index": 0, "id": "a", "function": "get_time", "arguments": UTC}]})) + FINISH
+
+
+class ParametersForArguments(Animal):
+    """Quirk 84: the arguments of a call are its `parameters`; supposed, without a source, after how Llama writes calls."""
+
+    number = 84
+
+    def first(self, body: Json) -> bytes:
+        made = {"index": 0, "id": "a", "function": {"name": "get_time", "parameters": {"zone": "UTC"}}}
+        return sse(chunk({"tool_calls": [made]})) + FINISH
+
+
+class MessageInTheLastPiece(Animal):
+    """Quirk 84: pieces are empty, and the last has the whole message; supposed, without a source."""
+
+    number = 84
+
+    def first(self, body: Json) -> bytes:
+        last = chunk({}, finish="tool_calls")
+        last["choices"][0]["message"] = {"role": "assistant", **call_piece(0, id="a", name="get_time", arguments=UTC)}
+        return sse(chunk({}), last) + DONE
+
+
+class AnnouncedPython(Animal):
+    """Quirk 80: a call of Python's stands behind the sentence that announces it; supposed, without a source."""
+
+    number = 80
+
+    def first(self, body: Json) -> bytes:
+        given = ", ".join([f"{key}={value!r}" for key, value in fill(body).items()])
+        return say("I will look it up.\n\n", f"get_time({given})")
+
+    def check(self, outcome: Outcome) -> None:
+        assert (outcome.response.status, outcome.zones) == ("completed", ["UTC"])
+        assert outcome.response.output_text.endswith(NOON)
+
+
+class UnreadableCall(Broken):
+    """Quirk 88: a call in tags is in no language that can be read; supposed, without a source."""
+
+    number = 88
+
+    def first(self, body: Json) -> bytes:
+        return say("<tool_call>\nname: get_time\narguments:\n", *[f"  {key}: UTC\n" for key in fill(body)], "</tool_call>")
+
+
 class ContentAsObject(Animal):
     """Quirk 85: the content is one part in place of text; supposed, without a source."""
 
@@ -149,7 +202,7 @@ class EmptyCallBeside(Animal):
 
 
 class BlankAnswer(Broken):
-    """Quirk 87: an answer is nothing but a line break; own measurement with small models behind templates that end in one."""
+    """Quirk 87: an answer is nothing but a line break; supposed, without a source."""
 
     number = 87
 
@@ -209,7 +262,7 @@ class ArgumentsAsParameters(Animal):
 
 
 class ThoughtsInOtherTags(Talker):
-    """Quirk 23: thoughts are in a tag of the model's own; own measurement with small models and prompts of agents."""
+    """Quirk 23: thoughts are in a tag of the model's own; supposed, without a source."""
 
     number = 23
 
@@ -226,8 +279,26 @@ class ThoughtsWithAttributes(Talker):
         return say('<think duration="3">\n', "High sun.\n</think>\n", NOON)
 
 
+class ThoughtsClosedOtherwise(Talker):
+    """Quirk 23: another tag closes the thoughts than the one that opened them; supposed, without a source."""
+
+    number = 23
+
+    def last(self, body: Json) -> bytes:
+        return say("<think>\nHigh sun.\n", "</thinking>\n\n", NOON)
+
+
+class ThoughtsBehindNothing(Talker):
+    """Quirk 23: a space of no width stands before the tag of the thoughts; supposed, without a source."""
+
+    number = 23
+
+    def last(self, body: Json) -> bytes:
+        return say("\u200b", "<think>High sun.</think>", NOON)
+
+
 class ThoughtsTwice(Talker):
-    """Quirk 23: thoughts come in two blocks, one after the other; own measurement with distilled models."""
+    """Quirk 23: thoughts come in two blocks, one after the other; supposed, without a source."""
 
     number = 23
 
@@ -250,7 +321,7 @@ class ThoughtsOfApriel(Talker):
 
 
 class ChannelsWithoutTokens(Talker):
-    """Quirk 20: the channels of harmony have lost their tokens. https://github.com/cuga-project/cuga-agent/issues/557"""
+    """Quirk 20: the channels of harmony have lost their tokens; supposed, after https://github.com/cuga-project/cuga-agent/issues/557"""
 
     number = 20
 
@@ -268,7 +339,7 @@ class StopTokenOfNobody(Talker):
 
 
 class TagOfACallLast(Talker):
-    """Quirk 77: the tag that closes a call ends the answer; own measurement with Hermes models."""
+    """Quirk 77: the tag that closes a call ends the answer; supposed, without a source."""
 
     number = 77
 

@@ -151,7 +151,7 @@ PHRASES = {
         {"max_output_tokens": 500}),
 }  # fmt: skip
 
-# What is refused only once a tool has run; own collection of the words of servers, templates and validators.
+# What is refused only once a tool has run; the words of servers, templates and validators.
 AFTER_A_CALL = {
     "llama.cpp on null": Phrase("Value is not callable: null at row 1, column 72", lacks_content, status=500),
     "a schema on blanks": Phrase("'content' is a required property - 'messages.1'", is_blank),

@@ -30,19 +30,27 @@ def type_value(value: str, schema: object) -> object:
 def type_values(arguments: Json, tool: ToolDefinition | None) -> Json:
     """The arguments, those that are words as the schema wants them."""
     properties = list_properties(tool)
-    return {key: type_value(each, properties.get(key)) if isinstance(each, str) else each for key, each in arguments.items()}
+
+    def type_one(key: str, value: object) -> object:
+        if isinstance(value, str):
+            return type_value(value, properties.get(key))
+        schema = properties.get(key)
+        is_word = isinstance(schema, dict) and schema.get("type") == "string" and type(value) in (int, float)
+        return json.dumps(value) if is_word else value
+
+    return {key: type_one(key, value) for key, value in arguments.items()}
 
 
-def list_wordless(tool: ToolDefinition | None) -> frozenset[str]:
-    """The properties that are no text."""
+def list_types(tool: ToolDefinition | None) -> dict[str, bool]:
+    """The properties that have one type each, and whether that is text."""
     kinds = {key: each.get("type") if isinstance(each, dict) else None for key, each in list_properties(tool).items()}
-    return frozenset([key for key, kind in kinds.items() if isinstance(kind, str) and kind in _TYPES and kind != "string"])
+    return {key: kind == "string" for key, kind in kinds.items() if isinstance(kind, str) and kind in _TYPES}
 
 
 def fit_arguments(text: str, tool: ToolDefinition) -> str:
     """Arguments as the tool takes them: the types of their words, and the brace that is missing. As they are if that is not all
     that is wrong with them."""
-    for written in (text, text + "}"):
+    for written in (text, text + "}", f"{text.rstrip().removesuffix(',')}}}"):
         with suppress(ValueError, RecursionError):
             value = json.loads(written)
             if not isinstance(value, dict) or (written is text and fits(value, tool)):
@@ -55,7 +63,7 @@ def fit_arguments(text: str, tool: ToolDefinition) -> str:
 def _rewrite(text: str, value: Json, typed: Json) -> str:
     """The text with other values. What goes on already is not written otherwise."""
     for key in [key for key in value if typed[key] != value[key]]:
-        place = re.search(rf'"{re.escape(key)}"\s*:\s*({STRING.pattern})', text, re.DOTALL)
+        place = re.search(rf'"{re.escape(key)}"\s*:\s*({STRING.pattern}|-?[\d.eE+-]+)', text, re.DOTALL)
         if place is not None:
             text = text[: place.start(1)] + json.dumps(typed[key], ensure_ascii=False) + text[place.end(1) :]
     return text

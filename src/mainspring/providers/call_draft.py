@@ -32,8 +32,8 @@ class CallDraft(Struct, eq=False):
     id: str = ""
     call_id: str = ""
     tool: ToolDefinition | None = None
-    wordless: frozenset[str] | None = None
-    """The arguments that are no text, if the tool has such."""
+    types: dict[str, bool] | None = None
+    """The arguments that have one type, and whether that is text."""
     original: "CallDraft | None" = None
     pieces: list[str] = []
     size: int = 0
@@ -66,7 +66,7 @@ class CallDraft(Struct, eq=False):
     def take(self) -> str:
         """What of the arguments can be told, and was not."""
         rest = self.rest
-        if self.told and rest and (_SIGN if self.wordless is None else _SIGN_OR_VALUE).search(rest) is None:
+        if self.told and rest and (_SIGN if self.types is None else _SIGN_OR_VALUE).search(rest) is None:
             # The token path: more of what was told.
             self.told, self.rest = self.size, ""
             return rest
@@ -85,11 +85,11 @@ class CallDraft(Struct, eq=False):
         return self._tell(rest[: odd.start()])
 
     def _find_word(self, rest: str, end: int) -> Match[str] | None:
-        """Where text stands, or may, for a value that is none, before the `end`."""
-        wordless = self.wordless or frozenset()
-        for found in _BEFORE_WORD.finditer(rest, 0, end) if wordless else ():
+        """Where text stands, or may, for a value that is none, or a number for text, before the `end`."""
+        types = self.types or {}
+        for found in _BEFORE_WORD.finditer(rest, 0, end) if types else ():
             key = _KEY.search(self.arguments[: self.size - len(rest) + found.start()])
-            if key is not None and key[1] in wordless:
+            if key is not None and key[1] in types and (found[1] is None or types[key[1]] is not (found[1] == '"')):
                 return found
         return None
 
@@ -203,7 +203,7 @@ _EMPTY: Final = re.compile(r"\s*\{\s*\}\s*(?=\{)")
 _BEHIND: Final = re.compile(r"\}\s*[^\s,\]:\"\\]")
 _SIGN: Final = re.compile("[<,TFN]")
 _SIGN_OR_VALUE: Final = re.compile("[<,TFN:]")
-_BEFORE_WORD: Final = re.compile(r':\s*(?:(")|\Z)')
+_BEFORE_WORD: Final = re.compile(r':\s*(?:(["\d-])|\Z)')
 _KEY: Final = re.compile(r'"(\w+)"\s*\Z')
 # A control token, or outside of strings a comma before what closes or a constant of Python's; or what may become one of them.
 _ODD: Final = re.compile(r"<(?:\||\Z)|(,\s*[}\]]|\b(?:True|False|None)\b)|,\s*\Z|\b[TFN]\w{0,4}\Z")

@@ -41,6 +41,7 @@ _ANY_STOP: Final = "|".join([*map(re.escape, STOPS), _OTHER])
 STOP: Final = re.compile(_ANY_STOP)
 HALF_STOP: Final = re.compile(rf"{_OTHER}|<\|(?:[A-Za-z_][\w./:-]{{0,40}}\|?)?\Z|<[rSu]\w{{0,12}}\Z")
 """A token that may end a turn though no table has it, or what may become one."""
+TRAILING_STOPS: Final = re.compile(rf"(?:\s*(?:{_ANY_STOP}))+\s*\Z")
 ALL_STOPS: Final = re.compile(rf"(?:\s*(?:{_ANY_STOP}))+\s*(?:(?:{NEXT_TURN.pattern}).*)?\Z", re.DOTALL)
 PAST_STOP: Final = re.compile(rf"(?:{_ANY_STOP})\s*+(?!{NEXT_TURN.pattern}|(?:U\w{{0,3}}|H\w{{0,4}}|\#[# \w]{{0,15}})\Z)[^\s<\[]")
 BEFORE_STOP: Final = re.compile(r"(?:\A|[^\s`'\"(\u201c\u2018]|\n\s*)\Z")

@@ -16,12 +16,13 @@ from typing import Final, NamedTuple
 
 from mainspring.core.items import ToolDefinition
 from mainspring.providers.control_tokens import ALL_STOPS, BEFORE_STOP, HALF_STOP, PAST_STOP, STOP, STOPS
-from mainspring.providers.labelled_calls import split_thought
+from mainspring.providers.labelled_calls import may_be_labelled, split_thought
 from mainspring.providers.leaked_calls import (
     FUNCTOOLS,
     LeakedCall,
     is_cut_call,
     is_glue,
+    is_unread_call,
     may_be_call,
     may_be_python_call,
     may_name_tool,
@@ -76,7 +77,8 @@ class LeakReader:
                 and "[" not in delta
                 and "`" not in delta
                 and "\nf" not in delta
-                and (delta[:1] != "f" or self._before[-1:] != "\n")
+                and "\nA" not in delta
+                and (delta[:1] not in "fA" or self._before[-1:] != "\n")
             )
             or not _MAY_BEGIN.search(delta)
         ):
@@ -95,17 +97,26 @@ class LeakReader:
         is_all = not self._before.strip()
         for start, _ in zip(self._list_places(held), range(_MOST_PLACES), strict=False):
             rest = held[start:]
+            is_first = is_all and not held[:start].strip()
             # What was struck out has the tag that ends a turn of Mistral's, and what was opened is closed.
             is_opened = any(rest.startswith(tag) and tag.replace("/", "")[:-1] in said + held[:start] for tag in _CLOSING_STOPS)
             if (self._is_end(rest) and not is_opened) or (has_calls and is_glue(rest)):
                 return HeldText(held[:start], [])
-            if calls := parse_calls(rest, self._tools, is_all=is_all and not held[:start].strip()):
+            body = rest.rstrip().removesuffix(self._closing) if self._closing else rest
+            if calls := parse_calls(body, self._tools, is_all=is_first or _is_action(rest)):
                 return HeldText(held[:start], list(dict.fromkeys(calls)), rest)
-            if is_all and not held[:start].strip() and (told := self._read_first(rest)) is not None:
+            if is_first and (told := self._read_first(rest)) is not None:
                 return told
-            if self._find_past(rest) is _PAST and not self._is_past(rest) and is_cut_call(rest, self._tools):
+            if self._is_broken_call(rest):
                 return HeldText(held, [], is_cut=True)
         return HeldText(held, [])
+
+    def _is_broken_call(self, text: str) -> bool:
+        """Whether it begins as a call, and ends within it, or is all one that cannot be read."""
+        if self._find_past(text) is not _PAST or self._is_past(text):
+            return False
+        is_tagged = text.startswith("<") and text.rstrip().endswith(">")
+        return is_cut_call(text, self._tools) or (is_tagged and is_unread_call(text, self._tools))
 
     def _read_first(self, text: str) -> HeldText | None:
         """An answer that begins with a thought or with its calls, and goes on."""
@@ -116,6 +127,13 @@ class LeakReader:
             return None
         calls = parse_calls(text[: past.end() - 1], self._tools)
         return HeldText(text[past.end() - 1 :], list(dict.fromkeys(calls)), text) if calls else None
+
+    def find_announced(self, said: str) -> list[LeakedCall]:
+        """The call that ends what was said, on lines of its own, if the words before it announce it. They have been told by then,
+        as text; it is made all the same."""
+        head, gap, last = said.rstrip().rpartition("\n\n")
+        is_call = bool(gap) and bool(self._tools) and last.endswith((")", "}")) and not self._is_json
+        return parse_calls(last, self._tools, is_all=True) if is_call and _ANNOUNCED.search(f"{head[-_TAIL:]}\n\n") else []
 
     def drop(self) -> str:
         """What is still held, as it came."""
@@ -177,6 +195,8 @@ class LeakReader:
     def _find_past(self, text: str) -> Pattern[str] | None:
         if text.lower().startswith(_MARKS) or may_name_tool(text, self._tools):
             return _PAST
+        if _is_action(text) and may_be_labelled(text, self._tools):
+            return _PAST_VALUE
         may_be = may_be_call(text.lstrip(), self._tools) if self._tools and not self._before.strip() else False
         if may_be is not False:
             return _PAST_VALUE if may_be else None
@@ -203,6 +223,8 @@ class LeakReader:
         if not self._tools:
             return False
         folded = rest.lower()
+        if rest[0] == "A":
+            return _ACTION.startswith(rest[: len(_ACTION)]) and may_be_labelled(text[place:], self._tools) is not False
         if folded.startswith(_MARKS) or folded in _HALF_MARKS:
             return _LEAD.search(before) is not None
         if _SENTENCE.search(before) is None:
@@ -215,6 +237,10 @@ class LeakReader:
         if self._closing and _begins(rest, (self._closing,)):
             return True
         return rest.startswith(STOPS) or rest in _HALF_STOPS or HALF_STOP.match(rest) is not None
+
+
+def _is_action(text: str) -> bool:
+    return text.startswith(_ACTION)
 
 
 def _begins(rest: str, marks: tuple[str, ...]) -> bool:
@@ -242,12 +268,13 @@ _FENCES: Final = ("```tool_code\n", "```tool_call\n", "```tool_calls\n")
 _HALF_MARKS: Final = frozenset([mark[:size] for mark in _MARKS for size in range(1, len(mark))])
 _HALF_STOPS: Final = frozenset([stop[:size] for stop in STOPS for size in range(1, len(stop))])
 _LONGEST: Final = max(map(len, (*_MARKS, *STOPS)))
-_SIGNS: Final = re.compile(r"[<\[`]|(?:(?<=\n)|\A)f(?=u|\Z)")
+_SIGNS: Final = re.compile(r"[<\[`]|(?:(?<=\n)|\A)(?:f(?=u|\Z)|A(?=c|\Z))")
+_ACTION: Final = "Action:"
 # How the marks and the tokens begin, or what may still become such a beginning.
 _MAY_BEGIN: Final = re.compile(
     r"<(?:\Z|t(?:\Z|[ou])|f(?:\Z|u)|i(?:\Z|n)|m(?:\Z|i)|s(?:\Z|[etp>])|l(?:\Z|o)|e(?:\Z|[nox])|u(?:\Z|[ns])|p(?:\Z|a)|r(?:\Z|e)"
     r"|/(?:\Z|[tsarfo])|[|\uff5c\[<])"
-    r"|\[(?:\Z|[TUE|])|(?:\A|\n)(?:f(?:\Z|u)|\[|`(?:\Z|`(?:\Z|`(?:\Z|[jt]))))",
+    r"|\[(?:\Z|[TUE|])|(?:\A|\n)(?:f(?:\Z|u)|a(?:\Z|c(?:\Z|t))|\[|`(?:\Z|`(?:\Z|`(?:\Z|[jt]))))",
     re.IGNORECASE,
 )
 # What may stand before a call: nothing, a line or a sentence of its own.

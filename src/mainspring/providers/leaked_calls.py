@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from mainspring.core.items import Json, ToolDefinition
 from mainspring.providers.argument_types import fits, list_properties, type_value, type_values
 from mainspring.providers.called_names import find_tool_name
-from mainspring.providers.control_tokens import NEXT_TURN, STOPS
+from mainspring.providers.control_tokens import NEXT_TURN, STOPS, TRAILING_STOPS
 from mainspring.providers.json_text import ARGUMENT_KEYS, STRING, json_text, parse_loosely, read_arguments
 from mainspring.providers.labelled_calls import may_be_labelled, read_labelled
 
@@ -38,6 +38,9 @@ def parse_calls(text: str, tools: Tools, *, is_all: bool = False) -> list[Leaked
     """The calls that a text consists of; none if it has anything else in it. An output that the model made up ends the text. If
     the text `is_all` of an answer, it may be a call with labels around it."""
     text = text.strip()
+    stops = TRAILING_STOPS.search(text) if text.endswith((">", "]")) else None
+    bare = text if stops is None else text[: stops.start()]
+    text = bare if bare.endswith("```") else text
     text = html.unescape(text) if is_all and text.startswith("&lt;") else text
     opened = _WITH_ASCII_BARS.sub("<\\1\uff5c\\2\uff5c", _open_fence(text))
     calls: list[LeakedCall] = []
@@ -49,7 +52,7 @@ def parse_calls(text: str, tools: Tools, *, is_all: bool = False) -> list[Leaked
             return calls
         found = next((found for read in _READERS if (found := read(opened, place, tools)) is not None), None)
         if found is None:
-            return _parse_labelled(text, tools) if is_all and not text.startswith("```") else []
+            return _parse_labelled(bare, tools) if is_all and not text.startswith("```") else []
         calls += found.calls
         place = found.end
 
@@ -68,6 +71,15 @@ def is_cut_call(text: str, tools: Tools) -> bool:
     """Whether a text that begins as a call of a tool ends within it."""
     is_open = is_cut_object(text) or ("<function=" in text and "</function>" not in text)
     return is_open and any(name in text[:_MOST_HEAD] for name in tools)
+
+
+def is_unread_call(text: str, tools: Tools) -> bool:
+    """Whether a text in the tags of a call has the name of a tool and those of all that it needs, and could not be read."""
+    for name, tool in tools.items():
+        required = (tool.parameters or {}).get("required")
+        if name in text and isinstance(required, list) and required and all(str(each) in text for each in required):
+            return True
+    return False
 
 
 def is_cut_object(text: str) -> bool:
@@ -139,7 +151,8 @@ def _read_json(text: str, place: int, tools: Tools) -> _Found | None:
         literal = _LITERAL.match(text, place)
         if literal is None:
             return None
-        value, end = parse_loosely(literal[0]), literal.end()
+        written = literal[0].translate(_QUOTES)
+        value, end = parse_loosely(written[1:-1] if written.startswith("{{") else written), literal.end()
     calls = _list_calls(value, tools, is_whole=place == 0)
     return None if not calls else _Found(calls, end)
 
@@ -154,8 +167,8 @@ def _list_calls(value: object, tools: Tools, *, is_whole: bool) -> list[LeakedCa
 
 
 def _make_call(value: object, tools: Tools, *, is_whole: bool) -> LeakedCall | None:
-    if isinstance(value, dict) and isinstance(inner := value.get("function", value.get("function_call")), dict):
-        value = inner
+    if isinstance(value, dict) and any(isinstance(value.get(key), dict) for key in _CALL_KEYS):
+        value = next(value[key] for key in _CALL_KEYS if isinstance(value.get(key), dict))
     is_named = isinstance(value, dict) and len(value) == 1 and not value.keys() & _KEYS
     if isinstance(value, dict) and is_named:
         # A tool's name may be the only key, behind a token that announces calls, or if the arguments fit.
@@ -302,6 +315,7 @@ def _read_name(text: str, place: int, tools: Tools) -> _Found | None:
     return _Found([LeakedCall(name, "{}")], found.end())
 
 
+_QUOTES: Final = str.maketrans({"\u201c": '"', "\u201d": '"'})
 _decoder = json.JSONDecoder(strict=False)
 _CALLED: Final = re.compile(r"\[?\s*+[A-Za-z_][\w.]*+\(.*?\)\s*+\]?(?=\s*+(?:</?[\w|]|```|\Z))", re.DOTALL)
 _BRACES: Final = re.compile(r"call:([\w.:-]+?)\{(.*?)\}(?=\s*(?:<tool_call\|>|<end_function_call>|\Z))", re.DOTALL)
@@ -309,9 +323,10 @@ _QUOTE_TOKEN: Final = re.compile(r'<\|"\|>|<escape>')
 _BARE_KEY: Final = re.compile(r"(\A|[{,\[])\s*([A-Za-z_]\w*)\s*:")
 _NAME_ONLY: Final = re.compile(r"([\w.:-]++)\s*+(?=</(?:longcat_)?tool_call>)")
 _NAME_KEYS: Final = ("name", "tool", "tool_name", "function", "function_name", "action", "recipient_name")
+_CALL_KEYS: Final = ("function", "function_call", "tool_call", "tool", "call")
 _LIST_KEYS: Final = ("tool_calls", "tool_uses", "function_calls", "calls", "actions")
 _MESSAGE_KEYS: Final = {"role", "content", *_LIST_KEYS}
-_KEYS: Final = {*_NAME_KEYS, *ARGUMENT_KEYS, *_LIST_KEYS, "id", "call_id", "tool_call_id", "index", "type", "function_call"}
+_KEYS: Final = {*_NAME_KEYS, *ARGUMENT_KEYS, *_LIST_KEYS, "id", "call_id", "tool_call_id", "index", "type", *_CALL_KEYS}
 _ELEMENT_HEAD: Final = re.compile(
     r"```[a-z]*\s*<(?:[|\uff5c]|/?(?:\w+:)?(?:tool|function|invoke))|&lt;(?:tool|function)\w*&gt;\s*[{\[&]"
     r"|<code>\s*(?:print\()?([\w.]+)\(|<([\w.-]+)>\s*[<{]",

@@ -121,7 +121,7 @@ class TagSplitter:
 
     def _begin(self, held: str) -> Generator[tuple[bool, str], None, str]:
         """Decides what the text begins as, as soon as that can be told. Returns what is left of it."""
-        begun = held.lstrip()
+        begun = held.lstrip().lstrip(_INVISIBLE).lstrip()
         if begun and begun[0] not in _FIRST and not self._is_begun and "</think>" not in begun:
             self._place = "after"
             return held
@@ -289,6 +289,12 @@ def mark_channels(text: str) -> str:
     return marked if count and marked.startswith("<|channel|>") and _ANSWERED.search(marked) else ""
 
 
+def find_answer(thought: str) -> str:
+    """What follows thoughts that another tag has closed than the one that opened them."""
+    closed = _OTHER_END.search(thought)
+    return thought[closed.end() :] if closed else ""
+
+
 def find_unopened(text: str) -> Match[str] | None:
     """Thoughts that the prompt has opened, with the tag that closes them: the only one, at the end of a line, and not in code."""
     if text.count("</think>") != 1 or (closed := _CLOSED.match(text)) is None:
@@ -308,6 +314,7 @@ def _overlap(text: str, tag: str) -> int:
 
 
 _CLOSED: Final = re.compile(r"((?:(?!</?think[\s>]).)*)</think>[ \t]*\n", re.DOTALL)
+_OTHER_END: Final = re.compile(r"</(?:think(?:ing)?|thoughts?|reasoning)>\s*(?=\S)", re.IGNORECASE)
 _MOST_HEADER: Final = 500
 _TOKEN: Final = re.compile(r"<\|(?:start|channel|constrain|message|end|return|call)\|>")
 _HALF_TOKEN: Final = re.compile(r"<(?:\|(?:[a-z]{1,9}\|?)?)?\Z")
@@ -317,6 +324,7 @@ _CLOSINGS: Final = dict(THINK_TAGS)
 _PLAIN: Final = "<reasoning>"
 _OTHER_CASE: Final = re.compile("<(?:think|thinking|thought)>", re.IGNORECASE)
 _MOST_HELD: Final = 32_768
+_INVISIBLE: Final = "\u200b\u2060\ufeff"
 _SPOKEN: Final = (
     "Here is my thought process:\n", "Here are my reasoning steps:\n", "<|think|>", "<|thinking|>", "analysis",
     "assistantanalysis", "assistantcommentary", "assistantfinal", "commentary to=",

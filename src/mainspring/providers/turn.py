@@ -20,12 +20,12 @@ from mainspring.core.events import Finish, ModelEvent
 from mainspring.core.ids import NewId
 from mainspring.core.items import Json
 from mainspring.core.model_request import MOST_ITEMS, Items
-from mainspring.providers.argument_types import list_wordless
+from mainspring.providers.argument_types import list_types
 from mainspring.providers.call_draft import CallDraft, Index, build_unnamed_error, is_json
 from mainspring.providers.called_names import find_tool_name
 from mainspring.providers.leak_reader import HeldText, LeakReader
 from mainspring.providers.leaked_calls import LeakedCall, parse_calls
-from mainspring.providers.thinking import TagSplitter, find_unopened
+from mainspring.providers.thinking import TagSplitter, find_answer, find_unopened
 
 
 class TurnEvents(ABC):
@@ -363,7 +363,7 @@ class TurnBuilder(TurnEvents):
             self._say(held.words)
             calls = held.calls
             if held.is_cut and not self._calls:
-                raise BadOutput("the model's call of a tool, in its text, ended half; ask again")
+                raise BadOutput("the model wrote a call of a tool as text that ends half or cannot be read; ask again")
             if self._calls and calls:
                 self._beside.append(held)
                 return
@@ -373,8 +373,12 @@ class TurnBuilder(TurnEvents):
             if self._is_begun and self._tagged is not None and not calls:
                 # It has not thought this time: these are its words.
                 self._say(thought)
+            if not calls and (answer := find_answer(thought)):
+                self._say(answer)
             if not calls and self._is_json and thought.lstrip().startswith(("{", "[")) and is_json(thought):
                 self._say(thought)
+        if leaks is not None and not calls and not self._calls and self._message is not None:
+            calls = leaks.find_announced(self.said)
         if calls:
             self.notes.append(items.Adaptation("recovered", "calls", len(calls), "calls came as text"))
         for number, call in enumerate(calls):
@@ -445,7 +449,7 @@ class TurnBuilder(TurnEvents):
             return
         call.name = name
         call.tool = self._tools.get(name)
-        call.wordless = list_wordless(call.tool) or None
+        call.types = list_types(call.tool) or None
         # What is no tool's name may be found in the arguments.
         if call.original is None and (not self._tools or any(known.startswith(name) for known in self._tools)):
             self._begin(call)

@@ -16,8 +16,8 @@ def _is_labelled(seen: Seen) -> bool:
     if seen.calls or not seen.names_tool(seen.text) or _OTHER_FORM.match(seen.text):
         return False
     reader = LeakReader(seen.definitions.values())
-    reader.feed(seen.text)
-    return bool(reader.end().calls)
+    said = reader.feed(seen.text)
+    return bool(reader.end(said).calls or reader.find_announced(said))
 
 
 def _repeats_text(seen: Seen) -> bool:
@@ -44,7 +44,10 @@ def _has_own_ids(seen: Seen) -> bool:
 
 def _misplaces_calls(seen: Seen) -> bool:
     parts = [part for delta in seen.deltas if isinstance(said := delta.get("content"), list) for part in said]
-    is_part = any(isinstance(part, dict) and part.get("type") == "tool_use" for part in parts)
+    functions = [piece.get("function") for piece in seen.pieces]
+    is_odd = any(isinstance(each, str) or (isinstance(each, dict) and "parameters" in each) for each in functions)
+    is_late = any(choice.get("delta") == {} and (choice.get("message") or {}).get("tool_calls") for choice in seen.choices)
+    is_part = is_odd or is_late or any(isinstance(part, dict) and part.get("type") == "tool_use" for part in parts)
     return is_part or any(isinstance(delta.get("tool_calls"), dict | str) for delta in seen.deltas)
 
 
@@ -61,7 +64,13 @@ def _is_half(seen: Seen) -> bool:
         return False
     if any(decode(told) is None and is_cut_object(told) for _, told in seen.made):
         return True
-    return not seen.calls and _OTHER_FORM.match(seen.text) is not None and is_cut_call(seen.text, seen.definitions)
+    is_tagged = not seen.calls and _OTHER_FORM.match(seen.text) is not None
+    return is_tagged and (is_cut_call(seen.text, seen.definitions) or _is_unread(seen))
+
+
+def _is_unread(seen: Seen) -> bool:
+    reader = LeakReader(seen.definitions.values())
+    return reader.end(reader.feed(seen.text)).is_cut
 
 
 _OTHER_FORM: Final = re.compile(

@@ -108,7 +108,7 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
 
     def _choose(self, choice: "_Choice") -> None:
         delta = choice.delta
-        if delta is None and self._turn.is_silent:
+        if self._turn.is_silent and choice.message is not None and (delta is None or delta == _NO_DELTA):
             delta = choice.message
         if choice.text and delta is None:
             # The older endpoint's name for the words.
@@ -190,9 +190,12 @@ def _call(turn: TurnBuilder, calls: "list[_ChatToolCall]", host: str) -> None:
     places: set[tuple[Index | None, str]] = set()
     for call in calls:
         place, function = (call.index, str(call.id or "")), call.function or _NO_FUNCTION
+        if isinstance(function, str):
+            function = _ChatFunction(function)
         # Some leave the function out, and have its fields in its place.
         name = function.name or call.name or ""
-        arguments = json_text(call.arguments if function.arguments is None else function.arguments)
+        given = next((each for each in (function.arguments, function.parameters, call.arguments) if each is not None), None)
+        arguments = json_text(given)
         if name and isinstance(call.extra_content, dict):
             # What the vendor wants back with the call travels before it, as what others want back with their thoughts does.
             turn.seal(seal(name_origin(host), json_text(call.extra_content)))
@@ -250,12 +253,13 @@ def _flat(annotation: Json) -> Json:
 class _ChatFunction(Struct, gc=False):
     name: str | None = None
     arguments: object = None
+    parameters: object = None
 
 
 class _ChatToolCall(Struct, gc=False):
     index: Index | None = None
     id: str | int | None = None
-    function: _ChatFunction | None = None
+    function: _ChatFunction | str | None = None
     name: str | None = None
     arguments: object = None
     extra_content: object = None
@@ -338,5 +342,6 @@ _GAVE_UP = frozenset({"error", "abort", "insufficient_system_resource", "network
 _IMPOSSIBLE = -9999.0
 _SHORT = 8
 _NO_FUNCTION = _ChatFunction()
+_NO_DELTA = _ChatDelta()
 _chunk = msgspec.json.Decoder(_ChatChunk)
 _calls = msgspec.json.Decoder(list[_ChatToolCall])
