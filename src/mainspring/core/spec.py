@@ -14,6 +14,7 @@ from mainspring.core.autonomy import LevelName
 from mainspring.core.delegation import is_delegation
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import FunctionCall, Item, Json, Tool, ToolDefinition, Usage, flaw
+from mainspring.core.plain_items import is_plain
 
 PresetName = Literal["responses", "iterative", "decision"]
 Goal = Literal["answer", "compaction", "nothing"]
@@ -349,7 +350,9 @@ def check(spec: RunSpec) -> None:
             )
     if choice.mode == "required" and not spec.tools:
         raise InvalidRequest("tool_choice requires a tool call but no tools are declared", param="tool_choice")
-    if (why := flaw(spec, RunSpec)) is not None:
+    given = spec.input
+    uncertain = tuple([item for item in given if not is_plain(item)]) if type(given) is tuple else given
+    if (why := flaw(replace(spec, input=uncertain), RunSpec)) is not None:
         raise InvalidRequest(f"an option of the run has a wrong value: {why}")
     for field in Limits.__struct_fields__:
         value = getattr(spec.limits, field)

@@ -40,10 +40,11 @@ from mainspring.core.events import (
     TurnStarted,
 )  # fmt: skip
 from mainspring.core.ids import random_id
-from mainspring.core.items import FunctionCall, ItemStatus, Message, OutputText, ToolDefinition, Usage, flaw
+from mainspring.core.items import FunctionCall, Message, ToolDefinition, Usage, flaw
 from mainspring.core.memory_quota import measure_items
 from mainspring.core.model_request import MOST_ITEMS, ModelRequest, request_for
 from mainspring.core.model_stream import TakeEvent
+from mainspring.core.plain_items import is_plain
 from mainspring.core.redact import redact_text
 from mainspring.core.tokens import estimate, is_plausible, tokens_of
 from mainspring.engine.gate import Gate
@@ -60,7 +61,6 @@ RETRY_SECONDS = 0.01
 FEW_CALLS = 16
 
 _DELTAS = frozenset(get_args(Delta))
-_STATUSES = get_args(ItemStatus)
 _MODEL_EVENTS = frozenset({ItemStarted, Annotated, ItemDone, TurnEnded}) | _DELTAS
 
 
@@ -228,7 +228,8 @@ class _Listening:
         if self._failure is not None:
             raise self._failure
         kind, meter = type(event), self._meter
-        why = None if _is_plain(event) else _find_flaw(event, kind)
+        has_item = kind is ItemStarted or kind is ItemDone
+        why = None if has_item and is_plain(event.item) else _find_flaw(event, kind)  # type: ignore[union-attr]
         if why is not None:
             raise BadOutput(f"provider `{self.provider.name}` sent a wrong {kind.__name__}: {why}")
         if special:
@@ -283,28 +284,6 @@ class _Listening:
             if not draft.is_done:
                 self._hear(ItemDone(partial(draft)))
         self._hear(TurnEnded("length", _estimate_usage(request, self._said())))
-
-
-def _is_plain(event: ModelEvent) -> bool:
-    """Whether this begins or ends a message of plain words. Most do, and need not be written down and read back to be sure."""
-    item = event.item if type(event) in (ItemStarted, ItemDone) else None  # type: ignore[union-attr]
-    return (
-        type(item) is Message
-        and item.role == "assistant"
-        and item.status in _STATUSES
-        and item.phase is UNSET
-        and _is_words(item.id)
-        and type(item.content) is tuple
-        and all(map(_is_plain_part, item.content))
-    )
-
-
-def _is_plain_part(part: object) -> bool:
-    return type(part) is OutputText and _is_words(part.text) and part.annotations == part.logprobs == ()
-
-
-def _is_words(text: object) -> bool:
-    return type(text) is str and text.isascii()
 
 
 def _find_flaw(event: ModelEvent, kind: type) -> str | None:
