@@ -452,6 +452,9 @@ class TurnBuilder(TurnEvents):
         call.types = list_types(call.tool) or None
         # What is no tool's name may be found in the arguments.
         if call.original is None and (not self._tools or any(known.startswith(name) for known in self._tools)):
+            for earlier in self._calls:
+                if earlier.name and not earlier.id and earlier.original is None and earlier is not call:
+                    self._find_meant(earlier)
             self._begin(call)
 
     def _begin(self, call: CallDraft) -> None:
