@@ -469,6 +469,8 @@ CLIENTS: tuple[tuple[str, str], ...] = (
     ("Codex", "tests/clients/test_codex.py"),
     ("langchain-openai", "tests/clients/test_langchain.py"),
     ("pydantic-ai", "tests/clients/test_pydantic_ai.py"),
+    ("openai, anthropic, LangChain and the AI SDK through [other doors](doors.md)", "tests/clients/test_doors.py"),
+    ("litellm, smolagents, llm, llama-index, aider and Claude Code through them", "tests/clients/run_programs.py"),
     ("curl", "tests/clients/test_curl.py"),
     ("the compliance suite of Open Responses", "tests/clients/test_conformance.py"),
 )
