@@ -20,6 +20,7 @@ from mainspring.app.engine import Engine
 from mainspring.app.server import server
 from mainspring.core.errors import NotFound
 from mainspring.core.items import InputFile, InputImage, InputText, Message
+from mainspring.core.memory_quota import MemoryQuota
 from mainspring.features.files.files import CONTENT, DUE, FILE, Files
 from mainspring.features.files.settings import UploadSettings
 from mainspring.http.auth import Keys
@@ -268,6 +269,32 @@ async def test_a_file_without_text_is_not_shown() -> None:
         with pytest.raises(openai.BadRequestError, match="cannot be shown to a model"):
             await client.responses.create(model="scripted", input=[{"role": "user", "content": content}])
         assert model.requests == []
+
+
+async def test_a_file_counts_as_often_as_it_is_named() -> None:
+    async with serving(say("Seen."), say("Seen.")) as (client, model, _):
+        note = await client.files.create(file=("a.txt", b"x" * 1_000_000), purpose="user_data")
+        part: Any = {"type": "input_file", "file_id": note.id}
+        for count in (34, 2_000):
+            with pytest.raises(openai.BadRequestError, match=r"more than the 33554432 bytes|can be taken here"):
+                await client.responses.create(model="scripted", input=[{"role": "user", "content": [part] * count}])
+        assert model.requests == []
+        assert (await client.responses.create(model="scripted", input=[{"role": "user", "content": [part] * 3}])).output_text
+
+
+async def test_files_that_a_model_is_shown_count_among_what_requests_hold() -> None:
+    quota = MemoryQuota(8_000_000)
+    async with serving(say("Seen."), quota=quota) as (client, model, _):
+        for size, is_shown in ((5_000_000, False), (3_000_000, True)):
+            paper = await client.files.create(file=("p.pdf", b"%PDF-1.7" + bytes(size)), purpose="user_data")
+            asked: Any = [{"role": "user", "content": [{"type": "input_file", "file_id": paper.id}]}]
+            if is_shown:
+                assert (await client.responses.create(model="scripted", input=asked)).output_text == "Seen."
+            else:
+                with pytest.raises(openai.APIStatusError, match="hold as many bytes"):
+                    await client.responses.create(model="scripted", input=asked)
+        assert len(model.requests) == 1
+        assert quota.held == 0
 
 
 async def test_a_file_of_another_tenant_does_not_exist_through_any_door(tmp_path: Path) -> None:

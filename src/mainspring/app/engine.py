@@ -282,7 +282,7 @@ class Engine:
         self.operator_policies: tuple[PolicySlots, ...] = (status, given, {"budget": (self.admission.policy,)})
         """What the operator wants of every call, also of an application's."""
         backend = resolve_provider(model, base_url, api_key) if isinstance(model, str) else model
-        provider: Provider = StepProvider(_show_files(backend, self.files, self.builtins))
+        provider: Provider = StepProvider(_show_files(backend, self.files, self.builtins, quota or MemoryQuota()))
         for part in parts:
             provider = provider if part.wrap is None else part.wrap(provider)
         self.core = CoreEngine(
@@ -626,11 +626,11 @@ def _build_vector_stores(
     return indexing, VectorStores(passages, files, indexing, new_id)
 
 
-def _show_files(provider: Provider, files: "Files", builtins: BuiltinTools) -> Provider:
+def _show_files(provider: Provider, files: "Files", builtins: BuiltinTools, quota: MemoryQuota) -> Provider:
     from mainspring.features.files.file_inputs import FileInputsProvider
     from mainspring.tools.documents.document_reader import DocumentReader
 
-    return FileInputsProvider(provider, files, DocumentReader(builtins.open_local))
+    return FileInputsProvider(provider, files, DocumentReader(builtins.open_local), quota)
 
 
 def _check_files(provider: Provider, files: "Files") -> OrderStep:

@@ -68,10 +68,15 @@ class Prefix:
 
 def list_file_ids(items: Collection[Item]) -> list[str]:
     """The files that these items name by id, each once."""
+    return list(dict.fromkeys(list_named_files(items)))
+
+
+def list_named_files(items: Collection[Item]) -> list[str]:
+    """The files that these items name by id, as often as they do."""
     groups: list[Sequence[Part]] = [item.content for item in items if isinstance(item, Message)]
     groups += [item.output for item in items if isinstance(item, FunctionCallOutput) and not isinstance(item.output, str)]
     parts = [part for group in groups for part in group if isinstance(part, InputFile | InputImage)]
-    return list(dict.fromkeys([part.file_id for part in parts if isinstance(part.file_id, str)]))
+    return [part.file_id for part in parts if isinstance(part.file_id, str)]
 
 
 def find_prefix(entries: Chain[Entry]) -> Prefix | None:

@@ -5,6 +5,7 @@ backend's own. Images and PDF files are shown as they are, of all others the tex
 """
 
 from base64 import b64encode
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from typing import Final
@@ -12,12 +13,13 @@ from typing import Final
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from mainspring.core.errors import InvalidRequest, NotFound, Refused, SandboxError
+from mainspring.core.errors import InvalidRequest, MemoryLimit, NotFound, Refused, SandboxError
 from mainspring.core.events import ModelEvent
 from mainspring.core.items import FunctionCallOutput, InputFile, InputImage, InputText, Item, Message, Part
 from mainspring.core.lru_cache import LRUCache
+from mainspring.core.memory_quota import Hold, MemoryQuota
 from mainspring.core.model_request import Items, ModelRequest
-from mainspring.core.prefix import list_file_ids
+from mainspring.core.prefix import list_file_ids, list_named_files
 from mainspring.core.spec import RunSpec
 from mainspring.features.files.files import Files
 from mainspring.features.files.stored_file import PREFIX, StoredFile
@@ -51,11 +53,12 @@ class FileInputsStep(OrderStep):
 
 
 class FileInputsProvider(ProviderWrapper):
-    """Shows the model the files themselves. What has none costs a look at what is kept of the transcript."""
+    """Shows the model the files themselves, counted in `quota` while it answers. What has none costs a look at what is kept of
+    the transcript."""
 
-    def __init__(self, provider: Provider, files: Files, reader: DocumentReader) -> None:
+    def __init__(self, provider: Provider, files: Files, reader: DocumentReader, quota: MemoryQuota) -> None:
         super().__init__(provider)
-        self._files, self._reader = files, reader
+        self._files, self._reader, self._quota = files, reader, quota
         self._texts: LRUCache[str, str] = LRUCache(KEPT_TEXTS)
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
@@ -65,31 +68,42 @@ class FileInputsProvider(ProviderWrapper):
         return self._stream(request, ids) if ids else self._provider.stream(request)
 
     async def count_tokens(self, request: ModelRequest) -> int:
-        return await super().count_tokens(await self._resolve(request, list_file_ids(request.items)))
+        hold = self._quota.hold(request.tenant, 0)
+        return await super().count_tokens(await self._resolve(request, list_file_ids(request.items), hold))
 
     async def _stream(self, request: ModelRequest, ids: Iterable[str]) -> AsyncGenerator[ModelEvent, None]:
-        async with aclosing(self._provider.stream(await self._resolve(request, ids))) as events:
-            async for event in events:
-                yield event
+        hold = self._quota.hold(request.tenant, 0)
+        try:
+            async with aclosing(self._provider.stream(await self._resolve(request, ids, hold))) as events:
+                async for event in events:
+                    yield event
+        finally:
+            hold.release()
 
-    async def _resolve(self, request: ModelRequest, ids: Iterable[str]) -> ModelRequest:
+    async def _resolve(self, request: ModelRequest, ids: Iterable[str], hold: Hold) -> ModelRequest:
+        """Raises `Refused` if a file cannot be shown, or all of them are too much: one that is named twice counts twice."""
         parts: dict[str, InputFile | InputText] = {}
-        left = self._files.settings.input_bytes
+        left, uses = self._files.settings.input_bytes, Counter(list_named_files(request.items))
         for id in ids:
             try:
                 file = await self._files.get(request.tenant, id)
-                data = await self._files.load(file, left)
+                hold.add(file.size)
+                data = await self._files.load(file, left // uses[id])
             except NotFound:
                 if id.startswith(PREFIX) and "passthrough" not in find_features(self._provider, request.model):
                     raise Refused(f"the file `{id[:80]}` is not there any more; send the input without it") from None
                 continue
-            except InvalidRequest as error:
+            except (InvalidRequest, MemoryLimit) as error:
                 raise Refused(error.message) from None
-            left -= len(data)
+            shown = len(data)
             if (mime := find_mime(data)) is None:
-                parts[id] = InputText(f"[file {file.filename}]\n{await self._read_text(file, data)}")
+                parts[id] = text = InputText(f"[file {file.filename}]\n{await self._read_text(file, data)}")
+                shown = max(shown, len(text.text))
             else:
                 parts[id] = InputFile(file.filename, f"data:{mime};base64,{b64encode(data).decode()}")
+            if (left := left - shown * uses[id]) < 0:
+                most = self._files.settings.input_bytes
+                raise Refused(f"the files of this input are more than the {most} bytes that a model is shown; name fewer")
         return replace(request, items=[_replace_parts(item, parts) for item in request.items]) if parts else request
 
     async def _read_text(self, file: StoredFile, data: bytes) -> str:
