@@ -147,6 +147,8 @@ def test_what_is_no_call_is_found_out_in_time() -> None:
     for mean in (
         "<tool_call>" * 23_000,
         "<tool_call>get_time" + "\n" * 250_000 + "x",
+        "Look.\n" + "Action: call\n" * 20_000,
+        "<scratchpad>" + "</b> " * 50_000,
     ):
         assert text_of(play([mean])) == mean
 

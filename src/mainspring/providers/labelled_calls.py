@@ -46,10 +46,12 @@ def skip_labels(text: str, tools: Tools, name: str = "") -> Labelled:
             if name and not _OBJECT.match(text, place):
                 return Labelled("value", name, place)
             continue
-        meant = find_tool_name(word, tools)
-        if meant in tools and not name:
+        if word not in tools and word.lower() in _LABELS:
+            continue
+        meant = "" if name else find_tool_name(word, tools)
+        if meant in tools:
             name = meant
-        elif word.lower() not in _LABELS:
+        else:
             is_half = token.end() == len(text) and _may_become(word, tools)
             return Labelled("end" if is_half else "word", name, place)
     return Labelled("end", name, len(text))
@@ -142,7 +144,7 @@ _THOUGHT_WORD: Final = "Thought:"
 _THOUGHT: Final = re.compile(r"Thoughts?: ")
 _ACTION: Final = re.compile(r"^\**Action\**:", re.MULTILINE)
 _MADE_UP: Final = re.compile(r"\bObservation:|✿RESULT✿|\bTool (?:response|result|output):", re.IGNORECASE)
-_MOST_LABELS: Final = 300
+_MOST_LABELS: Final = 200
 _MOST_THOUGHT: Final = 4_000
 _LABELS: Final = frozenset(
     {

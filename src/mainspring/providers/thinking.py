@@ -323,7 +323,7 @@ _CLOSINGS: Final = dict(THINK_TAGS)
 # Reka's, which people ask for, too.
 _PLAIN: Final = "<reasoning>"
 _OTHER_CASE: Final = re.compile("<(?:think|thinking|thought)>", re.IGNORECASE)
-_MOST_HELD: Final = 32_768
+_MOST_HELD: Final = 16_384
 _INVISIBLE: Final = "\u200b\u2060\ufeff"
 _SPOKEN: Final = (
     "Here is my thought process:\n", "Here are my reasoning steps:\n", "<|think|>", "<|thinking|>", "analysis",
