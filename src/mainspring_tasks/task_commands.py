@@ -9,8 +9,11 @@ from typing import Annotated
 
 import typer
 
-from mainspring.cli.options import Expires
-from mainspring.core.errors import InvalidRequest
+from mainspring.cli.context import load_settings
+from mainspring.cli.options import AsJson, Expires
+from mainspring.cli.output import write_list
+from mainspring.core.errors import InvalidRequest, NotFound
+from mainspring_tasks.decision_settings import TaskTables
 from mainspring_tasks.server.identity import Identity, fix_user, read_secret, verify_tokens
 from mainspring_tasks.server.identity import issue_token as sign_token
 from mainspring_tasks.server.serve_tasks import Address, parse_address, serve_http, serve_stdio
@@ -62,6 +65,41 @@ def serve(
     identity = _identity(user, secret_file, at)
     store = choose_task_store(database or str(data_folder() / "tasks.db"))
     return asyncio.run(serve_stdio(store, identity) if at is None else serve_http(store, identity, at))
+
+
+@app.command("list")
+async def list_tasks(
+    user: Annotated[str, typer.Option(metavar="NAME", help="Whose tasks they are.")] = "local",
+    database: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|URL",
+            help="What keeps the tasks. Default: those of `mainspring chat`.",
+            envvar="MAINSPRING_TASKS_DATABASE",
+            show_default=False,
+        ),
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """
+    Lists the tasks of a user, those of `mainspring chat` by default.
+
+        mainspring tasks list
+        mainspring tasks list --user alice --json
+    """
+    where = database or load_settings(TaskTables).decisions.tasks or str(data_folder() / "tasks.db")
+    if "://" not in where and not os.path.exists(where):  # noqa: ASYNC240 (nothing else is under way)
+        raise NotFound(f"there are no tasks in {where} yet; `mainspring chat` begins them, or name others with --database")
+    store = choose_task_store(where)
+    await store.open()
+    try:
+        tasks = await store.list(user)
+    finally:
+        await store.close()
+    titles = ("task", "state", "added", "description")
+    write_list(
+        tasks, titles, lambda task: (str(task.id), task.status, f"{task.created_at:%Y-%m-%d}", task.description), as_json=json
+    )
 
 
 @app.command()

@@ -34,6 +34,9 @@ def run_reporting_errors(work: Callable[[], object]) -> int:
     except Exception as error:
         if hasattr(error, "format_message"):
             raise
+        if isinstance(error, OSError) and error.filename is not None:  # of the user's, not of ours
+            told = f"`{os.fsdecode(error.filename)}` cannot be used: {error.strerror}"
+            return report(error, f"{told}; check that it is there, and that you may read and write it", FAILURE)
         advice = "set MAINSPRING_DEBUG=1 to see where, and report it"
         return report(error, f"internal error: {type(error).__name__}: {error}; {advice}", FAILURE)
     return code if isinstance(code, int) else 0

@@ -39,10 +39,11 @@ REFUSAL = TextStyle("! ", "yellow")
 
 
 class Screen:
-    """Draws on standard output. Raises `BrokenPipeError` when nobody reads it any more."""
+    """Draws on standard output, with ids of calls if it `shows_ids`. Raises `BrokenPipeError` when nobody reads it any more."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shows_ids: bool = False) -> None:
         self._writer = ConsoleWriter()
+        self._shows_ids = shows_ids
         self._order = ItemSequencer()
         self._turns = 0
         self._calls: dict[str, FunctionCall] = {}
@@ -130,6 +131,8 @@ class Screen:
                 self._calls_of_turn += 1
                 self._writer.put("→ ", "bold cyan")
                 self._writer.put(format_call(item.name, item.arguments, self._writer.width - 2) + "\n")
+                if self._shows_ids:
+                    self._writer.put(f"  {fit_line(item.call_id, self._writer.width - 2)}\n", "dim")
             case Unknown(data):
                 self._writer.put(f"  ({fit_line(str(data.get('type')), 60)})\n", "dim")
             case _:

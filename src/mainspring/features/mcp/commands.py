@@ -149,10 +149,18 @@ async def list_servers(config: ConfigFile = FILE, json: AsJson = False) -> None:
         print(f"  {f'down: {offer.error}' if offer.error is not None else f'ready, {len(offer.tools)} tools'}")
 
 
+class ListedTool(Struct, frozen=True):
+    """A tool as `mcp tools --json` has it."""
+
+    name: str
+    server: str
+    description: str
+
+
 @app.command()
-async def tools(label: OneLabel = None, config: ConfigFile = FILE) -> int:
+async def tools(label: OneLabel = None, config: ConfigFile = FILE, json: AsJson = False) -> int:
     """Lists the tools of the servers, or of one of them, under the names that a model knows them by."""
-    return await _connect(label, config, with_tools=True)
+    return await _connect(label, config, with_tools=True, as_json=json)
 
 
 @app.command("test")
@@ -174,7 +182,7 @@ async def _collect_tools(specs: Sequence[ServerSpec], seconds: float = CONNECT_S
             await tools.close()
 
 
-async def _connect(label: str | None, config: Path, *, with_tools: bool) -> int:
+async def _connect(label: str | None, config: Path, *, with_tools: bool, as_json: bool = False) -> int:
     servers = _read_servers(config)
     chosen = [spec for spec in servers if label in (None, spec.label)]
     if not chosen:
@@ -188,7 +196,9 @@ async def _connect(label: str | None, config: Path, *, with_tools: bool) -> int:
             print(f"{offer.spec.label}  answers, with {len(offer.tools)} tools")
         for rejected in offer.rejected:
             say(f"{offer.spec.label}: tool `{rejected.name}` cannot be used: {rejected.reason}")
-    for name, route in found.routes.items() if with_tools else ():
+    if as_json:
+        write_lines([ListedTool(name, route.spec.label, route.tool.description) for name, route in found.routes.items()])
+    for name, route in found.routes.items() if with_tools and not as_json else ():
         print(f"{name}  {' '.join(route.tool.description.split())[:100]}")
     return 1 if any(offer.error for offer in found.offers) else 0
 

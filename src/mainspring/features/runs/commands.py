@@ -156,14 +156,14 @@ def resume(
 
 
 async def show(run_id: options.RunId, database: options.Database, json: options.AsJson = False) -> None:
-    """Shows a run of the database as it was shown live, or its Response object as JSON."""
+    """Shows a run of the database as it was shown live, with the ids of its calls, or its Response object as JSON."""
     async with open_database(database) as engine:
         handle = await find_run(engine, run_id, database)
         if json:
             write_lines([handle.response])
             return
         try:
-            await draw_run(handle, Screen())
+            await draw_run(handle, Screen(shows_ids=True))
         except Interrupted:
             say(
                 f"run `{handle.id}` has not ended; resume it with: mainspring resume {handle.id}{options.name_database(database)}"

@@ -1,0 +1,130 @@
+"""What a person in a terminal meets: examples that fit their command, lists that programs can read, mistakes that are told."""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from tests.cli.command import ESCAPES, Shell
+from typer.main import get_group
+
+from mainspring.app.process import app, run_command
+from mainspring_tasks.server.sqlite_tasks import SqliteTasks
+from mainspring_tasks.server.task import make_task, utc_now
+
+LISTING = {"list", "runs", "models", "tools", "search"}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, in which commands know what there is of them."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "script.json").write_text('{"turns": [{"say": "Hi."}]}')
+    assert run_command(["--version"]) == 0
+    return tmp_path
+
+
+def walk(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command there is, with its path."""
+    context = command.make_context("mainspring", ["--help"], resilient_parsing=True)
+    loaded = context.command
+    yield path, loaded
+    for name in loaded.list_commands(context) if hasattr(loaded, "list_commands") else ():
+        yield from walk(loaded.get_command(context, name), (*path, name))
+
+
+def parse(command: Any, name: str, words: Sequence[str], parent: Any = None) -> None:
+    """Reads a command line to its end and runs nothing. Raises what the command says of mistakes in it."""
+    context = command.make_context(name, list(words), parent=parent)
+    rest = [*getattr(context, "_protected_args", ()), *context.args]
+    if rest and hasattr(context.command, "resolve_command"):
+        next_name, found, left = context.command.resolve_command(context, rest)
+        parse(found, next_name, left, context)
+
+
+def test_every_example_of_a_help_text_is_a_command_line_that_fits() -> None:
+    group = get_group(app)
+    texts = {path: command.help or "" for path, command in walk(group)}
+    examples = [
+        found
+        for text in texts.values()
+        for line in re.findall(r"^\s+(.*\bmainspring .*)$", text, re.MULTILINE)
+        for found in re.findall(r"(?:^|\| )mainspring ([^|>]*)", line)
+    ]
+    assert len(examples) > 40
+    for example in examples:
+        try:
+            parse(group, "mainspring", shlex.split(example, comments=True))
+        except Exception as error:
+            pytest.fail(f"mainspring {example}: {error}")
+
+
+def test_every_command_that_lists_can_do_so_for_programs() -> None:
+    for path, command in walk(get_group(app)):
+        if path and path[-1] in LISTING:
+            assert any("--json" in option.opts for option in command.params), path
+
+
+@pytest.mark.parametrize("command", [("--help",), ("run", "--help"), ("models", "pull", "--help")])
+def test_help_fits_a_terminal_of_80_columns(folder: Path, command: tuple[str, ...]) -> None:
+    shown = ESCAPES.sub("", Shell(folder).run_on_terminal(*command).out)
+    assert max([len(line) for line in shown.splitlines()]) <= 80
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "hi", "--model", "scripted:script.json", "--database", "folder"),
+        ("run", "hi", "--model", "scripted:folder"),
+        ("config", "show", "--config", "folder"),
+        ("runs", "--database", "file/x.db"),
+        ("chat", "hi", "--model", "scripted:script.json", "--folder", "file/data"),
+        ("agents", "list", "--folder", "file"),
+        ("mcp", "add", "x", "--config", "folder", "--", "cmd"),
+        ("models", "pull", "qwen3-4b", "--from", "folder"),
+        ("init", "file"),
+        ("backup", "folder"),
+        ("show", "nobody"),
+        ("tasks", "list", "--database", "nowhere.db"),
+    ],
+)
+def test_an_ordinary_mistake_is_never_an_internal_error(capfd: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
+    code = run_command(list(arguments))
+    told = capfd.readouterr().err
+    assert code in (1, 2)
+    assert told.startswith("mainspring: ")
+    assert "internal error" not in told
+
+
+def test_a_home_that_cannot_be_written_is_said(folder: Path) -> None:
+    env = {"HOME": "/dev/null/home", "XDG_DATA_HOME": "", "XDG_CACHE_HOME": ""}
+    done = Shell(folder).run("chat", "hi", "--model", "scripted:script.json", env=env)
+    assert (done.code, "internal error" in done.err, "/dev/null/home" in done.err) == (1, False, True), done.err
+
+
+def test_a_run_is_shown_with_the_ids_of_its_calls(folder: Path) -> None:
+    shell = Shell(folder)
+    (folder / "mytools.py").write_text('def add(a: int, b: int) -> int:\n    """Adds."""\n    return a + b\n')
+    model = shell.script({"calls": [{"name": "add", "arguments": {"a": 1, "b": 2}}]}, {"say": "Three."})
+    done = shell.run("run", "Add.", "--model", model, "--tool", "mytools:add")
+    assert (done.code, "call_" in done.out) == (0, False)
+    shown = shell.run("show", "last").out
+    [call_id] = re.findall(r"^  (call_\S+)$", shown, re.MULTILINE)
+    explained = shell.run("explain", call_id)
+    assert (explained.code, "add" in explained.out) == (0, True)
+
+
+async def test_tasks_are_listed(folder: Path) -> None:
+    store = SqliteTasks(folder / "tasks.db")
+    await store.open()
+    await store.add("alice", make_task(uuid4(), "Buy milk", utc_now()))
+    await store.close()
+    done = Shell(folder).run("tasks", "list", "--user", "alice", "--database", "tasks.db", "--json")
+    assert [json.loads(line)["description"] for line in done.out.splitlines()] == ["Buy milk"]
+    assert "Buy milk" in Shell(folder).run("tasks", "list", "--user", "alice", "--database", "tasks.db").out
