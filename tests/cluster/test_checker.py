@@ -14,6 +14,7 @@ from tests.cluster.history import (
     Contents,
     Conversed,
     Effect,
+    Faulted,
     Kept,
     Seen,
     StoredRun,
@@ -86,6 +87,13 @@ def with_effect(contents: Contents, effect: Effect) -> Contents:
 
 def test_a_sound_history_breaks_nothing() -> None:
     assert check(HISTORY, CONTENTS) == []
+
+
+def test_a_step_that_is_finished_when_its_process_wakes_up_is_not_late() -> None:
+    late = with_effect(CONTENTS, Effect(9.1, "r2", "c2", "count", "", "done"))
+    assert {breach.rule for breach in check(HISTORY, late)} == {"late"}
+    assert check([*HISTORY, Faulted(3.0, "freeze", "worker1", 6.0)], late) == []
+    assert {breach.rule for breach in check([*HISTORY, Faulted(4.5, "freeze", "worker1", 4.6)], late)} == {"late"}
 
 
 Damage = Callable[[list[Seen], Contents], Contents]
