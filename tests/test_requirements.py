@@ -13,8 +13,8 @@ PROMISES: dict[str, dict[str, str]] = tomllib.loads((TESTS / "requirements.toml"
 PARTS = {"responses API", "models", "tools", "governance", "agents", "decisions"}
 DOORS = (
     # Real servers, clients and commands, and the examples of the docs.
-    "browser/test_server", "cli/", "clients/", "docs/", "memory/test_cli", "memory/test_server", "server/", "tasks/test_serve",
-    "tasks/test_tools", "trace/test_routes",
+    "browser/test_server", "cli/", "clients/", "cluster/", "docs/", "memory/test_cli", "memory/test_server", "server/",
+    "tasks/test_serve", "tasks/test_tools", "trace/test_routes",
     # A Python program with the public `Engine`.
     "agents/test_charter", "agents/test_delegation", "agents/test_runtime", "agents/test_stream", "decisions/test_decisions",
     "engine/test_audit", "engine/test_facade", "engine/test_subsystems", "memory/test_capture", "policies/test_skills",

@@ -66,6 +66,7 @@ def stop_at_once(driver: Member, how: str) -> None:
         os.kill(driver.pid, signal.SIGSTOP if how == "frozen" else signal.SIGKILL)
 
 
+@pytest.mark.requirement("M4")
 @pytest.mark.parametrize(
     ("driver", "survivor", "how"),
     [

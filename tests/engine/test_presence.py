@@ -544,6 +544,7 @@ async def test_a_run_that_was_dispatched_though_nobody_said_so_goes_on(location:
         assert len(executor.done) == 1
 
 
+@pytest.mark.requirement("M6")
 @pytest.mark.parametrize("how", ["cancelled", "deleted"])
 async def test_nothing_is_left_of_the_attempts_of_a_run_that_another_engine_ends(location: Location, how: str) -> None:
     async with open_store(location) as store, make_engine(Scripted(), store) as engine:
@@ -574,6 +575,7 @@ class SlowStore(SqliteStore):
         self.leases: SlowLeases = SlowLeases(self._database)
 
 
+@pytest.mark.requirement("M3")
 async def test_a_run_that_is_taken_up_here_while_it_is_cancelled_has_stopped_when_that_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -604,6 +606,7 @@ async def test_a_run_that_is_taken_up_here_while_it_is_cancelled_has_stopped_whe
             assert (await engine.attach("resp_1")).run.status == "cancelled"
 
 
+@pytest.mark.requirement("M6")
 async def test_an_attempt_that_is_begun_anew_because_another_was_quicker_is_one(location: Location) -> None:
     """What a process that is gone had sent to a server may still arrive there, and its log is read again then."""
     async with open_store(location) as store:

@@ -141,6 +141,7 @@ async def test_a_tool_that_ignores_its_cancellation_is_left_behind(monkeypatch: 
     assert "took longer than 0.01 s. It was told to stop and has not" in str(output.output)
 
 
+@pytest.mark.requirement("M3")
 async def test_a_cancelled_call_of_a_function_that_cannot_be_stopped_says_that_it_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

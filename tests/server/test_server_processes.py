@@ -4,6 +4,7 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
 from tests.kit.processes import STDOUT, start
 from tests.kit.waiting import PATIENCE
 
@@ -30,6 +31,7 @@ signal.pause()
 """
 
 
+@pytest.mark.requirement("M8")
 def test_a_process_that_does_not_leave_for_its_successor_is_killed(tmp_path: Path) -> None:
     program = tmp_path / "hanging"
     program.write_text(HANGING.format(python=sys.executable))

@@ -152,6 +152,7 @@ async def test_a_worker_waits_for_temporal_and_says_so(
             assert (status, told["status"]) == (200, "completed")
 
 
+@pytest.mark.requirement("M6")
 async def test_a_run_that_ends_every_worker_fails_after_a_few(
     folder: Path, gateway: Served, temporal: Temporal, http: aiohttp.ClientSession
 ) -> None:

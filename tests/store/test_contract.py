@@ -372,6 +372,7 @@ async def test_runs_that_ended_before_a_time_are_pruned_and_no_others(store: Sto
     assert await store.items(["msg_0"]) == {"msg_0": assistant("hi", id="msg_0")}
 
 
+@pytest.mark.requirement("M9")
 async def test_what_a_kept_run_continues_is_not_pruned(store: Store) -> None:
     async def add(id: str, parent: str | None, at: float) -> None:
         await store.append(id, [*begin(id, parent, at), *end(1, at=at)], answer(id, "hi"))

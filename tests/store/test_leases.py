@@ -133,6 +133,7 @@ async def test_of_many_who_claim_a_run_at_once_one_has_it(location: Location) ->
 
 
 @pytest.mark.slow
+@pytest.mark.requirement("M4")
 async def test_a_driver_that_has_its_lease_again_and_has_confirmed_its_run_keeps_it(emptied: Location) -> None:
     """Another has asked for the run while the lease was over, and waits for the confirmation to be written."""
     async with open_store(emptied) as store, asyncio.timeout(PATIENCE):

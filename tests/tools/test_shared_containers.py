@@ -346,6 +346,7 @@ async def test_a_stop_in_the_middle_of_a_call_saves_its_files(world: World, sand
     assert await ran(second, "cat file") == "half\n[exit code 0]"
 
 
+@pytest.mark.requirement("M7")
 @pytest.mark.parametrize("is_orphan", [False, True], ids=["deleted", "orphaned"])
 async def test_a_container_made_anew_while_the_files_of_the_old_one_are_removed_keeps_its_own(
     world: World, is_orphan: bool

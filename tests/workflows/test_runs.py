@@ -299,6 +299,7 @@ async def test_cancel_reaches_a_run_that_another_process_carries_out(tmp_path: P
     assert tally.arrivals == ["POST /first", "GET /second"]
 
 
+@pytest.mark.requirement("M5")
 async def test_a_step_whose_run_is_about_to_begin_elsewhere_does_not_begin_after_a_cancel(tmp_path: Path) -> None:
     async with (
         engine_for(tmp_path, SAFE, database=tmp_path / "db") as first,
