@@ -168,7 +168,7 @@ def _protocols(modules: list[Module]) -> Figure:
         for module in modules
         if module.file != "ports.py"
         for node in ast.walk(module.tree)
-        if isinstance(node, ast.ClassDef) and any("Protocol" in ast.unparse(base) for base in node.bases)
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(base).startswith("Protocol") for base in node.bases)
     ]
     return Figure("protocols outside ports.py", str(len(found)), "0", found)
 
