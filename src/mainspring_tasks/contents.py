@@ -5,7 +5,7 @@ from typing import Final
 
 from mainspring.storage.location import Location
 from mainspring.storage.sql import ServerTables
-from mainspring.storage.transfer.content import Content, Placed, Table
+from mainspring.storage.transfer.content import ContentKind, Placed, TableForm
 from mainspring_tasks.decision_log import DECISIONS, SERVED_DECISIONS
 from mainspring_tasks.decision_settings import DecisionSettings, find_log, find_tasks
 from mainspring_tasks.server.sqlite_tasks import TASKS
@@ -18,17 +18,17 @@ async def _make_task_tables(location: Location) -> None:
     await store.close()
 
 
-DECISION_CONTENT: Final = Content(
+DECISION_CONTENT: Final = ContentKind(
     name="decisions",
     schema=DECISIONS,
     served=SERVED_DECISIONS,
-    tables=(Table(name="decision_logs"), Table(name="tool_invocation_logs"), Table(name="baselines")),
+    tables=(TableForm(name="decision_logs"), TableForm(name="tool_invocation_logs"), TableForm(name="baselines")),
 )
-TASK_CONTENT: Final = Content(
+TASK_CONTENT: Final = ContentKind(
     name="tasks",
     schema=TASKS,
     served=ServerTables("tasks", (), ("mainspring_tasks",)),
-    tables=(Table(name="tasks"),),
+    tables=(TableForm(name="tasks"),),
     is_escaped=False,
     make_served=_make_task_tables,
 )

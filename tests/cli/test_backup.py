@@ -35,7 +35,7 @@ from mainspring.storage.audit_chain import verify
 from mainspring.storage.choose_store import choose_store, open_store
 from mainspring.storage.location import Location, parse_location
 from mainspring.storage.postgres.sql_database import PREFIX
-from mainspring.storage.transfer.content import Content
+from mainspring.storage.transfer.content import ContentKind
 from mainspring.storage.transfer.deployment import back_up, bring_up_to_date, move
 from mainspring.storage.transfer.run_content import place_runs
 from mainspring.storage.transfer.server_rows import open_server
@@ -400,6 +400,6 @@ def test_every_table_and_column_is_copied_or_left_for_a_reason(postgres: Postgre
         assert served == {*table.columns, *table.derived} - set(table.replaced), table.name
 
 
-async def _make_tables(place: Location, contents: list[Content]) -> None:
+async def _make_tables(place: Location, contents: list[ContentKind]) -> None:
     async with open_server(place, contents, is_source=False):
         pass

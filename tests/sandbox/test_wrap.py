@@ -13,7 +13,7 @@ import pytest
 from tests.sandbox.conftest import opened
 
 from mainspring.tools.sandbox.cgroup import Groups
-from mainspring.tools.sandbox.grants import Program, list_grants
+from mainspring.tools.sandbox.grants import Program, list_mounts
 from mainspring.tools.sandbox.local import LocalSandbox
 from mainspring.tools.sandbox.probe import Mode
 from mainspring.tools.sandbox.workspace_files import Owner
@@ -92,7 +92,7 @@ async def test_unsafe_holds_nothing(unsafe: LocalSandbox) -> None:
 
 def paths(*argv: str, cwd: Path | None = None) -> set[str]:
     program = Program(argv=argv, cwd=None if cwd is None else str(cwd))
-    return {grant.path for grant in list_grants(program, Owner())}
+    return {grant.path for grant in list_mounts(program, Owner())}
 
 
 def test_a_program_may_read_what_it_consists_of_and_no_more() -> None:

@@ -17,7 +17,7 @@ from tests.zoo.test_zoo import ANIMALS, split
 from mainspring.core.items import Json
 from mainspring.features.models.probes import LEVEL_THERE, PASSWORD, ProbeResult, examine
 from mainspring.features.models.quirks import QUIRKS, find_quirks
-from mainspring.providers.cassette import Listener
+from mainspring.providers.cassette import ExchangeRecorder
 from mainspring.providers.chat.provider import Chat
 
 NAMES: Final = {
@@ -132,7 +132,7 @@ def guide(animal: Animal) -> Animal:
 
 async def consult(animal: Animal) -> tuple[list[ProbeResult], list[str]]:
     """What the doctor finds, and the habits it names."""
-    heard = Listener()
+    heard = ExchangeRecorder()
     async with serving(guide(animal)) as url:
         provider = Chat(url, tape=heard)
         with anyio.fail_after(PATIENCE):
@@ -148,7 +148,7 @@ async def test_the_doctor_names_the_habit_of_an_animal(kind: type[Animal]) -> No
 
 
 async def test_the_doctor_names_habits_by_whatever_path_a_deployment_has() -> None:
-    heard = Listener()
+    heard = ExchangeRecorder()
     async with serving(guide(calls.CallWithoutId())) as url:
         provider = Chat(url, tape=heard)
         found = [result async for result in examine(provider, MODEL)]

@@ -68,13 +68,13 @@ class Api(Starlette):
         )
 
     def build_middleware_stack(self) -> ASGIApp:
-        app: ASGIApp = Dispatcher(self._table, self.router)
+        app: ASGIApp = RequestHandler(self._table, self.router)
         for layer in reversed(self.user_middleware):
             app = layer.cls(app, *layer.args, **layer.kwargs)
         return app
 
 
-class Dispatcher:
+class RequestHandler:
     """Has the endpoint of a request answer it. Whatever that raises becomes an error as clients know it."""
 
     def __init__(self, table: ScopeTable, router: ASGIApp) -> None:

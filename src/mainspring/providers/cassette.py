@@ -117,7 +117,7 @@ class Recorder:
             raise Refused(f"cannot record to {self._path}: {error.strerror}; the recording is not complete") from None
 
 
-class Listener:
+class ExchangeRecorder:
     """Keeps every exchange in memory as it ends."""
 
     needs_all = False

@@ -36,7 +36,7 @@ _LAST_ROW = f"SELECT place, last FROM segments WHERE {OF_RUN} ORDER BY place DES
 _ADD = "UPDATE segments SET last = ?, body = CAST(body || ? AS BLOB) WHERE place = ?"
 
 
-class Log(Struct):
+class OpenLog(Struct):
     """The log of a run that goes on: its number, how many events it has, its last row, if that is known, and how many deltas it
     is known to have.
 
@@ -68,7 +68,7 @@ class RecentDeltas:
     """What the table has that its connection knows to be waiting. `forget` is to be called when that may not be so any more."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, Log] = {}
+        self._waiting: dict[int, OpenLog] = {}
         self._added: list[Texts] = []
         self._batch = 0
         self._is_known = False
@@ -87,7 +87,7 @@ class RecentDeltas:
         connection.execute("DELETE FROM recent_deltas")
         self._batch, self._is_known = 0, True
 
-    def add(self, log: Log, records: Sequence[Recorded], texts: bytes) -> None:
+    def add(self, log: OpenLog, records: Sequence[Recorded], texts: bytes) -> None:
         """Deltas that go on with their log are to be written."""
         self._added.append(Texts(log.number, records[0].seq, records[-1].seq, texts))
         if not log.waiting:
@@ -114,7 +114,7 @@ class RecentDeltas:
             connection.execute("DELETE FROM recent_deltas WHERE number < ?", (oldest,))
         return rows
 
-    def take(self, log: Log) -> Row:
+    def take(self, log: OpenLog) -> Row:
         """The row that is added to, or begun, by what waits of the log."""
         body = b"".join(log.waiting)
         if log.size + len(body) > ROW_BYTES:

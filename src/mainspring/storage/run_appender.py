@@ -25,7 +25,7 @@ from mainspring.core.items import Item, encode
 from mainspring.core.stored_log import encode_log, encode_texts
 from mainspring.ports import Document, Link, Note, Segment, Snapshot
 from mainspring.storage.audit_chain import chain_notes
-from mainspring.storage.recent_deltas import FEWEST, OF_RUN, ROW_BYTES, SEQ_BITS, Log, RecentDeltas, Row
+from mainspring.storage.recent_deltas import FEWEST, OF_RUN, ROW_BYTES, SEQ_BITS, OpenLog, RecentDeltas, Row
 from mainspring.storage.segment import (
     MANY_DELTAS,
     UNENDED,
@@ -99,7 +99,7 @@ class RunAppender:
     def __init__(self) -> None:
         self._connection: sqlite3.Connection | None = None
         self._version = -1
-        self._logs: dict[str, Log] = {}
+        self._logs: dict[str, OpenLog] = {}
         self._recent = RecentDeltas()
         self._next_run: int | None = None
         self._last_note: Link | None = None
@@ -162,7 +162,7 @@ class RunAppender:
         if ending is not None:
             end = (ending.at, encode_response(ending.snapshot), encode(ending.snapshot.entries))
         if (opening := find_opening(segment)) is not None and segment.run_id not in self._logs:
-            log = Log(self._count_run(connection), 0)
+            log = OpenLog(self._count_run(connection), 0)
             status = opening.status if ending is None else ending.status
             conversation = None if opening.conversation is None else encode(opening.conversation)
             begun = (log.number, opening.id, opening.parent, opening.model, opening.background, status, opening.created_at)
@@ -185,7 +185,7 @@ class RunAppender:
                 rows.shrunk.append((log.number, entered))
             _add_ending(ending.snapshot, log.number, rows)
 
-    def _take(self, log: Log, records: Sequence[Recorded], entered: Sequence[Item] = ()) -> Iterator[Row]:
+    def _take(self, log: OpenLog, records: Sequence[Recorded], entered: Sequence[Item] = ()) -> Iterator[Row]:
         """The rows that the records are, or are added to; the log is longer by them."""
         if log.waiting:
             yield self._recent.take(log)
@@ -205,11 +205,11 @@ class RunAppender:
         number, self._next_run = self._next_run, self._next_run + 1
         return number
 
-    def _find_log(self, connection: sqlite3.Connection, segment: Segment) -> Log:
+    def _find_log(self, connection: sqlite3.Connection, segment: Segment) -> OpenLog:
         log = self._logs.get(segment.run_id)
         if log is None:
             number, has_ended, length = connection.execute(_LENGTH, (segment.run_id,)).fetchone() or (0, 0, 0)
-            log = Log(number, -1 if has_ended else length)
+            log = OpenLog(number, -1 if has_ended else length)
         if not log.length or log.length != segment.records[0].seq:
             raise self._explain(connection, segment)
         self._logs[segment.run_id] = log

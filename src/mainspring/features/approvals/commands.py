@@ -74,7 +74,7 @@ async def approve(
     json: options.EventsAsJson = False,
 ) -> int:
     """Approves a call, and runs on from there under the settings of the server. Pass the same `--tool` as to `run`."""
-    answer = ApprovalAnswer(approval_id, True, reason, digest, tenant)
+    answer = GivenAnswer(approval_id, True, reason, digest, tenant)
     return await _answer(answer, onward, database, json)
 
 
@@ -89,11 +89,11 @@ async def deny(
     json: options.EventsAsJson = False,
 ) -> int:
     """Denies a call, and runs on from there: the model is told."""
-    answer = ApprovalAnswer(approval_id, False, reason, None, tenant)
+    answer = GivenAnswer(approval_id, False, reason, None, tenant)
     return await _answer(answer, onward, database, json)
 
 
-class ApprovalAnswer(Struct, frozen=True):
+class GivenAnswer(Struct, frozen=True):
     id: str
     approve: bool
     reason: str | None
@@ -101,7 +101,7 @@ class ApprovalAnswer(Struct, frozen=True):
     tenant: str
 
 
-async def _answer(said: ApprovalAnswer, onward: options.Continuation, database: Location, as_json: bool) -> int:
+async def _answer(said: GivenAnswer, onward: options.Continuation, database: Location, as_json: bool) -> int:
     """Gives the answer, and shows the run that goes on; returns its exit code."""
     async with open_database(database) as reading:
         approval = await Approvals(reading).get(said.id, tenant=said.tenant)

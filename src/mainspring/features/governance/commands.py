@@ -10,7 +10,7 @@ from mainspring.cli.exit import FAILURE
 from mainspring.cli.options import AsJson, Config
 from mainspring.cli.output import say, write_lines, write_table
 from mainspring.definitions.reader import read_file
-from mainspring.features.governance.policy_test import Table, judge_case, list_rows
+from mainspring.features.governance.policy_test import PolicyTests, judge_case, list_rows
 
 app = typer.Typer()
 
@@ -27,7 +27,7 @@ async def judge_calls(
     deny) and, if it matters, the `rule` that decides, the `caller` with its scopes, and the `effects` and `purposes` of a tool
     that is not built in.
     """
-    table, options = read_file(file, Table), EngineOptions(kind="trial", config=config)
+    table, options = read_file(file, PolicyTests), EngineOptions(kind="trial", config=config)
     findings = [await judge_case(build_engine(options).engine, case) for case in table.calls]
     if json:
         write_lines([{"fits": finding.fits, "judged": finding.judged} for finding in findings])

@@ -51,7 +51,7 @@ class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.arguments if self.operation is None else {"operation": self.operation, **self.arguments}
 
 
-class Table(Struct, frozen=True, forbid_unknown_fields=True):
+class PolicyTests(Struct, frozen=True, forbid_unknown_fields=True):
     """What a file holds."""
 
     calls: Annotated[tuple[Case, ...], Meta(min_length=1)]

@@ -27,7 +27,7 @@ from mainspring.storage.search.vectors import (
     settle_model,
 )
 from mainspring.storage.search.word_index import Scope, ServerWords
-from mainspring.storage.transfer.content import Content, Counted, Derived, Placed, Row, Table, Value
+from mainspring.storage.transfer.content import ContentKind, Counted, Derived, Placed, Row, TableForm, Value
 
 if TYPE_CHECKING:
     import apsw
@@ -41,11 +41,14 @@ def _list_words(row: Mapping[str, Value]) -> list[str]:
     return [escape(str(spoken)), escape(str(row["owner"]))]
 
 
-MEMORY_CONTENT: Final = Content(
+MEMORY_CONTENT: Final = ContentKind(
     name="memory",
     schema=MEMORY,
     served=SERVED_MEMORY,
-    tables=(Table(name="observations", derived={"words": Derived(_list_words, _WORDS)}), Table(name="observations_forgotten")),
+    tables=(
+        TableForm(name="observations", derived={"words": Derived(_list_words, _WORDS)}),
+        TableForm(name="observations_forgotten"),
+    ),
     left={
         "observation_counts": "triggers count",
         "memory_writers": "they are processes",
@@ -61,10 +64,10 @@ class VectorRows:
     def __init__(self, connection: "apsw.Connection") -> None:
         self._connection = connection
 
-    async def count(self, table: Table) -> Counted:
+    async def count(self, table: TableForm) -> Counted:
         return Counted(sum([1 async for _ in self.read(table)]))
 
-    async def read(self, table: Table) -> AsyncIterator[Row]:
+    async def read(self, table: TableForm) -> AsyncIterator[Row]:
         with _explained():
             if table is _MODEL:
                 for row in self._connection.execute("SELECT name FROM model").fetchall():
@@ -74,7 +77,7 @@ class VectorRows:
                 for *whose, embedding in rows:
                     yield (*whose, _normalize(embedding))
 
-    async def change(self, table: Table, gone: Sequence[Row], new: Sequence[Row]) -> None:
+    async def change(self, table: TableForm, gone: Sequence[Row], new: Sequence[Row]) -> None:
         with _explained(), self._connection:
             if table is _MODEL:
                 for (name,) in new:
@@ -88,7 +91,7 @@ class VectorRows:
             if placed:
                 add_vectors(self._connection, placed)
 
-    async def raise_mark(self, table: Table, mark: int) -> None:
+    async def raise_mark(self, table: TableForm, mark: int) -> None:
         """They have no numbers."""
 
 
@@ -121,14 +124,14 @@ def _normalize(embedding: bytes) -> bytes:
     return embedding if is_normal else pack(normalize(numbers))
 
 
-_MODEL: Final = Table(name="vector_model", columns=("name",), types=("TEXT",), key=("name",))
-VECTOR_CONTENT: Final = Content(
+_MODEL: Final = TableForm(name="vector_model", columns=("name",), types=("TEXT",), key=("name",))
+VECTOR_CONTENT: Final = ContentKind(
     name="vectors",
     schema=MEMORY,
     served=SERVED_MEMORY,
     tables=(
         _MODEL,
-        Table(
+        TableForm(
             name="vectors",
             columns=("id", "tenant", "agent", "session", "embedding"),
             types=("TEXT", "TEXT", "TEXT", "TEXT", "BLOB"),

@@ -20,7 +20,7 @@ from mainspring.features.models.probes import ProbeResult, Verdict, examine
 from mainspring.features.models.quirks import Quirk, find_quirks
 from mainspring.features.models.settings import ModelSettings
 from mainspring.ports import DocumentStore, KnownProfile, Provider
-from mainspring.providers.cassette import Listener
+from mainspring.providers.cassette import ExchangeRecorder
 from mainspring.providers.profile_documents import KIND, StoredProfiles
 from mainspring.providers.wrapper import explain_profiles, keep_profiles, learn_profile, write_profiles
 from mainspring.storage.choose_store import open_store
@@ -46,7 +46,7 @@ class HabitFound(Struct, frozen=True):
     quirk: Quirk
 
 
-class Case(Struct, frozen=True):
+class ModelReport(Struct, frozen=True):
     """What `doctor --export` writes of one model, for a report or a contribution: nothing of it is a key."""
 
     model: str
@@ -68,7 +68,7 @@ class Examination(Struct, frozen=True):
     def is_quiet(self) -> bool:
         return self.as_json or self.exports
 
-    async def examine(self, title: str, model: str, provider: Provider, heard: Listener) -> int:
+    async def examine(self, title: str, model: str, provider: Provider, heard: ExchangeRecorder) -> int:
         """Says what is found; 0 if nothing fails."""
         findings: list[ProbeResult] = []
         if not self.is_quiet:
@@ -90,7 +90,7 @@ class Examination(Struct, frozen=True):
         await provider.close()
         quirks = find_quirks(heard.exchanges)
         if self.exports:
-            write_lines([Case(model, profiles, quirks, findings)])
+            write_lines([ModelReport(model, profiles, quirks, findings)])
         self._tell_quirks(title, quirks)
         return 1 if any(finding.verdict == "failed" for finding in findings) else 0
 
@@ -167,7 +167,7 @@ async def doctor(
         examination = Examination(store, seconds, as_json=json, exports=export)
         if model is None or not settings.providers:
             return await check_models(settings, load_settings(SandboxChoice, config), examination)
-        heard = Listener()
+        heard = ExchangeRecorder()
         chosen = model_choice.choose_configured(settings, progress=say, tape=heard)
         return await examination.examine(model, model, chosen.provider, heard)
 
@@ -187,7 +187,7 @@ async def check_configured(settings: ModelSettings, sandbox: SandboxChoice, data
 
 async def check_models(settings: ModelSettings, sandbox: SandboxChoice, examination: Examination) -> int:
     """Examines whatever the settings name, or else what is found; 0 if nothing fails."""
-    heard, model = Listener(), settings.model
+    heard, model = ExchangeRecorder(), settings.model
     if model is not None and not settings.providers and settings.base_url is None:
         asked = model_choice.resolve_provider(model, api_key=settings.backend_key, progress=say, tape=heard)
         return await examination.examine(model, model, asked, heard)
@@ -196,7 +196,7 @@ async def check_models(settings: ModelSettings, sandbox: SandboxChoice, examinat
         return commands.report_none()
     code = 0
     for name, entry in found.items():
-        heard = Listener()
+        heard = ExchangeRecorder()
         if (provider := commands.make_provider(name, entry, heard)) is None:
             code = 1
             continue

@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Final
 
-from mainspring.features.models.seen_exchange import Seen, decode, find_function
+from mainspring.features.models.seen_exchange import SeenExchange, decode, find_function
 from mainspring.providers.argument_types import fit_arguments
 from mainspring.providers.leak_reader import LeakReader
 from mainspring.providers.leaked_calls import is_cut_call, is_cut_object
 
 
-def _is_labelled(seen: Seen) -> bool:
+def _is_labelled(seen: SeenExchange) -> bool:
     """A call is all of the text, in none of the forms that have a name of their own."""
     if seen.calls or not seen.names_tool(seen.text) or _OTHER_FORM.match(seen.text):
         return False
@@ -20,7 +20,7 @@ def _is_labelled(seen: Seen) -> bool:
     return bool(reader.end(said).calls or reader.find_announced(said))
 
 
-def _repeats_text(seen: Seen) -> bool:
+def _repeats_text(seen: SeenExchange) -> bool:
     pieces = [said for delta in seen.deltas if isinstance(said := delta.get("content"), str) and said]
     longer = [later.startswith(before) and later != before for before, later in pairwise(pieces)]
     return (len(longer) > 1 and all(longer[:-1])) or (
@@ -28,12 +28,12 @@ def _repeats_text(seen: Seen) -> bool:
     )
 
 
-def _has_values_as_text(seen: Seen) -> bool:
+def _has_values_as_text(seen: SeenExchange) -> bool:
     known = [(seen.definitions[name], told) for name, told in seen.made if name in seen.definitions]
     return any(isinstance(decode(told), dict) and fit_arguments(told, tool) != told for tool, told in known)
 
 
-def _has_own_ids(seen: Seen) -> bool:
+def _has_own_ids(seen: SeenExchange) -> bool:
     named = [piece for piece in seen.pieces if find_function(piece).get("name")]
     ids, places = ({piece.get(key) for piece in named if piece.get(key) is not None} for key in ("id", "index"))
     others = [piece for piece in seen.pieces if piece not in named and find_function(piece).get("arguments")]
@@ -42,7 +42,7 @@ def _has_own_ids(seen: Seen) -> bool:
     )
 
 
-def _misplaces_calls(seen: Seen) -> bool:
+def _misplaces_calls(seen: SeenExchange) -> bool:
     parts = [part for delta in seen.deltas if isinstance(said := delta.get("content"), list) for part in said]
     functions = [piece.get("function") for piece in seen.pieces]
     is_odd = any(isinstance(each, str) or (isinstance(each, dict) and "parameters" in each) for each in functions)
@@ -51,15 +51,15 @@ def _misplaces_calls(seen: Seen) -> bool:
     return is_part or any(isinstance(delta.get("tool_calls"), dict | str) for delta in seen.deltas)
 
 
-def _has_empty_call(seen: Seen) -> bool:
+def _has_empty_call(seen: SeenExchange) -> bool:
     return any(name for name, _ in seen.made) and any(not name and told in ("", "{}", "null") for name, told in seen.made)
 
 
-def _is_blank(seen: Seen) -> bool:
+def _is_blank(seen: SeenExchange) -> bool:
     return bool(seen.text) and seen.text.isspace() and not seen.calls and "stop" in seen.finishes
 
 
-def _is_half(seen: Seen) -> bool:
+def _is_half(seen: SeenExchange) -> bool:
     if "length" in seen.finishes:
         return False
     if any(decode(told) is None and is_cut_object(told) for _, told in seen.made):
@@ -68,7 +68,7 @@ def _is_half(seen: Seen) -> bool:
     return is_tagged and (is_cut_call(seen.text, seen.definitions) or _is_unread(seen))
 
 
-def _is_unread(seen: Seen) -> bool:
+def _is_unread(seen: SeenExchange) -> bool:
     reader = LeakReader(seen.definitions.values())
     return reader.end(reader.feed(seen.text)).is_cut
 
@@ -76,7 +76,7 @@ def _is_unread(seen: Seen) -> bool:
 _OTHER_FORM: Final = re.compile(
     r"\s*(?:<(?:tool|function|invoke|\||\uff5c|minimax|seed)|\[TOOL|\[?\{|```|analysis|commentary)", re.IGNORECASE
 )
-ODD_ANSWERS: Final[Mapping[str, Callable[[Seen], object]]] = {
+ODD_ANSWERS: Final[Mapping[str, Callable[[SeenExchange], object]]] = {
     "call with labels": _is_labelled,
     "text repeated": _repeats_text,
     "values as text": _has_values_as_text,

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from mainspring.core.items import Json
 from mainspring.features.models.odd_answers import ODD_ANSWERS
-from mainspring.features.models.seen_exchange import Seen, decode, find_function
+from mainspring.features.models.seen_exchange import SeenExchange, decode, find_function
 from mainspring.ports import ProfileValue
 from mainspring.providers.called_names import find_tool_name
 from mainspring.providers.cassette import Exchange
@@ -37,7 +37,7 @@ class Quirk(NamedTuple):
 
 def find_quirks(exchanges: Iterable[Exchange]) -> list[Quirk]:
     """The habits that show, in the order of the table."""
-    asked = [Seen(exchange) for exchange in exchanges if exchange.path.endswith(PATH)]
+    asked = [SeenExchange(exchange) for exchange in exchanges if exchange.path.endswith(PATH)]
     answers = [seen for seen in asked if seen.status < 300 and not (seen.is_cut and not seen.has_failed)]
     found = {name for name, shows in _IN_ONE.items() if any(map(shows, answers))}
     found |= {name for name, shows in _IN_ALL.items() if shows(answers)}
@@ -45,7 +45,7 @@ def find_quirks(exchanges: Iterable[Exchange]) -> list[Quirk]:
     return [quirk for quirk in QUIRKS if quirk.name in found]
 
 
-def _list_refused(asked: Sequence[Seen]) -> list[Change]:
+def _list_refused(asked: Sequence[SeenExchange]) -> list[Change]:
     """What refused requests were changed by, each known by the words of the refusal and by the request that followed it."""
     refused: list[Change] = []
     for before, after in pairwise(asked):
@@ -68,7 +68,7 @@ def _find_object(text: str) -> object:
     return decode(text[text.find("{") : text.rfind("}") + 1])
 
 
-def _repeats_index(seen: Seen) -> bool:
+def _repeats_index(seen: SeenExchange) -> bool:
     ids: dict[object, set[object]] = {}
     for piece in seen.pieces:
         if piece.get("index") is not None and piece.get("id"):
@@ -76,7 +76,7 @@ def _repeats_index(seen: Seen) -> bool:
     return any(len(each) > 1 for each in ids.values())
 
 
-def _repeats_arguments(seen: Seen) -> bool:
+def _repeats_arguments(seen: SeenExchange) -> bool:
     for call, whole in zip(seen.calls, seen.arguments, strict=True):
         told = [piece for each in call if isinstance(piece := find_function(each).get("arguments"), str) and piece]
         said = list(accumulate(told))
@@ -88,20 +88,20 @@ def _repeats_arguments(seen: Seen) -> bool:
     return False
 
 
-def _repeats_name(seen: Seen) -> bool:
+def _repeats_name(seen: SeenExchange) -> bool:
     return any(len([piece for piece in call if find_function(piece).get("name")]) > 1 for call in seen.calls)
 
 
-def _has_mixed_arguments(seen: Seen) -> bool:
+def _has_mixed_arguments(seen: SeenExchange) -> bool:
     return any(decode(told) is None and "{" in told for told in seen.arguments) and not _repeats_arguments(seen)
 
 
-def _has_other_name(seen: Seen, mark: str) -> bool:
+def _has_other_name(seen: SeenExchange, mark: str) -> bool:
     names = [str(find_function(piece).get("name") or "") for piece in seen.pieces]
     return any(mark in name and name not in seen.tools and seen.names_tool(name) for name in names)
 
 
-def _has_other_form(seen: Seen) -> bool:
+def _has_other_form(seen: SeenExchange) -> bool:
     """A name means a tool, but is not written as that one, or as a call of it."""
     names = [name for name, _ in seen.made if name not in seen.tools]
     within = [name or told for name, told in seen.made if "(" in name or not name]
@@ -110,7 +110,7 @@ def _has_other_form(seen: Seen) -> bool:
     return any(find_tool_name(name, seen.tools) != name and ("(" in name or not seen.names_tool(name)) for name in names)
 
 
-def _is_wrapped(seen: Seen) -> bool:
+def _is_wrapped(seen: SeenExchange) -> bool:
     for called, told in seen.made:
         name = find_tool_name(called, seen.tools)
         if told.lstrip().startswith("[{") or may_be_wrapped(told, name, seen.list_properties(name)):
@@ -118,7 +118,7 @@ def _is_wrapped(seen: Seen) -> bool:
     return False
 
 
-def _makes_again(seen: Seen) -> bool:
+def _makes_again(seen: SeenExchange) -> bool:
     """A call comes again under the same index, whole or in pieces."""
     calls = [(call[0], name, told) for call, (name, told) in zip(seen.calls, seen.made, strict=True)]
     whole = [(piece, str(find_function(piece).get("name")), str(find_function(piece).get("arguments"))) for piece in seen.pieces]
@@ -129,29 +129,29 @@ def _makes_again(seen: Seen) -> bool:
     return False
 
 
-def _leaves_stops(seen: Seen) -> bool:
+def _leaves_stops(seen: SeenExchange) -> bool:
     reader = LeakReader(())
     return len(reader.feed(seen.text) + reader.end(seen.text).words) < len(seen.text)
 
 
-def _leaks(seen: Seen, pattern: str) -> bool:
+def _leaks(seen: SeenExchange, pattern: str) -> bool:
     return not seen.calls and seen.names_tool(seen.text) and re.search(pattern, seen.text, re.DOTALL) is not None
 
 
-def _is_vendor_word(seen: Seen) -> bool:
+def _is_vendor_word(seen: SeenExchange) -> bool:
     return any(reason and reason not in _REASONS for reason in seen.finishes)
 
 
-def _lacks_finish(seen: Seen) -> bool:
+def _lacks_finish(seen: SeenExchange) -> bool:
     return bool(seen.is_stream and seen.deltas and not any(seen.finishes) and "[DONE]" in seen.raw)
 
 
-def _has_odd_chunk(seen: Seen) -> bool:
+def _has_odd_chunk(seen: SeenExchange) -> bool:
     first = seen.chunks[0] if seen.is_stream and seen.chunks else {"choices": [None]}
     return not first.get("choices") and not first.get("usage") and "error" not in first
 
 
-def _lacks_room(seen: Seen) -> bool:
+def _lacks_room(seen: SeenExchange) -> bool:
     """It stopped for its length although it was told of a larger one."""
     limit = seen.sent.get("max_tokens") or seen.sent.get("max_completion_tokens") or 0
     written = max([_count(chunk, "completion_tokens") for chunk in seen.chunks], default=0)
@@ -164,7 +164,7 @@ def _count(chunk: Json, field: str) -> int:
     return told if isinstance(told, int) else 0
 
 
-def _repeats_id(seen: Sequence[Seen]) -> bool:
+def _repeats_id(seen: Sequence[SeenExchange]) -> bool:
     """The same id in two turns of one conversation, of which the later has the earlier in its history."""
     for answer in seen:
         known = {call.get("id") for message in answer.sent.get("messages", ()) for call in message.get("tool_calls") or ()}
@@ -173,17 +173,17 @@ def _repeats_id(seen: Sequence[Seen]) -> bool:
     return False
 
 
-def _loses_calls(seen: Sequence[Seen]) -> bool:
+def _loses_calls(seen: Sequence[SeenExchange]) -> bool:
     whole = [answer for answer in seen if answer.sent.get("stream") is False]
     return any(answer.calls for answer in whole)
 
 
-def _lacks_usage(seen: Sequence[Seen]) -> bool:
+def _lacks_usage(seen: Sequence[SeenExchange]) -> bool:
     asked = [answer for answer in seen if answer.sent.get("stream_options") or answer.sent.get("stream") is False]
     return bool(asked) and not any(_count(chunk, "prompt_tokens") for answer in asked for chunk in answer.chunks)
 
 
-def _cuts_prompts(seen: Sequence[Seen]) -> bool:
+def _cuts_prompts(seen: Sequence[SeenExchange]) -> bool:
     """The longest prompt was counted as what fills a usual context, and its first line was not read."""
     for answer in seen:
         prompt = str(answer.sent.get("messages", ""))
@@ -194,7 +194,7 @@ def _cuts_prompts(seen: Sequence[Seen]) -> bool:
     return False
 
 
-def _ignores_format(seen: Seen) -> bool:
+def _ignores_format(seen: SeenExchange) -> bool:
     """It was held to a schema, and said words, or JSON that does not fit its patterns."""
     schema = (seen.sent.get("response_format") or {}).get("json_schema", {}).get("schema", {})
     told = decode(seen.text)
@@ -204,7 +204,7 @@ def _ignores_format(seen: Seen) -> bool:
     return any(isinstance(told.get(name), str) and not re.search(pattern, told[name]) for name, pattern in patterns)
 
 
-def _list_texts(seen: Seen) -> list[str]:
+def _list_texts(seen: SeenExchange) -> list[str]:
     """The arguments of the calls whose arguments are text."""
     told = zip(seen.calls, seen.arguments, strict=True)
     return [
@@ -219,7 +219,7 @@ def _split_thoughts(text: str) -> list[tuple[bool, str]]:
     return [] if splitter.has_channels or find_unopened(text) else [each for each in told if each[1]]
 
 
-def _is_call(seen: Seen, text: str) -> bool:
+def _is_call(seen: SeenExchange, text: str) -> bool:
     return seen.names_tool(text) and isinstance(_find_object(text), dict)
 
 
@@ -388,7 +388,7 @@ _REFUSED: Final[Mapping[Change, str]] = {
 _HARMONY: Final = (
     "(?<!`)<\\|(?:(?:channel|message|start|call|python_tag)\\||tool_call)|\\[TOOL_CALLS\\](?=.*[\\]}>]\\s*\\Z)|<\uff5ctool"
 )
-_IN_ONE: Final[Mapping[str, Callable[[Seen], object]]] = {
+_IN_ONE: Final[Mapping[str, Callable[[SeenExchange], object]]] = {
     **ODD_ANSWERS,
     "calls without index": lambda seen: seen.is_stream and any(piece.get("index") is None for piece in seen.pieces),
     "one index for all": _repeats_index,
@@ -449,7 +449,7 @@ _IN_ONE: Final[Mapping[str, Callable[[Seen], object]]] = {
     "ids to the letter": lambda seen: any(re.search(r"[.:]", str(piece.get("id") or "")) for piece in seen.pieces),
     "format ignored": _ignores_format,
 }
-_IN_ALL: Final[Mapping[str, Callable[[Sequence[Seen]], bool]]] = {
+_IN_ALL: Final[Mapping[str, Callable[[Sequence[SeenExchange]], bool]]] = {
     "ids again": _repeats_id,
     "calls lost in streams": _loses_calls,
     "no usage": _lacks_usage,

@@ -8,7 +8,7 @@ from mainspring.core.items import Json, ToolDefinition
 from mainspring.providers.cassette import Exchange
 
 
-class Seen:
+class SeenExchange:
     """One exchange, as far as habits show in it."""
 
     def __init__(self, exchange: Exchange) -> None:

@@ -45,7 +45,7 @@ Preset = Annotated[
 TITLES: tuple[str, ...] = ("run", "status", "started", "model", "prompt")
 
 
-class RunSummary(Struct, frozen=True):
+class ListedRun(Struct, frozen=True):
     """A run as `runs` lists it."""
 
     id: str
@@ -274,14 +274,14 @@ def _read_prompt(given: str) -> str:
     return text
 
 
-async def _summarize(store: RunStore, run: StoredRun) -> RunSummary:
+async def _summarize(store: RunStore, run: StoredRun) -> ListedRun:
     first = (await store.events(run.id))[0].event
     given = first.spec.input if isinstance(first, RunStarted) else ()
     prompt = next((item.text for item in given if isinstance(item, Message) and item.text), "")
-    return RunSummary(run.id, run.status, run.created_at, run.model, fit_line(prompt, 80), run.parent, run.tenant)
+    return ListedRun(run.id, run.status, run.created_at, run.model, fit_line(prompt, 80), run.parent, run.tenant)
 
 
-def _print_table(runs: Sequence[RunSummary]) -> None:
+def _print_table(runs: Sequence[ListedRun]) -> None:
     """A line per run, in columns; the prompt takes the room that is left."""
     writer = ConsoleWriter()
     has_tenants = any(run.tenant for run in runs)
@@ -298,7 +298,7 @@ def _print_table(runs: Sequence[RunSummary]) -> None:
             writer.put(f"{fit_line(row[-1], left)}\n", "dim" if row is titles else "")
 
 
-def _cells(run: RunSummary, *, has_tenants: bool) -> tuple[str, ...]:
+def _cells(run: ListedRun, *, has_tenants: bool) -> tuple[str, ...]:
     whose = (fit_line(run.tenant or "-", 16),) if has_tenants else ()
     started = format_moment(run.created_at, "%b %d %H:%M")
     return run.id, *whose, run.status, started, fit_line(run.model, 24), run.prompt

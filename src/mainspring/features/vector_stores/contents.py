@@ -7,7 +7,7 @@ from mainspring.features.vector_stores.passage_rows import PASSAGES, SEARCH, SER
 from mainspring.storage.location import Location
 from mainspring.storage.postgres.run_tables import escape
 from mainspring.storage.search.word_index import ServerWords
-from mainspring.storage.transfer.content import Content, Derived, Placed, Table, Value
+from mainspring.storage.transfer.content import ContentKind, Derived, Placed, TableForm, Value
 
 _WORDS: Final = "to_tsvector('mainspring_passage_words', ({}::text[])[1]) || to_tsvector('simple', ({}::text[])[2])"
 
@@ -17,16 +17,16 @@ def _list_words(row: Mapping[str, Value]) -> list[str]:
     return [escape(str(spoken)), escape(str(row["owner"]))]
 
 
-SEARCH_CONTENT: Final = Content(
+SEARCH_CONTENT: Final = ContentKind(
     name="search",
     schema=SEARCH,
     served=SERVED_SEARCH,
     tables=(
-        Table(name="stores"),
-        Table(name="store_batches"),
-        Table(name="store_files"),
-        Table(name="removed_files"),
-        Table(name="passages", derived={"words": Derived(_list_words, _WORDS)}),
+        TableForm(name="stores"),
+        TableForm(name="store_batches"),
+        TableForm(name="store_files"),
+        TableForm(name="removed_files"),
+        TableForm(name="passages", derived={"words": Derived(_list_words, _WORDS)}),
     ),
     left={"passage_model": "vectors are made again", "passage_vectors": "they are made again"},
 )

@@ -221,7 +221,7 @@ class PostgresStore:
             if not known:
                 raise not_found(run_id)
             entries = known[0][0]
-        with self._server.explained():
+        with self._server.explain_errors():
             return [record for record in decode_rows([body for [body] in rows], entries) if record.seq > after]
 
     async def follow(self, run_id: str, after: int = -1) -> AsyncGenerator[list[Recorded], None]:
@@ -234,7 +234,7 @@ class PostgresStore:
 
     async def load(self, run_id: str) -> StoredRun:
         for row in await self._fetch(f"{_RUN} WHERE key = $1", make_key(run_id)):
-            with self._server.explained():
+            with self._server.explain_errors():
                 return _read_run(row)
         raise not_found(run_id)
 
@@ -244,7 +244,7 @@ class PostgresStore:
         check_holding(sum([size for _, size in found]), len(ids))
         query = "SELECT entries FROM mainspring_runs WHERE number = ANY($1::bigint[]) ORDER BY number"
         rows = await self._fetch(query, [number for number, _ in found]) if found else ()
-        with self._server.explained():
+        with self._server.explain_errors():
             return pick_items(ids, [decode(entries, list[Entry]) for [entries] in rows])
 
     async def history(self, run_id: str, *, tenant: str | None = None) -> list[Entry]:
@@ -254,7 +254,7 @@ class PostgresStore:
             for id, parent, entries, owner, conversation in rows
         }
         found: list[Entry] = []
-        with self._server.explained():
+        with self._server.explain_errors():
             for known, owner, conversation in order_links(run_id, links):
                 if conversation is not None:
                     upto = conversation.upto + 1
@@ -293,7 +293,7 @@ class PostgresStore:
             most=take(values, PAGE_BYTES),
         )
         rows = await self._fetch(query, *values)
-        with self._server.explained():
+        with self._server.explain_errors():
             runs = [_read_run(row[:-1]) for row in rows[:limit]]
         return Page(tuple(runs), has_more=bool(rows) and rows[0][-1] > len(runs))
 

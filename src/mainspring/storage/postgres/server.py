@@ -208,7 +208,7 @@ class Server:
             raise StoreError(f"{self.name} has the encoding {encoding}; make a database with: createdb --encoding=UTF8")
 
     @contextmanager
-    def explained(self) -> Iterator[None]:
+    def explain_errors(self) -> Iterator[None]:
         """Raises what goes wrong as `StoreError`: what the server says, and what cannot be decoded. Errors of ours stay."""
         try:
             yield

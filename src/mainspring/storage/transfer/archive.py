@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest, StoreError
 from mainspring.storage.sqlite import Schema
-from mainspring.storage.transfer.content import Counted, FileForm, Row, Table
+from mainspring.storage.transfer.content import Counted, FileLayout, Row, TableForm
 from mainspring.storage.transfer.copy_rows import CopiedTable, Tell, check_rows
 from mainspring.storage.transfer.file_rows import FileRows
 
@@ -52,11 +52,11 @@ class ArchiveRows(FileRows):
         """The kinds of content that it has."""
         return () if self.manifest is None else self.manifest.contents
 
-    async def count(self, table: Table) -> Counted:
+    async def count(self, table: TableForm) -> Counted:
         known = None if self.manifest is None else self.manifest.tables.get(table.name)
         return Counted(0) if known is None else Counted(known.count, known.mark)
 
-    async def read(self, table: Table) -> AsyncIterator[Row]:
+    async def read(self, table: TableForm) -> AsyncIterator[Row]:
         kept = self.find_kept(table)
         # What a column of today holds for rows of before it was there, its default says.
         usual = dict(zip(table.columns, table.defaults or (None,) * len(table.columns), strict=True))
@@ -68,16 +68,18 @@ class ArchiveRows(FileRows):
                     else tuple({**usual, **dict(zip(kept.columns, row, strict=True))}.values())
                 )
 
-    def find_kept(self, table: Table) -> Table:
+    def find_kept(self, table: TableForm) -> TableForm:
         """The table as it was when the backup was made. Raises `StoreError` if that has more than today's."""
         found = tuple([name for _, name, *_ in self._reading.execute(f"PRAGMA table_info({table.name})")])
         if unknown := set(found) - set(table.columns):
             raise StoreError(f"{self._path} was made by a newer Mainspring (column {min(unknown)}); upgrade Mainspring first")
         types = dict(zip(table.columns, table.types, strict=True))
         key = tuple([name for name in table.key if name in found])
-        return replace(table, columns=found, types=tuple([types[name] for name in found]), key=key, defaults=(), form=FileForm())
+        return replace(
+            table, columns=found, types=tuple([types[name] for name in found]), key=key, defaults=(), form=FileLayout()
+        )
 
-    async def check(self, table: Table, tell: Tell) -> CopiedTable:
+    async def check(self, table: TableForm, tell: Tell) -> CopiedTable:
         """What the backup has of a table. Raises `StoreError` if that is not what was put into it."""
         known = None if self.manifest is None else self.manifest.tables.get(table.name)
         if known is None:
@@ -86,12 +88,12 @@ class ArchiveRows(FileRows):
         await check_rows(self, self.find_kept(table), wanted, tell)
         return wanted
 
-    async def change(self, table: Table, gone: Sequence[Row], new: Sequence[Row]) -> None:
+    async def change(self, table: TableForm, gone: Sequence[Row], new: Sequence[Row]) -> None:
         columns = [f"{name} {type}" for name, type in zip(table.columns, table.types, strict=True)]
         self._writing.execute(f"CREATE TABLE IF NOT EXISTS {table.name} ({', '.join(columns)})")
-        await super().change(replace(table, form=FileForm(), made=None), gone, new)
+        await super().change(replace(table, form=FileLayout(), made=None), gone, new)
 
-    async def raise_mark(self, table: Table, mark: int) -> None:
+    async def raise_mark(self, table: TableForm, mark: int) -> None:
         """The manifest says it."""
 
     def finish(self, manifest: Manifest) -> None:

@@ -1,8 +1,8 @@
 """What is copied, table by table, as one description that files, servers and backups share.
 
 A row is copied in the form that the table of a file has: its columns, in their order, as `None`, numbers, text or bytes. What a
-server has besides (`Table.derived`) is made from the row. The columns and the key of a table are those that its migrations give
-it, so that a new column needs no word here; a column that only one side has, and that nothing derives, is refused.
+server has besides (`TableForm.derived`) is made from the row. The columns and the key of a table are those that its migrations
+give it, so that a new column needs no word here; a column that only one side has, and that nothing derives, is refused.
 """
 
 import sqlite3
@@ -33,7 +33,7 @@ class Derived(Struct, frozen=True):
     sql: str = "{}"
 
 
-class FileForm(Struct, frozen=True):
+class FileLayout(Struct, frozen=True):
     """How a table is kept in a file, where that is not plainly as its rows are copied.
 
     `selects` are questions whose rows are in the order of the key; they are merged. `complete` makes a function, given the
@@ -54,7 +54,7 @@ class ServedForm(Struct, frozen=True):
     complete: Callable[[Sequence[str], Row, Row], Row] | None = None
 
 
-class Table(Struct, frozen=True, kw_only=True):
+class TableForm(Struct, frozen=True, kw_only=True):
     """A table that is copied. On a server its name has a prefix. `made` are rows of another table that follow from a row;
     `replaced` are columns that a server has not, because it has others for them. `owner` is the column of another table without
     whose value a row, by its own column of that name, is not copied."""
@@ -66,7 +66,7 @@ class Table(Struct, frozen=True, kw_only=True):
     defaults: Row = ()
     derived: Mapping[str, Derived] = {}
     replaced: tuple[str, ...] = ()
-    form: FileForm = FileForm()
+    form: FileLayout = FileLayout()
     served: ServedForm = ServedForm()
     made: "Made | None" = None
     owner: tuple[str, str] | None = None
@@ -96,7 +96,7 @@ def make_sortable(value: Value) -> Any:
 
 
 class Made(Struct, frozen=True):
-    table: Table
+    table: TableForm
     make: Callable[[Named], Sequence[Row]]
 
 
@@ -110,23 +110,23 @@ class Counted(Struct, frozen=True):
 class RowReader(Protocol):
     """Tables as they were at one moment."""
 
-    async def count(self, table: Table) -> Counted: ...
+    async def count(self, table: TableForm) -> Counted: ...
 
-    def read(self, table: Table) -> AsyncIterator[Row]:
+    def read(self, table: TableForm) -> AsyncIterator[Row]:
         """The rows in the order of the key."""
 
 
 class RowWriter(RowReader, Protocol):
     """Tables that are filled. What is read is as it was when the question was asked."""
 
-    async def change(self, table: Table, gone: Sequence[Row], new: Sequence[Row]) -> None:
+    async def change(self, table: TableForm, gone: Sequence[Row], new: Sequence[Row]) -> None:
         """Takes rows out and puts others in, all or nothing."""
 
-    async def raise_mark(self, table: Table, mark: int) -> None:
+    async def raise_mark(self, table: TableForm, mark: int) -> None:
         """Has the table never give this number, or a lower one, or one that is there, to a row."""
 
 
-class Content(Struct, frozen=True, kw_only=True):
+class ContentKind(Struct, frozen=True, kw_only=True):
     """One kind of content: its tables in an order in which references hold, and those that are not copied, each with the reason.
 
     `settle` are statements for a server when all rows are there. `make_served` makes the tables there, unless `served` does.
@@ -136,14 +136,14 @@ class Content(Struct, frozen=True, kw_only=True):
     name: str
     schema: Schema
     served: ServerTables
-    tables: tuple[Table, ...]
+    tables: tuple[TableForm, ...]
     left: Mapping[str, str] = {}
     settle: tuple[str, ...] = ()
     is_escaped: bool = True
     make_served: Callable[[Location], Awaitable[None]] | None = None
     open_file: "Callable[[Path], AbstractAsyncContextManager[RowWriter]] | None" = None
 
-    def describe(self) -> tuple[Table, ...]:
+    def describe(self) -> tuple[TableForm, ...]:
         """The tables with the columns and keys that the migrations give them."""
         with closing(connect(None, self.schema)) as blank:
             return tuple([_describe(blank, table) for table in self.tables])
@@ -152,11 +152,11 @@ class Content(Struct, frozen=True, kw_only=True):
 class Placed(Struct, frozen=True):
     """A kind of content, and where it is."""
 
-    content: Content
+    content: ContentKind
     location: Location
 
 
-def _describe(blank: sqlite3.Connection, table: Table) -> Table:
+def _describe(blank: sqlite3.Connection, table: TableForm) -> TableForm:
     if table.columns:
         return table
     found = blank.execute(f"PRAGMA table_info({table.name})").fetchall()

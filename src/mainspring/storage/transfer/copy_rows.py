@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from mainspring.core.errors import StoreError
-from mainspring.storage.transfer.content import Row, RowReader, RowWriter, Table, Value
+from mainspring.storage.transfer.content import Row, RowReader, RowWriter, TableForm, Value
 
 ROWS_AT_ONCE: Final = 500
 BYTES_AT_ONCE: Final = 4_000_000
@@ -36,7 +36,7 @@ class TableCopier:
     def __init__(self, source: RowReader, target: RowWriter, tell: Tell) -> None:
         self._source, self._target, self._tell = source, target, tell
 
-    async def copy(self, table: Table, owners: "Owners") -> CopiedTable:
+    async def copy(self, table: TableForm, owners: "Owners") -> CopiedTable:
         """Raises `StoreError` if the target does not have the same rows then."""
         counted = await self._source.count(table)
         digest = _Digest()
@@ -70,7 +70,7 @@ class TableCopier:
         return copied
 
 
-async def check_rows(reader: RowReader, table: Table, wanted: CopiedTable, tell: Tell) -> None:
+async def check_rows(reader: RowReader, table: TableForm, wanted: CopiedTable, tell: Tell) -> None:
     """Raises `StoreError` if the rows are not these."""
     digest = _Digest()
     async for row in reader.read(table):
@@ -86,10 +86,10 @@ async def check_rows(reader: RowReader, table: Table, wanted: CopiedTable, tell:
 class Owners:
     """The values of columns that rows of other tables refer to."""
 
-    def __init__(self, tables: Sequence[Table]) -> None:
+    def __init__(self, tables: Sequence[TableForm]) -> None:
         self._seen: dict[tuple[str, str], set[Value]] = {table.owner: set() for table in tables if table.owner is not None}
 
-    def admit(self, table: Table, row: Row) -> bool:
+    def admit(self, table: TableForm, row: Row) -> bool:
         """Whether the row, which is remembered, has the row that it refers to."""
         for (name, column), values in self._seen.items():
             if name == table.name:
@@ -113,7 +113,7 @@ class _Digest:
 class _Changes:
     """Changes of a table that are made together."""
 
-    def __init__(self, target: RowWriter, table: Table) -> None:
+    def __init__(self, target: RowWriter, table: TableForm) -> None:
         self._target, self._table = target, table
         self._gone: list[Row] = []
         self._new: list[Row] = []

@@ -16,7 +16,7 @@ from mainspring.storage.audit_chain import verify
 from mainspring.storage.choose_store import choose_store, open_store
 from mainspring.storage.location import Location, parse_location
 from mainspring.storage.transfer.archive import ArchiveRows, Manifest, TableManifest, create_archive, open_archive
-from mainspring.storage.transfer.content import Content, Placed, RowReader, RowWriter
+from mainspring.storage.transfer.content import ContentKind, Placed, RowReader, RowWriter
 from mainspring.storage.transfer.copy_rows import CopiedTable, Owners, TableCopier, Tell
 from mainspring.storage.transfer.file_rows import has_content, open_file
 
@@ -42,13 +42,13 @@ async def restore(path: Path, placed: Sequence[Placed], tell: Tell) -> list[Copi
         return await _fill({each.content.name: archive for each in targets}, targets, tell)
 
 
-async def check_archive(path: Path, contents: Iterable[Content], tell: Tell) -> list[CopiedTable]:
+async def check_archive(path: Path, contents: Iterable[ContentKind], tell: Tell) -> list[CopiedTable]:
     """What a backup has. Raises `InvalidRequest` if it is none, and `StoreError` if it is damaged."""
     with open_archive(path) as archive:
         return await _check_tables(archive, contents, tell)
 
 
-async def _check_tables(archive: ArchiveRows, contents: Iterable[Content], tell: Tell) -> list[CopiedTable]:
+async def _check_tables(archive: ArchiveRows, contents: Iterable[ContentKind], tell: Tell) -> list[CopiedTable]:
     here = [content for content in contents if content.name in archive.contents]
     if unknown := set(archive.contents) - {content.name for content in here}:
         raise InvalidRequest(f"the backup has {min(unknown)!r}, which no installed part of Mainspring keeps; install that first")
@@ -94,7 +94,9 @@ async def _fill(sources: Readers, targets: Sequence[Placed], tell: Tell, left: S
     return copied
 
 
-async def _copy(contents: Sequence[Content], sources: Readers, targets: Mapping[str, RowWriter], tell: Tell) -> list[CopiedTable]:
+async def _copy(
+    contents: Sequence[ContentKind], sources: Readers, targets: Mapping[str, RowWriter], tell: Tell
+) -> list[CopiedTable]:
     tables = [(content.name, table) for content in contents for table in content.describe()]
     owners = Owners([table for _, table in tables])
     return [await TableCopier(sources[name], targets[name], tell).copy(table, owners) for name, table in tables]
@@ -139,9 +141,9 @@ def _find_unfinished(place: Placed) -> Placed:
     return replace(place, location=parse_location(file.with_name(f"{file.name}.partial")))
 
 
-def _by_location(placed: Sequence[Placed]) -> list[tuple[Location, list[Content]]]:
+def _by_location(placed: Sequence[Placed]) -> list[tuple[Location, list[ContentKind]]]:
     """The kinds of content by place. Raises `InvalidRequest` if one is on a server, and its driver is not installed."""
-    found: dict[Location, list[Content]] = {}
+    found: dict[Location, list[ContentKind]] = {}
     for each in placed:
         choose_store(each.location)  # which says what to install
         found.setdefault(each.location, []).append(each.content)
@@ -170,7 +172,7 @@ async def _open_targets(placed: Sequence[Placed]) -> AsyncIterator[dict[str, Row
         yield found
 
 
-async def _is_there(location: Location, content: Content) -> bool:
+async def _is_there(location: Location, content: ContentKind) -> bool:
     if location.file is not None:
         return location.file.exists() and (content.open_file is not None or has_content(location.file, content))
     from mainspring.storage.transfer.server_rows import has_served
@@ -178,7 +180,7 @@ async def _is_there(location: Location, content: Content) -> bool:
     return await has_served(location, content)
 
 
-def _open(location: Location, contents: Sequence[Content], *, is_source: bool) -> AbstractAsyncContextManager[RowWriter]:
+def _open(location: Location, contents: Sequence[ContentKind], *, is_source: bool) -> AbstractAsyncContextManager[RowWriter]:
     if location.file is None:
         from mainspring.storage.transfer.server_rows import open_server
 

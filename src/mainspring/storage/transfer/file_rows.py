@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mainspring.core.errors import StoreError
 from mainspring.storage.sqlite import Schema, connect, explain, transaction
-from mainspring.storage.transfer.content import Content, Counted, Row, Table, make_sortable
+from mainspring.storage.transfer.content import ContentKind, Counted, Row, TableForm, make_sortable
 
 
 class FileRows:
@@ -18,19 +18,19 @@ class FileRows:
         self._path, self._schema, self._reading, self._writing = path, schema, reading, writing
         reading.create_function("sort_key", 1, make_sortable, deterministic=True)
 
-    async def count(self, table: Table) -> Counted:
+    async def count(self, table: TableForm) -> Counted:
         with self._explained():
             selects = table.form.selects or (f"SELECT 1 FROM {table.name}",)
             counts = [self._reading.execute(f"SELECT count(*) FROM ({select})").fetchone()[0] for select in selects]
             return Counted(sum(counts), self._find_mark(table))
 
-    def _find_mark(self, table: Table) -> int:
+    def _find_mark(self, table: TableForm) -> int:
         if self._reading.execute("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'").fetchone() is None:
             return 0
         found = self._reading.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table.name,)).fetchone()
         return 0 if found is None else int(found[0])
 
-    async def read(self, table: Table) -> AsyncIterator[Row]:
+    async def read(self, table: TableForm) -> AsyncIterator[Row]:
         with self._explained():
             rows: Iterator[Row] = merge(
                 *[self._reading.execute(select) for select in self._selects(table)], key=table.find_sort_key()
@@ -39,15 +39,15 @@ class FileRows:
             for row in rows:
                 yield row if complete is None else complete(row)
 
-    def _selects(self, table: Table) -> Sequence[str]:
+    def _selects(self, table: TableForm) -> Sequence[str]:
         order = table.order_by("sort_key({})")
         return table.form.selects or (f"SELECT {', '.join(table.columns)} FROM {table.name} ORDER BY {order}",)
 
-    async def change(self, table: Table, gone: Sequence[Row], new: Sequence[Row]) -> None:
+    async def change(self, table: TableForm, gone: Sequence[Row], new: Sequence[Row]) -> None:
         with self._explained(), transaction(self._writing):
             self._change(table, gone, new)
 
-    def _change(self, table: Table, gone: Sequence[Row], new: Sequence[Row]) -> None:
+    def _change(self, table: TableForm, gone: Sequence[Row], new: Sequence[Row]) -> None:
         names = table.columns
         if table.made is not None:
             self._change(table.made.table, table.make_rows(gone), table.make_rows(new))
@@ -56,7 +56,7 @@ class FileRows:
         for statement, rows in ((table.form.delete or delete, gone), (table.form.insert or insert, new)):
             self._writing.executemany(statement, [dict(zip(names, row, strict=True)) for row in rows])
 
-    async def raise_mark(self, table: Table, mark: int) -> None:
+    async def raise_mark(self, table: TableForm, mark: int) -> None:
         if not mark:
             return
         with self._explained(), transaction(self._writing):
@@ -73,7 +73,7 @@ class FileRows:
 
 
 @asynccontextmanager
-async def open_file(path: Path, contents: Sequence[Content], *, is_source: bool) -> AsyncIterator[FileRows]:
+async def open_file(path: Path, contents: Sequence[ContentKind], *, is_source: bool) -> AsyncIterator[FileRows]:
     """The file with the tables of these kinds: a source as it is now, any other made if missing. Raises `StoreError`."""
     with ExitStack() as stack:
         for content in contents:
@@ -88,7 +88,7 @@ async def open_file(path: Path, contents: Sequence[Content], *, is_source: bool)
         yield FileRows(path, schema, reading, connection)
 
 
-def has_content(path: Path, content: Content) -> bool:
+def has_content(path: Path, content: ContentKind) -> bool:
     """Whether the file has tables of this kind. Raises `StoreError` if it cannot be read."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:

@@ -19,15 +19,15 @@ from mainspring.storage.run_rows import RUNS as RUNS_SCHEMA
 from mainspring.storage.segment import WITHOUT_OUTPUT, collect_item_ids, decode_response, decode_rows
 from mainspring.storage.transfer.content import (
     Complete,
-    Content,
+    ContentKind,
     Derived,
-    FileForm,
+    FileLayout,
     Made,
     Named,
     Placed,
     Row,
     ServedForm,
-    Table,
+    TableForm,
     Value,
 )
 
@@ -99,7 +99,7 @@ def _make_conversation_key(row: Named) -> bytes | None:
     return make_key(decode(told, Conversation).id) if isinstance(told, bytes) else None
 
 
-_ITEMS = Table(
+_ITEMS = TableForm(
     name="items",
     columns=("id", "run"),
     types=("TEXT", "INTEGER"),
@@ -108,29 +108,29 @@ _ITEMS = Table(
     replaced=("id",),
 )
 _PLACE = f":run << {SEQ_BITS} | :first"
-RUN_CONTENT: Final = Content(
+RUN_CONTENT: Final = ContentKind(
     name="runs",
     schema=RUNS_SCHEMA,
     served=SERVED_RUNS,
     tables=(
-        Table(
+        TableForm(
             name="runs",
             derived={
                 "key": _make_keys("id"),
                 "parent_key": Derived(lambda row: None if row["parent"] is None else make_key(str(row["parent"]))),
                 "conversation_key": Derived(_make_conversation_key),
             },
-            form=FileForm(complete=_complete_runs),
+            form=FileLayout(complete=_complete_runs),
             served=ServedForm(complete=_complete_run),
             made=Made(_ITEMS, _list_items),
         ),
-        Table(name="summaries"),
-        Table(
+        TableForm(name="summaries"),
+        TableForm(
             name="segments",
             columns=("run", "first", "last", "body"),
             types=("INTEGER", "INTEGER", "INTEGER", "BLOB"),
             key=("run", "first"),
-            form=FileForm(
+            form=FileLayout(
                 selects=(
                     "SELECT run, first, last, body FROM old_segments ORDER BY run, first",
                     "SELECT run, first, last, body FROM segments ORDER BY place",
@@ -141,7 +141,7 @@ RUN_CONTENT: Final = Content(
             ),
             served=ServedForm(beside=(_ENTRIES,), complete=_complete_served),
         ),
-        Table(
+        TableForm(
             name="documents",
             derived={
                 "key": _make_keys("tenant", "parent", "id", "kind"),
@@ -149,7 +149,7 @@ RUN_CONTENT: Final = Content(
                 "family": Derived(_make_family),
             },
         ),
-        Table(name="audit", derived={"call_key": Derived(lambda row: make_key(str(row["call"])) if row["call"] else None)}),
+        TableForm(name="audit", derived={"call_key": Derived(lambda row: make_key(str(row["call"])) if row["call"] else None)}),
     ),
     left={
         "items": "they follow from the entries of runs",

@@ -16,7 +16,7 @@ from mainspring.storage.location import Location
 from mainspring.storage.postgres.run_tables import escape, unescape
 from mainspring.storage.postgres.server import UNFINISHED, Connection, Server
 from mainspring.storage.postgres.sql_database import PREFIX
-from mainspring.storage.transfer.content import Content, Counted, Row, Table, Value
+from mainspring.storage.transfer.content import ContentKind, Counted, Row, TableForm, Value
 
 PAGE_ROWS: Final = 100
 LONG_SECONDS: Final = 6 * 3600.0
@@ -36,15 +36,15 @@ class ServerColumn(Struct, frozen=True):
 class ServerRows:
     """A `RowWriter` on a server. It reads by one connection and writes by another, unless it only reads."""
 
-    def __init__(self, server: Server, reading: Connection, writing: Connection, contents: Sequence[Content]) -> None:
+    def __init__(self, server: Server, reading: Connection, writing: Connection, contents: Sequence[ContentKind]) -> None:
         self._server, self._reading, self._writing = server, reading, writing
         # The task server writes its texts as they are.
         self._plain = {table.name for content in contents if not content.is_escaped for table in content.tables}
         self._cursors = count(1)
         self._columns: dict[str, list[ServerColumn]] = {}
 
-    async def count(self, table: Table) -> Counted:
-        with self._server.explained():
+    async def count(self, table: TableForm) -> Counted:
+        with self._server.explain_errors():
             found = await self._reading.fetchval(f"SELECT count(*) FROM {PREFIX}{table.name}", timeout=LONG_SECONDS)
             mark = 0
             for column in await self._list_columns(table):
@@ -52,8 +52,8 @@ class ServerRows:
                     mark = await self._reading.fetchval(_MARK, PREFIX + table.name, column.name)
             return Counted(found, mark)
 
-    async def read(self, table: Table) -> AsyncIterator[Row]:
-        with self._server.explained():
+    async def read(self, table: TableForm) -> AsyncIterator[Row]:
+        with self._server.explain_errors():
             types = {column.name: column.type for column in await self._list_columns(table)}
             take = [self._find_forms(table, types[name])[0] for name in table.columns]
             cursor = f"rows_{next(self._cursors)}"
@@ -69,12 +69,12 @@ class ServerRows:
                         yield made if complete is None else complete(table.columns, made, tuple(row)[width:])
                 await self._reading.execute(f"CLOSE {cursor}")
 
-    async def change(self, table: Table, gone: Sequence[Row], new: Sequence[Row]) -> None:
-        with self._server.explained():
+    async def change(self, table: TableForm, gone: Sequence[Row], new: Sequence[Row]) -> None:
+        with self._server.explain_errors():
             async with self._writing.transaction():
                 await self._change(table, gone, new)
 
-    async def _change(self, table: Table, gone: Sequence[Row], new: Sequence[Row]) -> None:
+    async def _change(self, table: TableForm, gone: Sequence[Row], new: Sequence[Row]) -> None:
         if table.made is not None:
             await self._change(table.made.table, table.make_rows(gone), table.make_rows(new))
         known = await self._list_columns(table)
@@ -89,7 +89,7 @@ class ServerRows:
         into = f"{PREFIX}{table.name} ({', '.join([column.name for column in given])})"
         await self._execute(table, f"INSERT INTO {into} OVERRIDING SYSTEM VALUE VALUES ({values})", given, new)
 
-    async def _execute(self, table: Table, statement: str, columns: Sequence[ServerColumn], rows: Sequence[Row]) -> None:
+    async def _execute(self, table: TableForm, statement: str, columns: Sequence[ServerColumn], rows: Sequence[Row]) -> None:
         if not rows:
             return
         makers = [self._find_maker(table, column) for column in columns]
@@ -97,19 +97,19 @@ class ServerRows:
         values = [[make(row) for make in makers] for row in named]
         await self._writing.executemany(statement, values, timeout=LONG_SECONDS)
 
-    def _find_maker(self, table: Table, column: ServerColumn) -> Callable[[dict[str, Value]], object]:
+    def _find_maker(self, table: TableForm, column: ServerColumn) -> Callable[[dict[str, Value]], object]:
         if column.name in table.derived:
             return table.derived[column.name].make
         give = self._find_forms(table, column.type)[1]
         return lambda row: None if row[column.name] is None else give(row[column.name])
 
-    def _find_forms(self, table: Table, type: str) -> tuple[Callable[[Any], Value], Callable[[Any], object]]:
+    def _find_forms(self, table: TableForm, type: str) -> tuple[Callable[[Any], Value], Callable[[Any], object]]:
         if type == "text" and table.name in self._plain:
             return str, str
         return _FORMS.get(type, (_keep, _keep))
 
-    async def raise_mark(self, table: Table, mark: int) -> None:
-        with self._server.explained():
+    async def raise_mark(self, table: TableForm, mark: int) -> None:
+        with self._server.explain_errors():
             for column in await self._list_columns(table):
                 if column.is_counted:
                     highest = f"(SELECT greatest($3::bigint, max({column.name})) FROM {PREFIX}{table.name})"
@@ -120,13 +120,13 @@ class ServerRows:
                         mark,
                     )
 
-    async def settle(self, contents: Sequence[Content]) -> None:
+    async def settle(self, contents: Sequence[ContentKind]) -> None:
         """Does what is left once all rows are there."""
-        with self._server.explained():
+        with self._server.explain_errors():
             for statement in [each for content in contents for each in content.settle]:
                 await self._writing.execute(statement, timeout=LONG_SECONDS)
 
-    async def _list_columns(self, table: Table) -> list[ServerColumn]:
+    async def _list_columns(self, table: TableForm) -> list[ServerColumn]:
         if table.name not in self._columns:
             rows = await self._reading.fetch(_COLUMNS, PREFIX + table.name)
             self._columns[table.name] = [ServerColumn(*row) for row in rows]
@@ -134,12 +134,12 @@ class ServerRows:
 
 
 @asynccontextmanager
-async def open_server(location: Location, contents: Sequence[Content], *, is_source: bool) -> AsyncIterator[ServerRows]:
+async def open_server(location: Location, contents: Sequence[ContentKind], *, is_source: bool) -> AsyncIterator[ServerRows]:
     """The server with the tables of these kinds: a source as it is at this moment, any other made if missing. Raises
     `StoreError`."""
     await make_tables(replace(location, is_unfinished=not is_source), contents)
     server = Server(location)
-    with server.explained():
+    with server.explain_errors():
         reading = await server.connect()
         writing = reading if is_source else await server.connect()
     try:
@@ -156,7 +156,7 @@ async def open_server(location: Location, contents: Sequence[Content], *, is_sou
             connection.terminate()
 
 
-async def make_tables(location: Location, contents: Sequence[Content]) -> None:
+async def make_tables(location: Location, contents: Sequence[ContentKind]) -> None:
     """Makes the tables of these kinds, and brings those that are there up to date. Raises `StoreError`."""
     for content in contents:
         if content.make_served is not None:
@@ -173,7 +173,7 @@ async def finish_server(location: Location) -> None:
         await connection.execute("DELETE FROM mainspring_schemas WHERE name = $1", UNFINISHED)
 
 
-async def find_filled(location: Location, contents: Sequence[Content]) -> str | None:
+async def find_filled(location: Location, contents: Sequence[ContentKind]) -> str | None:
     """A table of these kinds that has rows, unless a copy was begun there; None if there is none. Raises `StoreError`."""
     async with _ask(location) as connection:
         if await connection.fetchval("SELECT to_regclass('mainspring_schemas')") is not None:
@@ -187,7 +187,7 @@ async def find_filled(location: Location, contents: Sequence[Content]) -> str | 
     return None
 
 
-async def has_served(location: Location, content: Content) -> bool:
+async def has_served(location: Location, content: ContentKind) -> bool:
     """Whether the server has tables of this kind. Raises `StoreError`."""
     async with _ask(location) as connection:
         found = "SELECT count(to_regclass(name)) FROM unnest($1::text[]) AS name"
@@ -197,7 +197,7 @@ async def has_served(location: Location, content: Content) -> bool:
 @asynccontextmanager
 async def _ask(location: Location) -> AsyncIterator[Connection]:
     server = Server(location)
-    with server.explained():
+    with server.explain_errors():
         connection = await server.connect()
         try:
             yield connection

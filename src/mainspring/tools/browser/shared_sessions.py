@@ -19,7 +19,7 @@ from mainspring.core.ids import derive_id
 from mainspring.core.items import Json, encode
 from mainspring.ports import DocumentStore, Drivers
 from mainspring.tools.builtin.containers import Key
-from mainspring.tools.builtin.leased_documents import Claim, LeasedDocuments
+from mainspring.tools.builtin.leased_documents import HeldDocument, LeasedDocuments
 
 log = getLogger(__name__)
 
@@ -33,7 +33,7 @@ class SessionFacts(Struct, frozen=True):
     created_at: float
 
 
-class SessionState(Struct, frozen=True, omit_defaults=True):
+class SessionPlace(Struct, frozen=True, omit_defaults=True):
     """Where a session is. `home` is the process that has its pages."""
 
     used_at: float
@@ -45,7 +45,7 @@ class SessionState(Struct, frozen=True, omit_defaults=True):
 class HeldSession:
     """A session in our hands. What `state` is at the end is kept."""
 
-    def __init__(self, state: SessionState, me: str) -> None:
+    def __init__(self, state: SessionPlace, me: str) -> None:
         self.state = state
         self.is_home = state.home == me
 
@@ -60,7 +60,7 @@ class SharedSessions:
     """The sessions of all processes on a store."""
 
     def __init__(self, store: DocumentStore, drivers: Drivers, idle_seconds: float) -> None:
-        self._records = LeasedDocuments(store, drivers, "browser", "browser session", SessionFacts, SessionState)
+        self._records = LeasedDocuments(store, drivers, "browser", "browser session", SessionFacts, SessionPlace)
         self._idle_seconds = idle_seconds
 
     @asynccontextmanager
@@ -95,10 +95,10 @@ class SharedSessions:
         except OurError as error:
             log.warning("idle browser sessions are not forgotten now: %s", error)
 
-    def _is_idle(self, facts: SessionFacts, state: SessionState, now: float) -> bool:
+    def _is_idle(self, facts: SessionFacts, state: SessionPlace, now: float) -> bool:
         return state.used_at + self._idle_seconds <= now
 
-    async def _claim(self, key: Key, makes: bool) -> Claim[SessionFacts, SessionState]:
+    async def _claim(self, key: Key, makes: bool) -> HeldDocument[SessionFacts, SessionPlace]:
         while True:
             try:
                 return await self._records.claim(key, WAIT_SECONDS)
@@ -106,7 +106,7 @@ class SharedSessions:
                 if not makes:
                     raise ToolUnavailable("no page is open in this conversation; begin with `open`") from None
                 now = await self._records.read_clock()
-                await self._records.create(key, SessionFacts(now), SessionState(now))
+                await self._records.create(key, SessionFacts(now), SessionPlace(now))
 
 
 def _document_key(key: Key) -> Key:

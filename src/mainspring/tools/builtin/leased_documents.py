@@ -108,7 +108,7 @@ class LeasedDocuments(Generic[Facts, State]):
         await self._store.remove(self._kind, id, tenant=tenant)
         await self._store.remove(f"{self._kind}_index", f"{tenant}/{id}")
 
-    async def claim(self, key: Key, seconds: float) -> "Claim[Facts, State]":
+    async def claim(self, key: Key, seconds: float) -> "HeldDocument[Facts, State]":
         """The document in our hands alone, until it is released. Whoever else wants it here waits as well.
 
         Waits for `seconds` at most. Raises `SandboxBusy` then, and `NotFound`.
@@ -119,7 +119,7 @@ class LeasedDocuments(Generic[Facts, State]):
         if waiting.cancelled_caught:
             raise self._tell_busy(key)
         try:
-            return Claim(self, key, await self._take(key, seconds), turn)
+            return HeldDocument(self, key, await self._take(key, seconds), turn)
         except BaseException:
             turn.release()
             raise
@@ -136,7 +136,7 @@ class LeasedDocuments(Generic[Facts, State]):
 
     async def claim_idle(
         self, is_idle: Callable[[Facts, State, float], bool]
-    ) -> AsyncGenerator[tuple[Key, "Claim[Facts, State]"], None]:
+    ) -> AsyncGenerator[tuple[Key, "HeldDocument[Facts, State]"], None]:
         """Those of all tenants that lie idle by now, each in our hands, to be removed."""
         now = await self.read_clock()
         for key in await self.list_all_keys():
@@ -189,7 +189,7 @@ class LeasedDocuments(Generic[Facts, State]):
         return SandboxBusy(f"another process works in the {self._what} `{key[1]}`; try again when it is done")
 
 
-class Claim(Generic[Facts, State]):
+class HeldDocument(Generic[Facts, State]):
     """A document in our hands. `number` is another for each claim of it."""
 
     def __init__(

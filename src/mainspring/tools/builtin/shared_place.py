@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from mainspring.core.errors import FilesUnavailable, NotFound, Superseded
 from mainspring.core.sandbox import WorkspaceFile
 from mainspring.tools.builtin.containers import Container, Place
-from mainspring.tools.builtin.leased_documents import Claim
+from mainspring.tools.builtin.leased_documents import HeldDocument
 from mainspring.tools.builtin.saved_files import FileList, SavedFile, SavedFiles, list_dropped
 
 log = getLogger(__name__)
@@ -34,7 +34,7 @@ class ContainerState(Struct, frozen=True, omit_defaults=True):
     files: str = ""
 
 
-Containment = Claim[ContainerFacts, ContainerState]
+Containment = HeldDocument[ContainerFacts, ContainerState]
 
 
 class SharedPlace(Place):

@@ -33,7 +33,7 @@ from mainspring.tools.mcp.exchange import (
 from mainspring.tools.mcp.server_specs import CALL_SECONDS, ServerSpec
 
 if TYPE_CHECKING:
-    from mainspring.tools.mcp.session import Session
+    from mainspring.tools.mcp.session import McpSession
     from mainspring.tools.sandbox.grants import Wrap
 
 log = getLogger(__name__)
@@ -167,7 +167,7 @@ class Connection:
             self._listing = listing
         return listing
 
-    async def _ask(self, question: "Callable[[Session], Awaitable[T]]", seconds: float, *, is_repeatable: bool) -> T:
+    async def _ask(self, question: "Callable[[McpSession], Awaitable[T]]", seconds: float, *, is_repeatable: bool) -> T:
         self._in_use += 1
         try:
             try:
@@ -188,7 +188,7 @@ class Connection:
             self._in_use -= 1
             self._last_use = asyncio.get_running_loop().time()
 
-    async def _ask_once(self, question: "Callable[[Session], Awaitable[T]]", seconds: float) -> T:
+    async def _ask_once(self, question: "Callable[[McpSession], Awaitable[T]]", seconds: float) -> T:
         life = await self._get_life()
         assert life.session is not None
         try:
@@ -290,7 +290,7 @@ class _Life:
         self.opened = asyncio.Event()
         self.stop = asyncio.Event()
         self.ended = asyncio.Event()
-        self.session: Session | None = None
+        self.session: McpSession | None = None
         self.has_answered = False
         self.is_lost = self.has_said_too_much = False
         self.fault: MainspringError | None = None

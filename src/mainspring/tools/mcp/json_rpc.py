@@ -23,7 +23,7 @@ HEADER_MISMATCH = -32020
 UNSUPPORTED_VERSION = -32022
 
 
-class Fault(Struct, frozen=True):
+class RpcFault(Struct, frozen=True):
     """Why a request was not carried out."""
 
     code: int
@@ -31,7 +31,7 @@ class Fault(Struct, frozen=True):
     data: object = None
 
 
-class Message(Struct, frozen=True):
+class RpcMessage(Struct, frozen=True):
     """Anything that a server sends: a request has a method and an id, a notification a method, an answer a result or an error."""
 
     jsonrpc: Literal["2.0"]
@@ -39,7 +39,7 @@ class Message(Struct, frozen=True):
     method: str | None = None
     params: Json | None = None
     result: Json | None = None
-    error: Fault | None = None
+    error: RpcFault | None = None
 
     @property
     def is_answer(self) -> bool:
@@ -56,13 +56,13 @@ class Reply(Struct, frozen=True):
 class RequestRefused(Exception):
     """The server did not carry out a request, or answered it with what is no answer; `status` is that of HTTP."""
 
-    def __init__(self, fault: Fault, status: int = 0) -> None:
+    def __init__(self, fault: RpcFault, status: int = 0) -> None:
         super().__init__(fault.message)
         self.fault, self.status = fault, status
 
 
 # Is given all that a server sends and that is no answer.
-Hear = Callable[[Message], Awaitable[None]]
+Hear = Callable[[RpcMessage], Awaitable[None]]
 
 
 class BadAnswer(Exception):
@@ -71,7 +71,7 @@ class BadAnswer(Exception):
 
 def refuse(message: str, status: int = 0) -> RequestRefused:
     """The error for an answer that is none."""
-    return RequestRefused(Fault(0, message), status)
+    return RequestRefused(RpcFault(0, message), status)
 
 
 def encode_request(number: int, method: str, params: Json) -> bytes:
@@ -87,14 +87,14 @@ def encode_cancel(number: int) -> bytes:
     return encode_notification("notifications/cancelled", {"requestId": number, "reason": "the caller has left"})
 
 
-def encode_answer(number: int | str, answer: Json | Fault) -> bytes:
-    if isinstance(answer, Fault):
+def encode_answer(number: int | str, answer: Json | RpcFault) -> bytes:
+    if isinstance(answer, RpcFault):
         error = {"code": answer.code, "message": answer.message}
         return msgspec.json.encode({"jsonrpc": "2.0", "id": number, "error": error})
     return msgspec.json.encode({"jsonrpc": "2.0", "id": number, "result": answer})
 
 
-async def parse_message(data: bytes) -> Message:
+async def parse_message(data: bytes) -> RpcMessage:
     """Raises `RequestRefused` for what is no message, or has too many values. Pauses for others between pieces of a long one."""
     for values in count_values(data, MOST_VALUES):
         if values > MOST_VALUES:
@@ -106,7 +106,7 @@ async def parse_message(data: bytes) -> Message:
         raise refuse(f"Failed to parse an answer: {error}") from None
 
 
-def read_reply(message: Message, number: int, size: int) -> Reply:
+def read_reply(message: RpcMessage, number: int, size: int) -> Reply:
     """The result of the request of this number. Raises `RequestRefused` if there is none."""
     # A server that could not read the id of a request names none in its error.
     if message.error is not None and message.id in (number, None):
@@ -203,4 +203,4 @@ class EventReader:
                 pass
 
 
-_DECODER = msgspec.json.Decoder(Message)
+_DECODER = msgspec.json.Decoder(RpcMessage)

@@ -38,7 +38,7 @@ class ListedTool(Struct, frozen=True, rename="camel"):
     output_schema: Json | None = None
 
 
-class KnownTool:
+class ToolFacts:
     """What a session must know of a tool to call it: which arguments are mirrored in headers, and what its results look like."""
 
     def __init__(self, tool: ListedTool, headers: dict[tuple[str, ...], str]) -> None:
@@ -76,7 +76,7 @@ class ToolReader:
     def __init__(self, *, mirrors: bool) -> None:
         self.tools: list[RemoteTool] = []
         self.rejected: list[RejectedTool] = []
-        self.known: dict[str, KnownTool] = {}
+        self.known: dict[str, ToolFacts] = {}
         self._mirrors = mirrors
 
     def read_page(self, result: Json) -> None:
@@ -100,7 +100,7 @@ class ToolReader:
         headers = dict(_find_headers(tool.input_schema)) if self._mirrors else {}
         annotations = {name: value for name, value in (tool.annotations or {}).items() if value is not None}
         self.tools.append(RemoteTool(tool.name, tool.description or "", tool.input_schema, annotations))
-        self.known[tool.name] = KnownTool(tool, headers)
+        self.known[tool.name] = ToolFacts(tool, headers)
 
 
 def encode_call_headers(name: str) -> bytes:

@@ -6,7 +6,7 @@ from typing import TypeGuard
 from mainspring.core.items import Json
 from mainspring.core.text import shorten_line
 from mainspring.tools.mcp.exchange import Elicit, Progress
-from mainspring.tools.mcp.json_rpc import INVALID_REQUEST, METHOD_NOT_FOUND, Fault, Message, RequestRefused, encode_answer
+from mainspring.tools.mcp.json_rpc import INVALID_REQUEST, METHOD_NOT_FOUND, RequestRefused, RpcFault, RpcMessage, encode_answer
 
 MOST_AT_ONCE = 64
 
@@ -25,13 +25,13 @@ class Questions:
         """Answers questions from now on: the protocol has some."""
         self._send = send
 
-    async def hear(self, message: Message) -> None:
+    async def hear(self, message: RpcMessage) -> None:
         match message:
-            case Message(method="notifications/tools/list_changed"):
+            case RpcMessage(method="notifications/tools/list_changed"):
                 self.changed()
-            case Message(method="notifications/progress", params=dict(params)):
+            case RpcMessage(method="notifications/progress", params=dict(params)):
                 self._note_progress(params)
-            case Message(method=str(method), id=int() | str() as number) if self._send is not None:
+            case RpcMessage(method=str(method), id=int() | str() as number) if self._send is not None:
                 await self._send(encode_answer(number, await self._answer(method, message.params or {})))
             case _:
                 pass
@@ -41,7 +41,7 @@ class Questions:
         too many."""
         if len(asked) > MOST_AT_ONCE:
             told = f"It asks {len(asked)} questions at once; at most {MOST_AT_ONCE} are answered"
-            raise RequestRefused(Fault(INVALID_REQUEST, told))
+            raise RequestRefused(RpcFault(INVALID_REQUEST, told))
         answers: Json = {}
         for key, question in asked.items():
             match question:
@@ -49,13 +49,13 @@ class Questions:
                     params = rest.get("params")
                     answer = await self._answer(method, params if isinstance(params, dict) else {})
                 case _:
-                    answer = Fault(INVALID_REQUEST, "It asks for input in no form that is known")
-            if isinstance(answer, Fault):
+                    answer = RpcFault(INVALID_REQUEST, "It asks for input in no form that is known")
+            if isinstance(answer, RpcFault):
                 raise RequestRefused(answer)
             answers[key] = answer
         return answers
 
-    async def _answer(self, method: str, params: Json) -> Json | Fault:
+    async def _answer(self, method: str, params: Json) -> Json | RpcFault:
         match method:
             case "ping":
                 return {}
@@ -63,9 +63,9 @@ class Questions:
                 content = await self._elicit(params)
                 return {"action": "decline"} if content is None else {"action": "accept", "content": content}
             case "elicitation/create":
-                return Fault(INVALID_REQUEST, "Elicitation not supported")
+                return RpcFault(INVALID_REQUEST, "Elicitation not supported")
             case _:
-                return Fault(METHOD_NOT_FOUND, f"Method not found: {method[:100]}")
+                return RpcFault(METHOD_NOT_FOUND, f"Method not found: {method[:100]}")
 
     def _note_progress(self, params: Json) -> None:
         token, done, total, text = [params.get(name) for name in ("progressToken", "progress", "total", "message")]

@@ -36,14 +36,14 @@ from mainspring.tools.mcp.json_rpc import (
     HEADER_MISMATCH,
     UNSUPPORTED_VERSION,
     BadAnswer,
-    Fault,
     Hear,
     Reply,
     RequestRefused,
+    RpcFault,
     encode_notification,
     refuse,
 )
-from mainspring.tools.mcp.listed_tools import KnownTool, ToolReader, encode_call_headers
+from mainspring.tools.mcp.listed_tools import ToolFacts, ToolReader, encode_call_headers
 from mainspring.tools.mcp.questions import Questions, is_number
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.mcp.shared_link import SharedLink
@@ -72,7 +72,7 @@ _META = "io.modelcontextprotocol/"
 @asynccontextmanager
 async def open_session(
     spec: ServerSpec, guard: AddressGuard, wrap: Wrap | None, elicit: Elicit | None, changed: Callable[[], None]
-) -> "AsyncGenerator[Session, None]":
+) -> "AsyncGenerator[McpSession, None]":
     """A session, from its handshake to its end; must be left in the task that entered it. `changed` hears of a new tool list.
 
     A server that does not take the first POST may be one of the older HTTP+SSE transport, so that is tried next, as the
@@ -106,11 +106,11 @@ def _may_be_older(status: int) -> bool:
 @asynccontextmanager
 async def _open_session(
     spec: ServerSpec, guard: AddressGuard, wrap: Wrap | None, elicit: Elicit | None, changed: Callable[[], None]
-) -> "AsyncGenerator[Session, None]":
+) -> "AsyncGenerator[McpSession, None]":
     questions, tasks = Questions(elicit, changed), anyio.create_task_group()
     try:
         async with _open_link(spec, guard, wrap, questions.hear) as link:
-            session = Session(spec.label, link, questions, tasks)
+            session = McpSession(spec.label, link, questions, tasks)
             await session.shake_hands()
             async with tasks:
                 tasks.start_soon(session.follow)
@@ -138,7 +138,7 @@ class HandshakeRefused(ToolUnavailable):
         self.http_status = http_status
 
 
-class Session:
+class McpSession:
     """An open session. Its methods raise `SessionLost` if it ends meanwhile, `ToolUnavailable` for what the server refuses."""
 
     def __init__(self, label: str, link: Link, questions: "Questions", tasks: TaskGroup) -> None:
@@ -146,7 +146,7 @@ class Session:
         self._numbers = count(1)
         self._is_stateless = self._tells_of_changes = False
         self._meta: Json = {}
-        self._known: dict[str, KnownTool] | None = None
+        self._known: dict[str, ToolFacts] | None = None
 
     async def shake_hands(self) -> None:
         """Agrees on a protocol."""
@@ -336,7 +336,7 @@ class Session:
         return f"MCP server `{self._label}` refused {what}: {status}{said}{code}"
 
 
-def _list_versions(fault: Fault) -> set[str]:
+def _list_versions(fault: RpcFault) -> set[str]:
     """The versions that a server names which does not speak the one it was asked in."""
     offered = fault.data.get("supported") if fault.code == UNSUPPORTED_VERSION and isinstance(fault.data, dict) else None
     return {each for each in offered if isinstance(each, str)} if isinstance(offered, list) else set()

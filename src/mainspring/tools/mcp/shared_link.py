@@ -13,9 +13,9 @@ from mainspring.tools.mcp.json_rpc import (
     LINE_BYTES,
     PARSE_ERROR,
     Hear,
-    Message,
     Reply,
     RequestRefused,
+    RpcMessage,
     StreamBudget,
     encode_cancel,
     encode_request,
@@ -84,7 +84,7 @@ class SharedLink:
             if not waiter.done():
                 waiter.set_exception(SessionLost(reason))
 
-    def _settle(self, message: Message, size: int) -> None:
+    def _settle(self, message: RpcMessage, size: int) -> None:
         number = message.id
         if number is None and message.error is not None and message.error.code in _UNREAD and len(self._waiting) == 1:
             number = next(iter(self._waiting))  # it could not read the only request there is
@@ -97,7 +97,7 @@ class SharedLink:
         except RequestRefused as error:
             waiter.set_exception(error)
 
-    async def _answer(self, message: Message) -> None:
+    async def _answer(self, message: RpcMessage) -> None:
         with suppress(SessionLost, RequestRefused):  # whoever asks next will notice
             await self._hear(message)
         self._questions -= 1

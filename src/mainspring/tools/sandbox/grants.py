@@ -39,7 +39,7 @@ Wrap = Callable[[Program], AbstractAsyncContextManager[Sequence[str]]]
 """Gives the command line that runs a program in the sandbox; see `wrap_program`."""
 
 
-class Grant(Struct, frozen=True, order=True):
+class Mount(Struct, frozen=True, order=True):
     """A file or folder, in the order in which they are to be mounted: what lies in another comes behind it."""
 
     depth: int
@@ -47,7 +47,7 @@ class Grant(Struct, frozen=True, order=True):
     path: str
 
 
-def list_grants(program: Program, owner: Owner, *, weak_version: str = "") -> tuple[Grant, ...]:
+def list_mounts(program: Program, owner: Owner, *, weak_version: str = "") -> tuple[Mount, ...]:
     """Everything but the system that the program may touch. Raises `SandboxError` for what is not there or may not be touched.
 
     `weak_version` names a bubblewrap that follows links inside of writable folders. Then nothing is mounted there: what the
@@ -61,7 +61,7 @@ def list_grants(program: Program, owner: Owner, *, weak_version: str = "") -> tu
     wanted = {path: False for path in reads if not is_system(Path(path))} | dict.fromkeys(program.folders, True)
     for path, is_writable in wanted.items():
         _check(path, is_writable, owner)
-    return tuple(sorted([Grant(len(Path(path).parts), is_writable, path) for path, is_writable in wanted.items()]))
+    return tuple(sorted([Mount(len(Path(path).parts), is_writable, path) for path, is_writable in wanted.items()]))
 
 
 def _find_outer(path: str, folders: Sequence[str]) -> str | None:

@@ -25,7 +25,7 @@ from mainspring.core.sandbox import MEGABYTE, SandboxLimits
 from mainspring.tools.sandbox.backend import LeaseFolders, build_environment
 from mainspring.tools.sandbox.bwrap import FILTER, SCRATCH, Bwrap
 from mainspring.tools.sandbox.cgroup import Group
-from mainspring.tools.sandbox.grants import Grant, Program, list_grants
+from mainspring.tools.sandbox.grants import Mount, Program, list_mounts
 from mainspring.tools.sandbox.landlock import Landlock
 from mainspring.tools.sandbox.lease import count_processes
 from mainspring.tools.sandbox.leftovers import write_group_names
@@ -80,7 +80,7 @@ async def wrap_program(sandbox: LocalSandbox, program: Program) -> AsyncIterator
         yield build_bare_command(program)
         return
     weak_version = backend.version if isinstance(backend, Bwrap) and backend.follows_links else ""
-    grants = await asyncio.to_thread(partial(list_grants, program, backend.owner, weak_version=weak_version))
+    grants = await asyncio.to_thread(partial(list_mounts, program, backend.owner, weak_version=weak_version))
     folder = sandbox.data / token_hex(12)
     group = sandbox.groups.make()
     try:
@@ -162,7 +162,7 @@ def _cap_limit(name: str, most: int) -> int:
     return most if hard == resource.RLIM_INFINITY else min(most, hard)
 
 
-def _enter_namespace(sandbox: LocalSandbox, program: Program, grants: Sequence[Grant], folder: Path) -> LauncherOrder:
+def _enter_namespace(sandbox: LocalSandbox, program: Program, grants: Sequence[Mount], folder: Path) -> LauncherOrder:
     backend = sandbox.backend
     assert isinstance(backend, Bwrap)
     views = _make_views(sandbox, grants, folder)
@@ -184,7 +184,7 @@ def _enter_namespace(sandbox: LocalSandbox, program: Program, grants: Sequence[G
     )
 
 
-def _confine(sandbox: LocalSandbox, program: Program, grants: Sequence[Grant], folder: Path) -> LauncherOrder:
+def _confine(sandbox: LocalSandbox, program: Program, grants: Sequence[Mount], folder: Path) -> LauncherOrder:
     backend = sandbox.backend
     assert isinstance(backend, Landlock)
     for grant in grants:
@@ -212,7 +212,7 @@ def _build_environment(program: Program, own: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in {**own, "PATH": path}.items() if name not in program.env}
 
 
-def _make_views(sandbox: LocalSandbox, grants: Sequence[Grant], folder: Path) -> dict[str, str]:
+def _make_views(sandbox: LocalSandbox, grants: Sequence[Mount], folder: Path) -> dict[str, str]:
     """Other names for what the sandbox's user cannot reach, which `enter` makes them; none if there is nothing of the kind."""
     hidden = [grant.path for grant in grants if not is_reachable(Path(grant.path), sandbox.backend.owner)]
     views = {path: str(folder / str(number)) for number, path in enumerate(hidden)}

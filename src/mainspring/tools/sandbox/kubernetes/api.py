@@ -64,7 +64,7 @@ class Status(Struct):
     details: dict[str, object] = {}
 
 
-class RequestRefused(SandboxError):
+class ApiRefused(SandboxError):
     """The server refused a request, with this HTTP status."""
 
     def __init__(self, message: str, http_status: int, reason: str) -> None:
@@ -95,7 +95,7 @@ class ClusterApi:
     async def call(
         self, verb: Verb, resource: Resource, name: str = "", body: Json | None = None, query: Mapping[str, str] | None = None
     ) -> Json:
-        """Raises `RequestRefused` for what the server refuses, `SandboxError` if it cannot be reached."""
+        """Raises `ApiRefused` for what the server refuses, `SandboxError` if it cannot be reached."""
         answer = await self._send(verb, resource, name, body, query)
         try:
             found: Json = msgspec.json.decode(await _read_all(answer))
@@ -109,7 +109,7 @@ class ClusterApi:
         """The versions of an API group that are served, none if it is not installed."""
         try:
             found = await self.call("get", Resource("", group, "", is_global=True))
-        except RequestRefused as error:
+        except ApiRefused as error:
             if error.http_status == 404:
                 return ()
             raise
@@ -203,7 +203,7 @@ class ClusterApi:
         except ValueError:
             return
 
-    def _explain(self, verb: Verb, resource: Resource, status: int, body: bytes) -> RequestRefused:
+    def _explain(self, verb: Verb, resource: Resource, status: int, body: bytes) -> ApiRefused:
         """What the refusal means here. What Kubernetes has no field for is told apart by its words."""
         try:
             said = msgspec.json.decode(body, type=Status)
@@ -223,7 +223,7 @@ class ClusterApi:
                 told = f"there is no namespace `{space}`; make it, or set `namespace` in the table [kubernetes]"
             case _:
                 told = f"the API server refuses to {verb} `{resource}` in namespace `{space}`: HTTP {status} {whole}"
-        return RequestRefused(told, status, said.reason)
+        return ApiRefused(told, status, said.reason)
 
 
 async def _read_all(answer: Answer) -> bytes:

@@ -28,8 +28,8 @@ from mainspring.tools.sandbox.kubernetes.api import (
     TEMPLATES,
     VERSION,
     WARM_POOLS,
+    ApiRefused,
     ClusterApi,
-    RequestRefused,
     Resource,
     Verb,
 )
@@ -176,7 +176,7 @@ class KubernetesSandbox:
     async def _get(self, resource: Resource, name: str, missing: str) -> Json:
         try:
             return await self._api.call("get", resource, name)
-        except RequestRefused as error:
+        except ApiRefused as error:
             raise SandboxError(missing) if error.http_status == 404 else error from error
 
     async def _start(self, held: Held, spec: SandboxSpec) -> None:
@@ -210,11 +210,11 @@ class KubernetesSandbox:
                 resource, wanted = PODS, objects.build_pod(self._settings, held.name, holder, until, spec)
             try:
                 return await self._api.call("create", resource, "", wanted)
-            except RequestRefused as error:
+            except ApiRefused as error:
                 if error.reason != "AlreadyExists":
                     raise
             # It is ours if the answer to an earlier try was lost.
-            with suppress(RequestRefused):
+            with suppress(ApiRefused):
                 found = await self._api.call("get", resource, held.name)
                 if found["metadata"].get("annotations", {}).get(objects.HOLDER) == holder:
                     return found
@@ -268,7 +268,7 @@ class KubernetesSandbox:
                 while True:
                     async for _ in self._api.watch(resource, await self._api.call("get", resource, held.name)):
                         pass
-        except RequestRefused as error:
+        except ApiRefused as error:
             if error.http_status != 404:
                 log.warning("`%s` is left to expire: %s", held.name, error.message)
         except (SandboxError, TimeoutError) as error:
@@ -295,7 +295,7 @@ class KubernetesSandbox:
                 patch = objects.build_renewal(held.is_claim, until)
                 await self._api.call("patch", CLAIMS if held.is_claim else PODS, held.name, patch)
             except SandboxError as error:
-                held.is_lost = isinstance(error, RequestRefused) and error.http_status == 404
+                held.is_lost = isinstance(error, ApiRefused) and error.http_status == 404
                 log.warning("`%s` is not renewed: %s", held.name, error.message)
 
     async def sweep(self) -> None:
@@ -312,5 +312,5 @@ class KubernetesSandbox:
                     log.info("`%s` was left behind and is removed", each["metadata"]["name"])
                     # Not if it was renewed meanwhile.
                     deletion = objects.build_deletion(each["metadata"], "uid", "resourceVersion")
-                    with suppress(RequestRefused):
+                    with suppress(ApiRefused):
                         await self._api.call("delete", resource, each["metadata"]["name"], deletion)
