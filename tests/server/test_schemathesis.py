@@ -26,6 +26,7 @@ CHECKS = (
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # many routes, on cores that others use too
 def test_no_request_gets_an_answer_that_the_document_does_not_describe(tmp_path: Path) -> None:
     written(tmp_path / "agents", "bee")
     # Whatever the input is, also if nobody can read it.
@@ -33,10 +34,10 @@ def test_no_request_gets_an_answer_that_the_document_does_not_describe(tmp_path:
     with serving(tmp_path, [], "--model", "scripted:turns.json", env={"MAINSPRING_AGENTS": "agents"}) as served:
         # A process of its own: what its libraries warn of is not ours to answer for.
         command = [sys.executable, "-m", "schemathesis.cli", "run", served.url.removesuffix("/v1") + "/openapi.json"]
-        command += ["--checks", ",".join(CHECKS), "--phases", "coverage,fuzzing,stateful", "--max-examples", "8"]
+        command += ["--checks", ",".join(CHECKS), "--phases", "coverage,fuzzing,stateful", "--max-examples", "5"]
         command += ["--seed", "1", "--request-timeout", "30", "--no-color", "--warnings", "off"]
         hooks = {"SCHEMATHESIS_HOOKS": "tests.server.meaning", "PYTHONPATH": str(ROOT)}
-        run = subprocess.run(command, cwd=tmp_path, env={**os.environ, **hooks}, capture_output=True, text=True, timeout=240)
+        run = subprocess.run(command, cwd=tmp_path, env={**os.environ, **hooks}, capture_output=True, text=True, timeout=800)
         assert run.returncode == 0, run.stdout[-20_000:] + run.stderr
         assert served.process.poll() is None
     assert re.search(r"\b(\d+) selected / \1 total", run.stdout), run.stdout
