@@ -212,7 +212,12 @@ TOOLS = (
     _tool("web_search_2025_08_26", "passed on"),
     _tool("web_search_preview", "passed on"),
     _tool("web_search_preview_2025_03_11", "passed on"),
-    _tool("file_search", "passed on", vector_store_ids=["vs_1"]),
+    _tool(
+        "file_search",
+        "works",
+        "over [vector stores](files-and-search.md#file-search) of this server; others are passed on",
+        "tests/search/test_file_search.py::test_the_model_searches_and_what_it_cites_is_annotated",
+    ),
     _tool("image_generation", "passed on"),
     _tool("computer", "passed on"),
     _tool("computer_use_preview", "passed on", display_height=1, display_width=1, environment="browser"),
@@ -320,7 +325,7 @@ ITEMS = (
         "passed on",
         {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "x"}},
     ),
-    _item("file_search_call", "passed on", {"type": "file_search_call", "id": "fs_1", "status": "completed", "queries": []}),
+    _item("file_search_call", "works", {"type": "file_search_call", "id": "fs_1", "status": "completed", "queries": []}),
     _item(
         "image_generation_call", "passed on", {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": ""}
     ),
@@ -362,7 +367,7 @@ INCLUDES = (
     ),
     _include("message.input_image.image_url", "works", "always there"),
     _include("code_interpreter_call.outputs", "works", "always there"),
-    _include("file_search_call.results", "passed on", "others: ignored", sent={"include": ["file_search_call.results"]}),
+    _include("file_search_call.results", "works"),
     _include("web_search_call.results", "passed on", "others: ignored", sent={"include": ["web_search_call.results"]}),
     _include(
         "web_search_call.action.sources", "passed on", "others: ignored", sent={"include": ["web_search_call.action.sources"]}
@@ -434,6 +439,10 @@ EVENTS = (
         for name in ("part.added", "part.done", "text.delta", "text.done")
     ],
     *[
+        _event(f"response.file_search_call.{name}", shown_by="tests/search/test_file_search.py::test_events_come_in_their_order")
+        for name in ("in_progress", "searching", "completed")
+    ],
+    *[
         _event(name, "not sent")
         for name in (
             "response.audio.delta",
@@ -441,9 +450,6 @@ EVENTS = (
             "response.audio.transcript.delta",
             "response.audio.transcript.done",
             "response.compaction.compacting",
-            "response.file_search_call.in_progress",
-            "response.file_search_call.searching",
-            "response.file_search_call.completed",
             "response.image_generation_call.in_progress",
             "response.image_generation_call.generating",
             "response.image_generation_call.partial_image",

@@ -270,6 +270,7 @@ class Engine:
             *((loading,) if self.skills.folders else ()),
             AgentTools(known_agents, orders),
             ToolSearch(),
+            _make_file_search(lambda: self.vector_stores),
             *executors,
             *[executor for part in parts for executor in part.executors],
             self.mcp,
@@ -382,6 +383,7 @@ class Engine:
             *([SkillListStep(lambda: self.skills.definitions)] if self.skills.folders else []),
             _check_files(provider, self.files),
             HostedToolsStep(self.builtins, definitions, self.files.load_named),
+            _make_search_step(lambda: self.vector_stores, provider),
             McpToolsStep(self.mcp, new_id),
             *([InjectionFlagsStep()] if scans else []),
             *[step for part in self.parts for step in part.steps],
@@ -628,9 +630,22 @@ def _build_vector_stores(
 
 def _show_files(provider: Provider, files: "Files", builtins: BuiltinTools, quota: MemoryQuota) -> Provider:
     from mainspring.features.files.file_inputs import FileInputsProvider
+    from mainspring.features.vector_stores.file_search import CitationProvider
     from mainspring.tools.documents.document_reader import DocumentReader
 
-    return FileInputsProvider(provider, files, DocumentReader(builtins.open_local), quota)
+    return CitationProvider(FileInputsProvider(provider, files, DocumentReader(builtins.open_local), quota))
+
+
+def _make_file_search(stores: "Callable[[], VectorStores]") -> ToolExecutor:
+    from mainspring.features.vector_stores.file_search import FileSearch
+
+    return FileSearch(stores)
+
+
+def _make_search_step(stores: "Callable[[], VectorStores]", provider: Provider) -> OrderStep:
+    from mainspring.features.vector_stores.file_search import FileSearchStep
+
+    return FileSearchStep(stores, provider)
 
 
 def _check_files(provider: Provider, files: "Files") -> OrderStep:

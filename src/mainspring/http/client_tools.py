@@ -151,11 +151,11 @@ def _parse_parts(output: str | list[object]) -> str | tuple[Part, ...]:
 def render_client_item(item: Item) -> Item:
     """An item as the client knows it."""
     match item:
-        case FunctionCall(form=str(form)) if form != "code_interpreter":
+        case FunctionCall(form=str(form)) if form not in ("code_interpreter", "file_search"):
             return Unknown(_render_call(item, form))
         case FunctionCall(inner=str(inner)):
             return replace(item, name=inner, inner=UNSET)
-        case FunctionCallOutput(form=str(form)) if form != "code_interpreter":
+        case FunctionCallOutput(form=str(form)) if form not in ("code_interpreter", "file_search"):
             return Unknown(_render_output(item, form))
         case _:
             return item

@@ -2,8 +2,8 @@
 
 A `function_call` in an answer asks the client to act; every SDK takes it so. A call that the server performs itself is
 therefore shown as one item that clients know as done elsewhere, the call and, once it is there, its output: a
-`code_interpreter_call` if that is what was asked for, else an `mcp_call`. What is stored and what the model sees stays call and
-output.
+`code_interpreter_call` or `file_search_call` if that is what was asked for, else an `mcp_call`. What is stored and what the model
+sees stays call and output.
 """
 
 from collections.abc import Sequence
@@ -34,6 +34,9 @@ from mainspring.http.kinds import CLIENT_KINDS
 
 SERVER_LABEL = "mainspring"
 INTERPRETER: Final = "code_interpreter"
+FILE_SEARCH: Final = "file_search"
+FORMED: Final = (INTERPRETER, FILE_SEARCH)
+"""The forms whose calls are items of their own kind."""
 
 
 class ClientTools(Struct, frozen=True):
@@ -83,14 +86,18 @@ def _name_allowed(tool: Json) -> str:
 def render_server_call(call: FunctionCall, output: FunctionCallOutput | None = None, status: str | None = None) -> Unknown:
     """A call of the server's, with its output if it has one."""
     ended = "incomplete" if output is None else "failed" if output.is_error is True else "completed"
-    kind, render = (
-        ("code_interpreter_call", _render_interpreter_call) if call.form == INTERPRETER else ("mcp_call", _render_mcp_call)
-    )
+    match call.form:
+        case "code_interpreter":
+            kind, render = "code_interpreter_call", _render_interpreter_call
+        case "file_search":
+            kind, render = "file_search_call", _render_search_call
+        case _:
+            kind, render = "mcp_call", _render_mcp_call
     return Unknown({"type": kind, "id": derive_server_id(call), "status": status or ended, **render(call, output)})
 
 
 def derive_server_id(call: FunctionCall) -> str:
-    return derive_id("ci" if call.form == INTERPRETER else "mcp", call.id)
+    return derive_id({INTERPRETER: "ci", FILE_SEARCH: "fs"}.get(str(call.form), "mcp"), call.id)
 
 
 def _render_interpreter_call(call: FunctionCall, output: FunctionCallOutput | None) -> Json:
@@ -107,6 +114,25 @@ def _render_outputs(output: FunctionCallOutput) -> list[Json]:
     logs = text_of(output.output)
     images = [part.image_url for part in output.output if isinstance(part, InputImage) and part.image_url]
     return [*([{"type": "logs", "logs": logs}] if logs else []), *[{"type": "image", "url": url} for url in images]]
+
+
+def _render_search_call(call: FunctionCall, output: FunctionCallOutput | None) -> Json:
+    queries = parse_arguments(call).get("queries")
+    wanted = call.server.at if isinstance(call.server, ServerTool) else "{}"
+    is_shown = output is not None and _decode(wanted).get("include_results") is True
+    found = _decode(output.output).get("results", []) if is_shown and output is not None else None
+    return {
+        "queries": [str(query) for query in queries] if isinstance(queries, list) else [],
+        "results": found,
+    }
+
+
+def _decode(text: str | Sequence[Part]) -> Json:
+    """The object that a text is, an empty one if it is none."""
+    try:
+        return msgspec.json.decode(text, type=Json) if isinstance(text, str) else {}
+    except msgspec.DecodeError:
+        return {}
 
 
 def _render_mcp_call(call: FunctionCall, output: FunctionCallOutput | None) -> Json:
@@ -178,9 +204,11 @@ def find_delegated(told: Response, calls: Sequence[FunctionCall]) -> list[Functi
 
 def split_server_call(item: Item) -> tuple[Item, ...]:
     """A call of the server's that a client sends back, as the call and the output that it stands for; other items as they are."""
-    if not isinstance(item, Unknown) or item.data.get("type") not in ("mcp_call", "code_interpreter_call"):
+    if not isinstance(item, Unknown) or item.data.get("type") not in ("mcp_call", "code_interpreter_call", "file_search_call"):
         return (item,)
     data = item.data
+    if data["type"] == "file_search_call":
+        return _split_search_call(data)
     if data["type"] == "code_interpreter_call":
         return _split_interpreter_call(data)
     suffix = str(data.get("id", "")).removeprefix("mcp_")
@@ -193,6 +221,16 @@ def split_server_call(item: Item) -> tuple[Item, ...]:
             return call, FunctionCallOutput(call.call_id, text, id=f"fco_{suffix}", is_error=True)
         case _:
             return call, FunctionCallOutput(call.call_id, str(data.get("output") or ""), id=f"fco_{suffix}")
+
+
+def _split_search_call(data: Json) -> tuple[Item, ...]:
+    """Without its results, the model is told only what was searched for."""
+    suffix = str(data.get("id", "")).removeprefix("fs_")
+    given = msgspec.json.encode({"queries": data.get("queries") or []}).decode()
+    whose = ServerTool(FILE_SEARCH, FILE_SEARCH)
+    call = FunctionCall(f"call_{suffix}", FILE_SEARCH, given, id=f"fc_{suffix}", form=FILE_SEARCH, server=whose)
+    said = msgspec.json.encode({"results": data.get("results") or []}).decode()
+    return call, FunctionCallOutput(call.call_id, said, id=f"fco_{suffix}", form=FILE_SEARCH)
 
 
 def _split_interpreter_call(data: Json) -> tuple[Item, ...]:

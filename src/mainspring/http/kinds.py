@@ -36,6 +36,7 @@ TOOL_KINDS: Final[dict[str, ToolKind]] = {
     "local_shell": ToolKind("client", _names()),
     "apply_patch": ToolKind("client", _names()),
     "code_interpreter": ToolKind("server", _names("container")),
+    "file_search": ToolKind("server", _names("vector_store_ids", "max_num_results", "filters", "ranking_options")),
     "mcp": ToolKind("server", None),
     "namespace": ToolKind("client", _names("name", "description", "tools")),
     # Unless it says `client`, the server performs it.
@@ -64,6 +65,7 @@ ITEM_KINDS: Final[dict[str, frozenset[str]]] = {
     "mcp_call": _names("id", "server_label", "name", "arguments", "output", "error", "status", "approval_request_id"),
     "mcp_list_tools": _names("id", "server_label", "tools", "error"),
     "code_interpreter_call": _names("id", "code", "container_id", "outputs", "status"),
+    "file_search_call": _names("id", "queries", "results", "status"),
     "compaction": _names("id", "encrypted_content"),
     TRIGGER: _names("id"),
     "item_reference": _names("id"),

@@ -22,7 +22,6 @@ _SEARCH: Final = "leave it out, and bring a server of type `mcp` that searches, 
 _INSTEAD: Final = {
     "web_search": _SEARCH,
     "web_search_preview": _SEARCH,
-    "file_search": "leave it out, and bring a server of type `mcp` that knows the files",
     "image_generation": "leave it out, and bring a server of type `mcp` that draws",
     "computer_use_preview": "leave it out, and use the built-in `browser`, if its operator offers it",
 }

@@ -51,6 +51,7 @@ from mainspring.core.run import Run
 from mainspring.http.client_tools import parse_arguments, read_commands, read_custom_input, render_client_item
 from mainspring.http.frame_log import FrameLog
 from mainspring.http.hosted_calls import (
+    FORMED,
     INTERPRETER,
     ClientTools,
     derive_server_id,
@@ -265,7 +266,7 @@ class Wire(FrameLog[Dialect]):
         self._open[item_id(item)] = opened
         if isinstance(item, FunctionCall) and self._is_servers(item):
             opened.is_servers = True
-            opened.is_formed = item.form == INTERPRETER
+            opened.is_formed = item.form in FORMED
             begun = render_server_call(replace(item, arguments=""), status="in_progress")
             self._tell("response.output_item.added", {"output_index": opened.index, "item": begun})
             where = {"item_id": derive_server_id(item), "output_index": opened.index}
@@ -326,15 +327,16 @@ class Wire(FrameLog[Dialect]):
             code = str(render_server_call(call).data["code"])
             self._tell("response.code_interpreter_call_code.delta", {**where, "delta": code})
             self._tell("response.code_interpreter_call_code.done", {**where, "code": code})
-        else:
+        elif call.form not in FORMED:
             if call.arguments and not opened.has_arguments:
                 self._arguments(call.id, call.arguments)
             self._tell("response.mcp_call_arguments.done", {**where, "arguments": call.arguments})
         del self._open[call.id]
         if call.status == "completed":
             self._waiting[call.call_id] = opened.index, call
-            if call.form == INTERPRETER:
-                self._tell("response.code_interpreter_call.interpreting", where)
+            if call.form in FORMED:
+                doing = "code_interpreter_call.interpreting" if call.form == INTERPRETER else "file_search_call.searching"
+                self._tell(f"response.{doing}", where)
         else:
             self._tell("response.output_item.done", {"output_index": opened.index, "item": render_server_call(call)})
 
@@ -348,8 +350,8 @@ class Wire(FrameLog[Dialect]):
             return
         index, call = self._waiting.pop(item.call_id)
         told = render_server_call(call, item)
-        # There is no event for an interpreter that failed; its item says so.
-        ended = "code_interpreter_call.completed" if call.form == INTERPRETER else f"mcp_call.{told.data['status']}"
+        # There is no event for one of these that failed; its item says so.
+        ended = f"{call.form}_call.completed" if call.form in FORMED else f"mcp_call.{told.data['status']}"
         self._tell(f"response.{ended}", {"item_id": derive_server_id(call), "output_index": index})
         self._tell("response.output_item.done", {"output_index": index, "item": told})
 

@@ -5,14 +5,16 @@ from msgspec.structs import replace
 from starlette.requests import HTTPConnection
 
 from mainspring.core.errors import InvalidRequest, NotFound
-from mainspring.core.items import Unknown
+from mainspring.core.items import Tool, Unknown
 from mainspring.core.spec import RunSpec
 from mainspring.engine.engine import Engine
 from mainspring.features.agents.agent_order import InvocationSettings
 from mainspring.features.agents.agent_result import ToolLoopConfig
 from mainspring.features.agents.agent_runtime import PREFIX, AgentRuntime
 from mainspring.features.responses.request import MOST_INPUT_CHARS, CreateResponse, find_logprobs, make_order
-from mainspring.features.responses.sent_request import FOREIGN_INCLUDES, SentRequest
+from mainspring.features.responses.sent_request import FOREIGN_INCLUDES, RESULTS, SentRequest
+from mainspring.features.vector_stores.file_search import INCLUDE
+from mainspring.features.vector_stores.file_search import NAME as FILE_SEARCH
 from mainspring.http.auth import INVOKE, get_caller, get_tenant, sign_order
 from mainspring.http.faults import Fault
 from mainspring.http.sent_items import check_text_size, resolve_references
@@ -49,9 +51,17 @@ async def read_order(engine: Engine, agents: AgentRuntime, client: HTTPConnectio
     spec = sign_order(client, spec)
     if choice is not None:
         spec = await _apply_selection(agents, client, choice, body, spec)
-    if not needs and not sent.ignored.passable:
+    if RESULTS in (body.include or ()):
+        spec = replace(spec, tools=tuple([_include_results(tool) for tool in spec.tools]))
+    elif not needs and not sent.ignored.passable:
         return spec
     return _apply_features(engine, spec, sent, needs, is_lenient=offers_unasked(client))
+
+
+def _include_results(tool: Tool) -> Tool:
+    """A `file_search` whose results the client wants to see; see `features.vector_stores.file_search`."""
+    is_search = isinstance(tool, Unknown) and tool.data.get("type") == FILE_SEARCH
+    return Unknown({**tool.data, INCLUDE: True}) if isinstance(tool, Unknown) and is_search else tool
 
 
 def list_needs(body: CreateResponse) -> list[Need]:
@@ -78,7 +88,7 @@ def _apply_features(engine: Engine, spec: RunSpec, sent: SentRequest, needs: lis
     features = find_features(engine.provider, spec.model)
     if "passthrough" in features:
         check_needs(needs, features)
-        wanted = [value for value in sent.body.include or () if value in FOREIGN_INCLUDES]
+        wanted = [value for value in sent.body.include or () if value in (RESULTS, *FOREIGN_INCLUDES)]
         extra = {**(spec.sampling.extra or {}), "include": wanted}
         return replace(spec, sampling=replace(spec.sampling, extra=extra)) if wanted else spec
     for path in sent.ignored.passable:

@@ -200,7 +200,7 @@ def _parse_choice(choice: str | Json | None, tools: Sequence[Tool]) -> ToolChoic
             return ToolChoice("required")
         case {"type": "function" | "custom", "name": str()} if isinstance(choice, dict):
             return ToolChoice("required", name=_name_chosen(choice, tools)[0])
-        case {"type": "shell" | "local_shell" | "apply_patch" | "code_interpreter" | "tool_search" as name}:
+        case {"type": "shell" | "local_shell" | "apply_patch" | "code_interpreter" | "file_search" | "tool_search" as name}:
             return ToolChoice("required", name=name)
         case {"type": "mcp", "server_label": str(label), **rest}:
             return ToolChoice("required", name=make_choice_mark(label, str(rest["name"]) if rest.get("name") else None))

@@ -104,10 +104,13 @@ _PROMPT: Final = frozenset({"id", "version", "variables"})
 _CHOICE: Final = frozenset({"type", "name", "namespace", "server_label", "mode", "tools"})
 _STREAM_OPTIONS: Final = frozenset({"include_usage", "include_obfuscation"})
 # What is always there, or given when it is asked for.
-INCLUDES: Final = ("reasoning.encrypted_content", LOGPROBS, "code_interpreter_call.outputs", "message.input_image.image_url")
+RESULTS: Final = "file_search_call.results"
+INCLUDES: Final = (
+    "reasoning.encrypted_content", LOGPROBS, "code_interpreter_call.outputs", RESULTS, "message.input_image.image_url",
+)  # fmt: skip
 # What only a backend with such tools of its own can give.
 FOREIGN_INCLUDES: Final = (
-    "file_search_call.results", "web_search_call.results", "web_search_call.action.sources",
+    "web_search_call.results", "web_search_call.action.sources",
     "computer_call_output.output.image_url",
 )  # fmt: skip
 
