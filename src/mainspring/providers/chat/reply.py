@@ -108,7 +108,7 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
 
     def _choose(self, choice: "_Choice") -> None:
         delta = choice.delta
-        if self._turn.is_silent and choice.message is not None and (delta is None or delta == _NO_DELTA):
+        if choice.message is not None and (delta is None or delta == _NO_DELTA) and self._turn.is_silent:
             delta = choice.message
         if choice.text and delta is None:
             # The older endpoint's name for the words.
