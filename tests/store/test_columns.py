@@ -183,7 +183,7 @@ USUAL: dict[type[Struct], str] = {
         't help: try something else, or give your answer with what you know.","retry_model_errors":false,"max'
         '_retries":null,"confirm_once":false},"sampling":{"temperature":null,"top_p":null,"max_turn_tokens":n'
         'ull,"text":null,"reasoning":null,"extra":null,"top_logprobs":null,"presence_penalty":null,"frequency'
-        '_penalty":null},"window":{"max_messages":null,"max_chars":null,"compact_threshold":null,"context_tok'
+        '_penalty":null,"stop":[],"seed":null,"cache_ttl":null},"window":{"max_messages":null,"max_chars":null,"compact_threshold":null,"context_tok'
         'ens":null,"truncation":"disabled"},"preset":"responses","parallel_tool_calls":true,"parent":null,"st'
         'ore":true,"background":false,"metadata":{},"echo":{},"tenant":"","conversation":null,"caller":{"subj'
         'ect":"","scopes":null},"listed":[],"scope":"","budget":null,"agent":"","traceparent":"","purse":null'
