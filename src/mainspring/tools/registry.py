@@ -7,9 +7,9 @@ code says, field by field. So the schema in force is the entry's, else the tool'
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.metadata import EntryPoint, entry_points
 from logging import getLogger
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 from msgspec import Struct
@@ -26,6 +26,9 @@ from mainspring.tools.functions import NAME, Function, FunctionTool, check_defin
 from mainspring.tools.schema import Validator
 from mainspring.tools.scope import AllowedBeginning, CommandScope, judge_command
 from mainspring.tools.shell_reader import read_line
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 log = getLogger(__name__)
 
@@ -133,6 +136,8 @@ class Registry:
         """
         found: list[str] = []
         problems: list[str] = []
+        from importlib.metadata import entry_points  # takes a while, and most engines look for none
+
         for point in sorted(entry_points(group=group), key=lambda point: point.name):
             try:
                 found.append(self._register_entry_point(point))
@@ -176,7 +181,7 @@ class Registry:
         known = self._tools.get(name)
         return _Known(None if known is None else known.tool, self._given.get(name), defined)
 
-    def _register_entry_point(self, point: EntryPoint) -> str:
+    def _register_entry_point(self, point: "EntryPoint") -> str:
         loaded = point.load()
         tool = _as_tool(loaded() if inspect.isclass(loaded) else loaded)
         package, version = (point.dist.name, point.dist.version) if point.dist is not None else (None, None)
