@@ -2,7 +2,9 @@
 
 import asyncio
 import threading
+import time
 import tracemalloc
+from collections.abc import Iterator, Mapping
 
 import anyio
 import pytest
@@ -252,3 +254,34 @@ async def test_others_go_on_while_an_expression_is_evaluated() -> None:
 def test_what_is_asked_of_a_step_is_told_apart() -> None:
     reading = find_expression_reads("steps.a.status == 'failed' and steps['b'].error and steps.c.output.status and steps.d")
     assert (set(reading.outcomes), set(reading.results)) == ({"a", "b"}, {"c", "d"})
+
+
+class Crowd(Mapping[str, object]):
+    """Names that note how many read them at the same time."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+        self._turn = threading.Lock()
+
+    def __getitem__(self, name: str) -> object:
+        with self._turn:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        time.sleep(0.005)
+        with self._turn:
+            self.now -= 1
+        return {"x": 1}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("inputs",))
+
+    def __len__(self) -> int:
+        return 1
+
+
+async def test_few_expressions_are_evaluated_at_once() -> None:
+    crowd = Crowd()
+    async with anyio.create_task_group() as group:
+        for _ in range(20):
+            group.start_soon(resolve_values, "{{ inputs.x }}", crowd)
+    assert 1 <= crowd.most <= 2
