@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from mainspring.core.items import ApprovalRequest, FunctionCall, Reasoning
+from mainspring.core.items import ApprovalRequest, FunctionCall, Json, Message, Reasoning, ToolDefinition
 from mainspring.core.response import Response
+from mainspring.core.spec import RunSpec
 
 Thought = tuple[str, bool, int]
 """A part of what was thought: the item, whether it is a summary, and the place."""
@@ -20,6 +21,27 @@ def describe_waiting(told: Response) -> list[str]:
     wanted = {stub.get("approval_request_id") for stub in told.required_input or ()}
     asked = [item for item in told.output if isinstance(item, ApprovalRequest) and item.id in wanted]
     return [f"[`{item.name}` waits for a person to approve it, as `{item.id}`, and has not run]" for item in asked]
+
+
+def list_messages(told: Response) -> list[Message]:
+    """What was said. Of an answer that is to be JSON, that is the last message: what was said between calls would spoil it."""
+    said = [item for item in told.output if isinstance(item, Message)]
+    return said[-1:] if _wants_json(told.text) else said
+
+
+def waits_with_words(spec: RunSpec) -> bool:
+    """Whether it is known only at the end which message is the answer: it is to be JSON, and the server's tools work for it."""
+    return _wants_json(spec.sampling.text) and any(
+        not isinstance(tool, ToolDefinition) or tool.kind != "function" for tool in spec.tools
+    )
+
+
+def _wants_json(text: Json | None) -> bool:
+    match (text or {}).get("format"):
+        case {"type": "json_object" | "json_schema"}:
+            return True
+        case _:
+            return False
 
 
 def list_thoughts(item: Reasoning) -> Iterator[tuple[Thought, str]]:

@@ -32,7 +32,7 @@ from mainspring.features.chat_completions.messages import OUTPUT
 from mainspring.http.client_tools import read_custom_input
 from mainspring.http.faults import render_error
 from mainspring.http.frame_log import FrameLog
-from mainspring.http.plain_answers import describe_waiting, find_client_calls, list_thoughts
+from mainspring.http.plain_answers import describe_waiting, find_client_calls, list_messages, list_thoughts, waits_with_words
 from mainspring.http.run_replies import find_failure
 from mainspring.http.wire import Dialect, render_response
 
@@ -79,7 +79,7 @@ class ChatCompletion(Struct, frozen=True, kw_only=True):
 
 def render_completion(told: Response, dialect: ChatDialect) -> ChatCompletion:
     """The run as a chat completion."""
-    messages = [item for item in told.output if isinstance(item, Message)]
+    messages = list_messages(told)
     thoughts = [text for item in told.output if isinstance(item, Reasoning) for _, text in list_thoughts(item)]
     calls = tuple([_render_call(call) for call in find_client_calls(told)])
     refused = [part.refusal for item in messages for part in item.content if isinstance(part, Refusal)]
@@ -161,13 +161,14 @@ class ChatWire(FrameLog[ChatDialect]):
         """What was said last in each channel: an empty line stands before something else."""
         self._said: set[object] = set()
         self._told = 0
+        self._waits = False
 
     def add(self, record: Recorded, run: Run) -> None:
         event = record.event
         match event:
             case TextDelta() | RefusalDelta() | ReasoningDelta():
                 self._tell_delta(event)
-            case ItemDone(item):
+            case ItemDone(item) if not (self._waits and isinstance(item, Message)):
                 self._finish(item)
             case RunStarted():
                 self._begin(run)
@@ -186,12 +187,12 @@ class ChatWire(FrameLog[ChatDialect]):
 
     def _tell_delta(self, event: Delta) -> None:
         match event:
-            case TextDelta(id_, delta, index):
+            case TextDelta(id_, delta, index) if not self._waits:
                 self._say("content", id_, ("text", id_, index), delta, event.logprobs or ())
             case ReasoningDelta(id_, delta, index, summary):
                 key = (id_, summary, index)
                 self._say("reasoning_content", key, key, delta)
-            case RefusalDelta(id_, delta, index):
+            case RefusalDelta(id_, delta, index) if not self._waits:
                 self._say("refusal", ("refusal", id_, index), ("refusal", id_, index), delta)
             case _:
                 pass
@@ -226,6 +227,7 @@ class ChatWire(FrameLog[ChatDialect]):
             self._tell({channel: text}, logprobs={"content": logprobs, "refusal": None} if logprobs else None)
 
     def _begin(self, run: Run) -> None:
+        self._waits = waits_with_words(run.spec)
         fields = {
             "id": derive_id("chatcmpl", run.spec.id),
             "object": "chat.completion.chunk",
@@ -245,6 +247,8 @@ class ChatWire(FrameLog[ChatDialect]):
         if self.dialect.extensions:
             self._tell_output(run)
         told = response(run)
+        for message in list_messages(told) if self._waits else ():
+            self._finish(message)
         ended = render_completion(told, ChatDialect())
         for words in describe_waiting(told):
             self._say("content", words, words, words)

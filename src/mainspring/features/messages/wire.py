@@ -32,7 +32,7 @@ from mainspring.http.client_tools import parse_arguments
 from mainspring.http.faults import Fault, render_error
 from mainspring.http.frame_log import FrameLog
 from mainspring.http.hosted_calls import SERVER_LABEL
-from mainspring.http.plain_answers import describe_waiting, find_client_calls, list_thoughts
+from mainspring.http.plain_answers import describe_waiting, find_client_calls, list_messages, list_thoughts, waits_with_words
 from mainspring.http.run_replies import find_failure
 from mainspring.http.wire import Dialect, render_response
 
@@ -71,8 +71,8 @@ class CountedTokens(Struct, frozen=True):
 
 def render_message(told: Response, dialect: MessagesDialect) -> AssistantMessage:
     """The run as one message."""
-    output = render_response(told, _PLAIN).output if dialect.extensions else told.output
-    blocks = [block for item in output for block in _render_item(item)]
+    output, said = render_response(told, _PLAIN).output if dialect.extensions else told.output, list_messages(told)
+    blocks = [block for item in output if not isinstance(item, Message) or item in said for block in _render_item(item)]
     blocks += [_text(words) for words in describe_waiting(told)]
     blocks += [_render_call(call) for call in find_client_calls(told)]
     return AssistantMessage(
@@ -182,13 +182,14 @@ class MessagesWire(FrameLog[MessagesDialect]):
         self._text_head = b""
         self._said: set[object] = set()
         self._told: set[str] = set()
+        self._waits = False
 
     def add(self, record: Recorded, run: Run) -> None:
         event = record.event
         match event:
             case TextDelta() | RefusalDelta() | ReasoningDelta():
                 self._tell_delta(event)
-            case ItemDone(item):
+            case ItemDone(item) if not (self._waits and isinstance(item, Message)):
                 self._finish(item)
             case RunStarted():
                 self._begin(run)
@@ -207,7 +208,7 @@ class MessagesWire(FrameLog[MessagesDialect]):
 
     def _tell_delta(self, event: Delta) -> None:
         match event:
-            case TextDelta(id_, delta, index) | RefusalDelta(id_, delta, index):
+            case TextDelta(id_, delta, index) | RefusalDelta(id_, delta, index) if not self._waits:
                 self._say(("text", id_, index), delta)
             case ReasoningDelta(id_, delta, index, summary):
                 self._think((id_, summary, index), delta)
@@ -280,6 +281,7 @@ class MessagesWire(FrameLog[MessagesDialect]):
 
     def _begin(self, run: Run) -> None:
         spec = run.spec
+        self._waits = waits_with_words(spec)
         usage = MessageUsage(estimate(spec.input, spec.instructions, spec.tools), 1)
         begun = AssistantMessage(id=derive_id("msg", spec.id), model=spec.model, usage=usage)
         self._tell("message_start", {"message": begun})
@@ -292,6 +294,8 @@ class MessagesWire(FrameLog[MessagesDialect]):
         told = response(run)
         if self.dialect.extensions:
             self._tell_server_calls(told)
+        for message in list_messages(told) if self._waits else ():
+            self._finish(message)
         for words in describe_waiting(told):
             self._say(words, words)
         self._close_block()
