@@ -64,6 +64,18 @@ class TextRepeatedLast(Animal):
         return sse(*pieces, chunk({"content": NOON}, finish="stop")) + DONE
 
 
+class TextTwice(Animal):
+    """Quirk 81: all the text comes twice; supposed, after https://github.com/QwenLM/qwen-code/pull/3896"""
+
+    number = 81
+
+    def last(self, body: Json) -> bytes:
+        return say("It is noon in Oslo.", "It is noon in Oslo.")
+
+    def check(self, outcome: Outcome) -> None:
+        assert (outcome.response.status, outcome.response.output_text) == ("completed", "It is noon in Oslo.")
+
+
 class ValuesAsText(Animal):
     """Quirk 82: numbers are text (Qwen3.5 and others). https://github.com/jjang-ai/vmlx/pull/48"""
 

@@ -3,8 +3,22 @@
 import re
 from typing import Any, ClassVar
 
-from tests.providers.backend import sse
-from tests.zoo.animal import UTC, Animal, Learner, Outcome, Refusal, Talker, assistants, call, call_ids, mentions, outputs, say
+from tests.providers.backend import call_piece, sse
+from tests.zoo.animal import (
+    NOON,
+    UTC,
+    Animal,
+    Learner,
+    Outcome,
+    Refusal,
+    Talker,
+    assistants,
+    call,
+    call_ids,
+    mentions,
+    outputs,
+    say,
+)
 
 from mainspring.core.items import Json
 
@@ -332,3 +346,23 @@ class NoNamesOnOutputs(Animal):
 
     def first(self, body: Json) -> bytes:
         return call("call_1", UTC)
+
+
+class NoStreamsWithTools(Animal):
+    """Quirk 90: a stream is refused where there are tools; supposed, without a source, as servers on grammars say it."""
+
+    number = 90
+
+    def refuse(self, body: Json) -> str | None:
+        return "Streaming is not supported when tools are used" if body.get("stream") and "tools" in body else None
+
+    def first(self, body: Json) -> Json:
+        return answer_whole({"content": None, **call_piece(0, id="a", name="get_time", arguments=UTC)}, "tool_calls")
+
+    def last(self, body: Json) -> bytes | Json:
+        return say(NOON) if body.get("stream") else answer_whole({"content": NOON}, "stop")
+
+
+def answer_whole(message: Json, finish: str) -> Json:
+    choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish}
+    return {"object": "chat.completion", "choices": [choice]}

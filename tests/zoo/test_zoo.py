@@ -206,6 +206,19 @@ async def test_a_call_in_text_beside_another_call_stays_text() -> None:
     assert (outcome.zones, outcome.response.output_text) == (["CET"], f"{leaks.HERMES}{NOON}")
 
 
+async def test_an_answer_is_taken_out_of_what_is_around_it() -> None:
+    answers = {
+        "a message as on the wire": f'{{"role": "assistant", "content": "{NOON}"}}',
+        "the end of ReAct": f"Thought: The sun is high.\nFinal Answer: {NOON}",
+        "an output told again": f"<tool_response>\n12:00\n</tool_response>\n{NOON}",
+        "another speaker": f"{NOON}</s>USER: thanks",
+        "a token first": f"<SPECIAL_12>{NOON}",
+        "reasoning in a fold": f'<details type="reasoning">\n<summary>Thought</summary>\n> High sun.\n</details>\n{NOON}',
+        "tokens for thoughts": f"<|think|>High sun.<|end|><|begin|>assistant<|content|>{NOON}<|flush|>",
+    }
+    assert await recite(answers) == dict.fromkeys(answers, ("completed", [], NOON))
+
+
 async def test_text_that_only_looks_like_a_call_stays_text() -> None:
     assert await recite(leaks.TWINS) == {name: ("completed", [], text) for name, text in leaks.TWINS.items()}
 

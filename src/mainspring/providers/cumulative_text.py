@@ -25,6 +25,8 @@ class CumulativeText:
         if len(piece) > len(self._said) and piece.startswith(self._said) and self._said.strip():
             self._held = piece
             return ""
+        if piece == self._said and len(piece) > _SENTENCE:
+            return ""  # nobody says so much twice
         self.is_plain = bool(piece)
         return piece
 
@@ -43,3 +45,4 @@ class CumulativeText:
 
 
 _LONG = 3
+_SENTENCE = 12

@@ -13,7 +13,18 @@ from mainspring.core.errors import BadOutput, Refused
 from mainspring.core.items import Json
 
 _MOST_TOKENS = 2**53
-ARGUMENT_KEYS: Final = ("arguments", "parameters", "args", "input", "tool_input", "action_input", "params", "kwargs")
+ARGUMENT_KEYS: Final = (
+    "arguments",
+    "parameters",
+    "args",
+    "input",
+    "tool_input",
+    "action_input",
+    "params",
+    "kwargs",
+    "tool_args",
+    "function_args",
+)
 _AROUND: Final = (*ARGUMENT_KEYS, "properties")
 _BESIDE_ARGUMENTS: Final = ("name", "tool", "tool_name", "function", "function_name", "type", "id")
 _HEAD: Final = re.compile(r'\s*\{\s*"(\w*)("?)')

@@ -65,7 +65,7 @@ def may_be_labelled(text: str, tools: Tools) -> bool | None:
         text = text[action.start() :]
     elif len(text) <= len(_THOUGHT_WORD) and _THOUGHT_WORD.startswith(text):
         return None
-    if text.startswith("```"):
+    if text.startswith("`"):
         return False
     labels = skip_labels(text[:_MOST_LABELS], tools)
     if labels.at == "end":
@@ -149,9 +149,10 @@ _MOST_THOUGHT: Final = 4_000
 _LABELS: Final = frozenset(
     {
         "action", "action_input", "actioninput", "args", "arguments", "assistant", "assistantcommentary", "bot_end", "bot_start",
-        "call", "calls", "code", "commentary", "content", "from", "function", "function_call", "function_calls", "functioncall",
+        "call", "calling", "calls", "code",
+        "commentary", "content", "from", "function", "function_call", "function_calls", "functioncall",
         "functions", "input", "invoke", "json", "name", "observation", "parameters", "params", "print", "py", "python",
         "recipient", "result", "stop", "to", "tool", "tool_call", "tool_calls", "tool_code", "tool_name", "tool_use", "toolcall",
-        "tools", "type", "xml",
+        "tools", "type", "using", "with", "xml",
     }
 )  # fmt: skip

@@ -27,6 +27,7 @@ from mainspring.providers.leaked_calls import (
     may_be_python_call,
     may_name_tool,
     parse_calls,
+    read_message,
 )
 
 MOST_HELD: Final = 262_144
@@ -123,6 +124,8 @@ class LeakReader:
         thought, action = split_thought(text)
         if thought and (calls := parse_calls(action, self._tools, is_all=True)):
             return HeldText(thought, calls, action)
+        if message := read_message(text):
+            return HeldText(message, [])
         if (past := _PAST.search(text)) is None or not _INTENT.match(text, past.end() - 1):
             return None
         calls = parse_calls(text[: past.end() - 1], self._tools)
@@ -224,7 +227,8 @@ class LeakReader:
             return False
         folded = rest.lower()
         if rest[0] == "A":
-            return _ACTION.startswith(rest[: len(_ACTION)]) and may_be_labelled(text[place:], self._tools) is not False
+            is_action = _ACTION.startswith(rest[: len(_ACTION)]) and _SENTENCE.search(before) is not None
+            return is_action and may_be_labelled(text[place:], self._tools) is not False
         if folded.startswith(_MARKS) or folded in _HALF_MARKS:
             return _LEAD.search(before) is not None
         if _SENTENCE.search(before) is None:
@@ -261,7 +265,7 @@ _MARKS: Final = (
     "<|python_start|>", "<|tool_call_section_begin|>", "<\uff5cdsml\uff5ctool_calls>", "<|dsml|function_calls>",
     "<|dsml|tool_calls>", "<|dsml|invoke name=", "<|tool▁calls▁begin|>", "<|tool▁call▁begin|>",
     "<|tool_calls|>", "<|tool_call:begin|>", "<tool>",
-    "<use_mcp_tool>", "<execute_tool>", "<tool_call name=", "[tool_call]", "[unused11]", "<<function>>",
+    "<use_mcp_tool>", "<execute_tool>", "<tool_call ", "[tool_call]", "[unused11]", "<<function>>",
     "<|tool_calls_section_end|>", "function call<|role_sep|>", "function<\uff5c",
 )  # fmt: skip
 _FENCES: Final = ("```tool_code\n", "```tool_call\n", "```tool_calls\n")

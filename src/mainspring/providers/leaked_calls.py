@@ -52,7 +52,7 @@ def parse_calls(text: str, tools: Tools, *, is_all: bool = False) -> list[Leaked
             return calls
         found = next((found for read in _READERS if (found := read(opened, place, tools)) is not None), None)
         if found is None:
-            return _parse_labelled(bare, tools) if is_all and not text.startswith("```") else []
+            return _parse_labelled(bare, tools) if is_all and not text.startswith("`") else []
         calls += found.calls
         place = found.end
 
@@ -65,6 +65,15 @@ def _parse_labelled(text: str, tools: Tools) -> list[LeakedCall]:
             return [LeakedCall(name, json_text(arguments))]
         case _:
             return []
+
+
+def read_message(text: str) -> str:
+    """The words of a message that is written as on the wire; nothing if it is none."""
+    with suppress(ValueError, RecursionError):
+        match json.loads(text):
+            case {"role": "assistant", "content": str(words), **rest} if not rest or rest == {"tool_calls": []}:
+                return words
+    return ""
 
 
 def is_cut_call(text: str, tools: Tools) -> bool:
@@ -134,7 +143,7 @@ def may_name_tool(text: str, tools: Tools) -> bool | None:
         return find_tool_name(called[1], tools) in tools
     if head is None:
         return None if len(text) < _MOST_HEAD and _HALF_HEAD.fullmatch(text) else False
-    key, value = head[1], head[2]
+    key, value = head[1] if head[1] in tools else head[1].lower(), head[2]
     if key in ("type", "role") and value is not None:
         return value == ("function" if key == "type" else "assistant")
     if key in _NAME_KEYS and value is not None:
@@ -150,11 +159,11 @@ def _read_json(text: str, place: int, tools: Tools) -> _Found | None:
     except (ValueError, RecursionError):
         literal = _LITERAL.match(text, place)
         if literal is None:
-            return None
+            return _read_json(f"{text}]", place, tools) if text[place] == "[" and text.endswith("}") else None
         written = literal[0].translate(_QUOTES)
         value, end = parse_loosely(written[1:-1] if written.startswith("{{") else written), literal.end()
     calls = _list_calls(value, tools, is_whole=place == 0)
-    return None if not calls else _Found(calls, end)
+    return None if not calls else _Found(calls, min(end, len(text)))
 
 
 def _list_calls(value: object, tools: Tools, *, is_whole: bool) -> list[LeakedCall]:
@@ -167,6 +176,8 @@ def _list_calls(value: object, tools: Tools, *, is_whole: bool) -> list[LeakedCa
 
 
 def _make_call(value: object, tools: Tools, *, is_whole: bool) -> LeakedCall | None:
+    if isinstance(value, dict) and not value.keys() & _KEYS:
+        value = {key.lower() if key.lower() in _KEYS else key: each for key, each in value.items()}
     if isinstance(value, dict) and any(isinstance(value.get(key), dict) for key in _CALL_KEYS):
         value = next(value[key] for key in _CALL_KEYS if isinstance(value.get(key), dict))
     is_named = isinstance(value, dict) and len(value) == 1 and not value.keys() & _KEYS
@@ -223,10 +234,13 @@ def read_parameters(text: str, tool: ToolDefinition) -> str:
 def _read_elements(text: str, place: int, tools: Tools) -> _Found | None:
     """An element for the name and one for the arguments, or one that is called as the tool, between the tags of a call."""
     found = (_NAME_ELEMENT.match(text, place) if place else None) or _TOOL_ELEMENT.match(text, place)
+    part = _ELEMENT
+    if found is None:
+        found, part = _TOOL_ATTRIBUTES.match(text, place), _ATTRIBUTE
     if found is None:
         return None
-    values = {part[1]: part[2] for part in _ELEMENT.finditer(found[2])}
-    called = _finish_call(found[1], values, _ELEMENT.sub("", found[2]).strip(), found.end(), tools)
+    values = {each[1]: each[2] for each in part.finditer(found[2])}
+    called = _finish_call(found[1], values, part.sub("", found[2]).strip(), found.end(), tools)
     if called is None or place:
         return called
     # Without the tags of a call, the arguments must fit.
@@ -329,11 +343,12 @@ _MESSAGE_KEYS: Final = {"role", "content", *_LIST_KEYS}
 _KEYS: Final = {*_NAME_KEYS, *ARGUMENT_KEYS, *_LIST_KEYS, "id", "call_id", "tool_call_id", "index", "type", *_CALL_KEYS}
 _ELEMENT_HEAD: Final = re.compile(
     r"```[a-z]*\s*<(?:[|\uff5c]|/?(?:\w+:)?(?:tool|function|invoke))|&lt;(?:tool|function)\w*&gt;\s*[{\[&]"
-    r"|<code>\s*(?:print\()?([\w.]+)\(|<([\w.-]+)>\s*[<{]",
+    r"|<code>\s*(?:print\()?([\w.]+)\(|<([\w.-]+)(?:>\s*[<{]|\s+[\w-]+=\")",
     re.IGNORECASE,
 )
 _HALF_ELEMENT: Final = re.compile(
-    r"`{1,3}[a-z]*\s*(?:<[\w:]*)?|&\w{0,2};?|&lt;\w*(?:&\w{0,2};?)?\s*|<[\w.-]*>?\s*|<code>\s*[\w.(]*", re.IGNORECASE
+    r"`{1,3}[a-z]*\s*(?:<[\w:]*)?|&\w{0,2};?|&lt;\w*(?:&\w{0,2};?)?\s*|<[\w.-]*>?\s*|<[\w.-]+\s+[\w-]*=?|<code>\s*[\w.(]*",
+    re.IGNORECASE,
 )
 _MOST_HEAD: Final = 200
 FUNCTOOLS: Final = "functools["
@@ -348,7 +363,7 @@ _FENCE_END: Final = re.compile(r"\s*(?:```|\))")
 # An object with slips or as Python writes it, up to the tag that closes it or the end.
 _LITERAL: Final = re.compile(r"\{.*?\}(?=\s*(?:</\w+>|\[END_TOOL|<\||\Z))", re.DOTALL)
 _GLUE: Final = re.compile(
-    r"(?:[\s,;]|</?code>|</?(?:\w+:)?(?:(?:longcat_)?tool_calls?|toolcall|tools|tool_use|tool_code|function_?calls?|(?:execute_)?tool|use_mcp_tool)>|</?\uff5cDSML\uff5c(?:function|tool)_calls>|\[/?TOOL_CALLS?\]|\[(?:END_)?TOOL_REQUEST\]|functools(?=\[)|<\|python_tag\|>|<\|tool_call>|<tool_call\|>"
+    r"(?:[\s,;]|</?code>|<tool_call\s+(?:id|index|type)=[^<>]*>|</?(?:\w+:)?(?:(?:longcat_)?tool_calls?|toolcall|tools|tool_use|tool_code|function_?calls?|(?:execute_)?tool|use_mcp_tool)>|</?\uff5cDSML\uff5c(?:function|tool)_calls>|\[/?TOOL_CALLS?\]|\[(?:END_)?TOOL_REQUEST\]|functools(?=\[)|<\|python_tag\|>|<\|tool_call>|<tool_call\|>"
     r"|<(?:start|end)_function_call>|<\uff5ctool_calls?_(?:begin|end)\uff5c>|function<\uff5ctool_sep\uff5c>"
     r"|(?<=>\n)```(?:json)?\n|```(?=\s*</)|(?<=\})\}(?=\s*</tool_call>)|\[unused1[12]\]|<<function>>|function call<\|role_sep\|>"
     r"|<\|tool_call:begin\|>\w*<\|tool_call:name\|>|<\|(?:im_end|calls|tool_call:end|python_start|python_end|eom_id|eot_id|end|call|/?tool_calls?|tool_calls?_(?:section_)?(?:begin|start|end)|action_start|plugin|action_end"
@@ -374,6 +389,8 @@ _NAME_ELEMENT: Final = re.compile(
     re.DOTALL,
 )
 _TOOL_ELEMENT: Final = re.compile(r"<([\w.-]+)>(.*?)</\1>", re.DOTALL)
+_TOOL_ATTRIBUTES: Final = re.compile(r"<([\w.-]+)((?:\s+[\w-]+=\"[^\"]*\")+)\s*/>")
+_ATTRIBUTE: Final = re.compile(r"([\w-]+)=\"([^\"]*)\"")
 _ELEMENT: Final = re.compile(r"<(\w+)>(.*?)</\1>", re.DOTALL)
 # Some write the bars of DeepSeek's tokens as ASCII has them.
 _WITH_ASCII_BARS: Final = re.compile(r"<(/?)\|(DSML|tool▁[^|<>]+)\|")

@@ -67,6 +67,12 @@ BLOCKS: Final = (
         ("[BEGIN FINAL RESPONSE]",),
         "[END FINAL RESPONSE]",
     ),
+    # How ReAct ends. An action before that is a call, and what follows it is made up.
+    ThoughtBlock(
+        re.compile(r"(?P<tag>Thought): "),
+        re.compile(r"Thought: (?P<thought>(?:(?!\nAction).)*?)\n+\**Final Answer:\**\s*(?=\S)", re.DOTALL),
+        ("Final Answer:",),
+    ),
 )
 CHANNELS: Final = ("<|channel|>", "<|start|>assistant")
 
@@ -161,7 +167,9 @@ class TagSplitter:
         for block in BLOCKS:
             if head := block.head.match(begun):
                 tag = head.groupdict().get("tag")
-                is_plain = _find_start(begun, _CLOSINGS) or (tag and self._is_asked(f"<{tag}>"))
+                is_plain = _find_start(begun, _CLOSINGS) or (
+                    tag and self._is_asked("Final Answer" if tag == "Thought" else f"<{tag}>")
+                )
                 return None if is_plain else block
         return None
 
@@ -326,7 +334,7 @@ _OTHER_CASE: Final = re.compile("<(?:think|thinking|thought)>", re.IGNORECASE)
 _MOST_HELD: Final = 16_384
 _INVISIBLE: Final = "\u200b\u2060\ufeff"
 _SPOKEN: Final = (
-    "Here is my thought process:\n", "Here are my reasoning steps:\n", "<|think|>", "<|thinking|>", "analysis",
+    "Thought: ", "Here is my thought process:\n", "Here are my reasoning steps:\n", "<|think|>", "<|thinking|>", "analysis",
     "assistantanalysis", "assistantcommentary", "assistantfinal", "commentary to=",
 )  # fmt: skip
 _HALF_TAG: Final = re.compile(r"<[\w:-]{0,40}(?:\s[^<>\n]{0,200})?|analysis|commentary to=[\w.]* ?[a-z]{0,4}")

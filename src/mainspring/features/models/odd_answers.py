@@ -22,6 +22,8 @@ def _is_labelled(seen: SeenExchange) -> bool:
 
 def _repeats_text(seen: SeenExchange) -> bool:
     pieces = [said for delta in seen.deltas if isinstance(said := delta.get("content"), str) and said]
+    if len(pieces) == 2 and len(pieces[0]) > 12 and pieces[0] == pieces[1]:
+        return True
     longer = [later.startswith(before) and later != before for before, later in pairwise(pieces)]
     return (len(longer) > 1 and all(longer[:-1])) or (
         len(pieces) > 2 and len(pieces[-1]) > 8 and pieces[-1] == "".join(pieces[:-1])

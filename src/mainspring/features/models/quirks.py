@@ -302,6 +302,7 @@ QUIRKS: Final = (
     Quirk("no usage", "Tokens are not counted.", "They are estimated."),
     Quirk("usage often", "Every piece counts tokens.", "The last count is taken."),
     Quirk("no stream_options", "`stream_options` is refused.", "It is left out."),
+    Quirk("no streams with tools", "Streams are refused where there are tools.", "It is asked without streaming."),
     Quirk("no parallel_tool_calls", "`parallel_tool_calls` is refused.", "It is left out."),
     Quirk("no names on outputs", "Names on outputs of tools are refused.", "They are left out."),
     Quirk("no forced call", "`tool_choice` is refused.", "The model is asked for a call in words."),
@@ -354,6 +355,7 @@ _PLACES: Final[Mapping[str, str]] = {
 """Where in a request a field of the profile shows, if not under its own name."""
 _REFUSED: Final[Mapping[Change, str]] = {
     ("stream_options", False): "no stream_options",
+    ("stream_tools", False): "no streams with tools",
     ("parallel_tool_calls", False): "no parallel_tool_calls",
     ("tools", False): "no tools",
     ("reasoning_effort", False): "no effort",

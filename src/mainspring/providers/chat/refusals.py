@@ -31,6 +31,14 @@ _FORMAT: Final = "(response.format|json_schema|structured output)"
 _NOT_THERE: Final = "(not support|unsupported|unavailable|unknown|unrecognized|not permitted|not enabled|invalid value)"
 REFUSALS: Final = (
     RefusalRule("stream_options", False, re.compile(r"stream_options")),
+    RefusalRule(
+        "stream_tools",
+        False,
+        re.compile(
+            r"\bstream(ing)?\b(?!_)[^.]*\b(not (yet )?(be )?(support|available|allowed)|unsupported)|set .?stream.? to false",
+            re.I,
+        ),
+    ),
     RefusalRule("parallel_tool_calls", False, re.compile(r"parallel_tool_calls")),
     RefusalRule(
         "tools",
@@ -109,7 +117,8 @@ REFUSALS: Final = (
         re.compile(
             rf"{_NOT_KNOWN}.*\brole\b.*\btool\b|\brole\b.*\btool\b.*{_NOT_KNOWN}|variant .tool\b|only user and assistant roles"
             r"|item pairs from a mapping|filter\W+items\b|either content or tool_calls|\balternat(e|ing)\b|no user query found"
-            r"|\brole\b.*(should|must) be (one of )?(?!.*\btool\b).*\buser\b.*\bassistant\b|last role\b.*\buser\b.*\bgot .?tool",
+            r"|\brole\b.*(should|must) be (one of )?(?!.*\btool\b).*\buser\b.*\bassistant\b|last role\b.*\buser\b.*\bgot .?tool"
+            r"|\btool_calls\b.*extra inputs",
             re.I,
         ),
     ),
