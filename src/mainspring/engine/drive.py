@@ -173,6 +173,8 @@ async def _ask(request: ModelRequest, listening: "_Listening", run: Runner, seco
 class _Listening:
     """Listens to a provider for one turn. Once it is over, a provider that will not stop is not heard any more."""
 
+    __slots__ = ("_counted", "_failure", "_hear", "_items", "_journal", "_meter", "_said", "is_over", "provider")
+
     def __init__(
         self,
         provider: Provider,

@@ -190,6 +190,8 @@ class Http:
 class HttpReply:
     """An answer as it arrives. Whoever asked must `close` it."""
 
+    __slots__ = ("_received", "_timeout", "_until", "mime", "server", "url")
+
     def __init__(self, received: HttpAnswer, url: str, timeout: float) -> None:
         self._received = received
         self._timeout = timeout
