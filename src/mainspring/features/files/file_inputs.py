@@ -88,7 +88,7 @@ class FileInputsProvider(ProviderWrapper):
             try:
                 file = await self._files.get(request.tenant, id)
                 hold.add(file.size)
-                data = await self._files.load(file, left // uses[id])
+                data = await self._files.load(file, left // max(uses[id], 1))
             except NotFound:
                 if id.startswith(PREFIX) and "passthrough" not in find_features(self._provider, request.model):
                     raise Refused(f"the file `{id[:80]}` is not there any more; send the input without it") from None
