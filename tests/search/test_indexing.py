@@ -1,16 +1,21 @@
 """Files are indexed once, by whichever process is there, and by meaning where there is an embedder."""
 
 import asyncio
+import struct
+from base64 import b64decode
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+import openai
 import pytest
-from openai import OpenAI
+from openai import AsyncOpenAI, OpenAI
 from tests.kit.databases import database_in
+from tests.server.hosting import hosted
 from tests.server.process import serving
 
 from mainspring.app.engine import Engine
+from mainspring.app.server import server
 from mainspring.core.errors import Superseded, Unavailable
 from mainspring.features.files.files import Files
 from mainspring.features.vector_stores import passage_rows as rows
@@ -106,6 +111,30 @@ async def test_what_could_not_be_embedded_is_found_by_words_and_embedded_later(t
         embedder.fails = False
         await engine._indexing.work()
         assert len(await engine.vector_stores.search("", store.id, ["vehicle"], SearchOptions())) == 1
+
+
+async def test_texts_are_embedded_over_http() -> None:
+    engine = Engine(Scripted(), embedder=WordEmbedder())
+    async with hosted(server(engine)) as url, AsyncOpenAI(base_url=url, api_key="unused", max_retries=0) as client:
+        for encoding in ("float", "base64", None):
+            options = {} if encoding is None else {"encoding_format": encoding}
+            told = await client.embeddings.create(model="meanings", input=["a car", "bread, bread"], **options)  # type: ignore[arg-type]
+            vectors = [each.embedding for each in told.data]
+            if encoding == "base64":
+                vectors = [list(struct.unpack("<3f", b64decode(str(vector)))) for vector in vectors]
+            assert [each.index for each in told.data] == [0, 1]
+            assert vectors[1] == pytest.approx([0.1, 2.1, 0.1])
+            assert told.usage.prompt_tokens > 0
+        with pytest.raises(openai.NotFoundError, match="known: `meanings`"):
+            await client.embeddings.create(model="other", input="x")
+        for given, param in (
+            ({"input": ""}, "input"),
+            ({"input": [[1, 2]]}, "input"),
+            ({"input": "x", "dimensions": 7}, "dimensions"),
+        ):
+            with pytest.raises(openai.BadRequestError) as raised:
+                await client.embeddings.create(model="meanings", **given)
+            assert str(raised.value.param).startswith(param)
 
 
 @pytest.mark.usefixtures("each_database")

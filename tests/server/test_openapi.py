@@ -63,6 +63,7 @@ def test_every_route_needs_a_scope_and_has_a_summary() -> None:
             "responses": {
                 "/v1/chat",
                 "/v1/containers",
+                "/v1/embeddings",
                 "/v1/files",
                 "/v1/mcp_servers",
                 "/v1/messages",

@@ -241,6 +241,7 @@ class Engine:
         root = "" if context.working_dir is None else str(context.working_dir.resolve())
         kept = store if store is not None else choose_store(location)
         self._location = location
+        self.embedder = embedder
         self._passages = _build_passages(kept, location, embedder)
         self.files = _build_files(kept, location, files, uploads, new_id, self._passages)
         self.admission = Admission(kept, Plan(budget) if isinstance(budget, AutonomyBudget) else budget, root=root)

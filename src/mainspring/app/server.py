@@ -39,6 +39,7 @@ from mainspring.features.system.reference_routes import ReferenceRoutes
 from mainspring.features.system.routes import SettingList, SystemParts, SystemRoutes
 from mainspring.features.traces.routes import TraceRoutes
 from mainspring.features.traces.shared_metrics import SharedMetrics
+from mainspring.features.vector_stores.embedding_routes import EmbeddingRoutes
 from mainspring.features.vector_stores.routes import VectorStoreRoutes
 from mainspring.features.workflows.routes import WorkflowRoutes
 from mainspring.http.app import build_app
@@ -101,6 +102,7 @@ def server(
         MemoryRoutes(engine.memory),
         FileRoutes(engine.files),
         VectorStoreRoutes(engine.vector_stores),
+        EmbeddingRoutes(engine.embedder),
         ContainerRoutes(engine.builtins.containers, core.new_id, engine.files.load_named),
         WorkflowRoutes(engine.workflows),
         ModelRoutes(core.provider, lambda: [f"{PREFIX}{name}" for name in agents.registry.definitions]),

@@ -197,10 +197,13 @@ class VectorStores:
         weights: list[float] = []
         weight = options.ranking.hybrid_search or HybridWeights(1.0, 1.0)
         for query in queries:
-            words = [await self._database.read(rows.find_by_words, query, Scope(tenant, id, file), limit) for file in few]
-            near = [await self._database.find_nearest(query, id, file, limit) for file in few]
-            rankings += [_merge(words), _merge(near)]
-            weights += [weight.text_weight, weight.embedding_weight]
+            if weight.text_weight:
+                words = [await self._database.read(rows.find_by_words, query, Scope(tenant, id, file), limit) for file in few]
+                rankings.append(_merge(words))
+                weights.append(weight.text_weight)
+            if weight.embedding_weight:
+                rankings.append(_merge([await self._database.find_nearest(query, id, file, limit) for file in few]))
+                weights.append(weight.embedding_weight)
         fused = fuse_rankings(*rankings, weights=weights)
         found = await self._database.read(rows.load_passages, [hit.id for hit in fused[:limit]], tenant, id)
         best = sum([weight / (FUSION + 1) for ranking, weight in zip(rankings, weights, strict=True) if ranking]) or 1.0
