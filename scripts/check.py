@@ -62,6 +62,21 @@ def lanes(scratch: Path) -> list[list[Step]]:
                 [[f"{fresh}/bin/mainspring", "--version"], [f"{fresh}/bin/mainspring", "demo", "--json"]],
                 cwd=elsewhere,
             ),
+            # What the README says holds for whoever has installed nothing else.
+            Step(
+                "readme",
+                [
+                    [
+                        "env",
+                        f"MAINSPRING_DOCS_PYTHON={fresh}/bin/python",
+                        "pytest",
+                        "-q",
+                        "tests/docs/test_examples.py",
+                        "-k",
+                        "README",
+                    ]
+                ],
+            ),
         ],
     ]
 

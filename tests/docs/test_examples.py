@@ -33,6 +33,8 @@ from tests.kit.processes import DEVNULL, STDOUT, Process, start
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if page.is_file()]
 SECONDS_PER_BLOCK = 60
+# Another installation to try the pages with, such as one without what only tests need.
+PYTHON = os.environ.get("MAINSPRING_DOCS_PYTHON", sys.executable)
 
 FILE_COMMENT = re.compile(r"\s*<!-- file: (\S+) -->\s*")
 FENCE = re.compile(r"( *)(`{3,})([\w+-]*).*")
@@ -44,6 +46,23 @@ PARSERS: dict[str, Callable[[str], object]] = {"json": json.loads, "toml": tomll
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_example_of_the_page_runs(page: Path, tmp_path: Path) -> None:
     try_out(page, tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_names_the_packages_that_its_examples_need_beside_mainspring(page: Path) -> None:
+    names: set[str] = set()
+    for block in blocks_of(page):
+        if block.language == "python":
+            names |= set(re.findall(r"^(?:import|from) (\w+)", block.text, re.MULTILINE))
+        elif block.language in ("sh", "bash", "console"):
+            names |= set(re.findall(r"python -m (\w+)", block.text))
+    files = {Path(block.file).stem for block in blocks_of(page) if block.file is not None}
+    lock = {
+        name.replace("-", "_") for name in re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    }
+    needed = names - sys.stdlib_module_names - lock - files - {"mainspring", "mainspring_tasks", "bench"}
+    told = re.findall(r"^The examples of this page need `pip install (.*)`\.$", page.read_text(), re.MULTILINE)
+    assert needed == {name.replace("-", "_") for line in told for name in line.split()}
 
 
 def test_the_blocks_of_a_page_share_a_directory(tmp_path: Path) -> None:
@@ -175,7 +194,7 @@ class Bench:
                 # Blank lines before the code give a traceback the line numbers of the page.
                 script = self.cwd / f"{self.page.stem}.example.py"
                 script.write_text("\n" * (block.line - 1) + block.text, "utf-8")
-                self.run(where, [sys.executable, script.name])
+                self.run(where, [PYTHON, script.name])
             case "sh" | "bash":
                 self.run(where, ["bash", "-eu", "-c", script_of(block.text)])
             case "console":
@@ -188,7 +207,7 @@ class Bench:
     def run(self, where: str, command: list[str]) -> None:
         environment = os.environ | {
             "HOME": str(self.home),
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+            "PATH": os.pathsep.join([str(Path(PYTHON).parent), os.environ["PATH"]]),
         }
         # A file, not a pipe: a process left in the background must not keep the block from ending.
         with self.log.open("wb") as log:
