@@ -22,7 +22,7 @@ CLOCK = ToolDefinition("get_time", "Tells the time.", ZONE)
 
 def play(pieces: list[str], finish: Finish = "stop", *, is_json: bool = False) -> list[ModelEvent]:
     leaks = LeakReader([CLOCK], is_json=is_json)
-    turn = TurnBuilder(counting(), thinks=True, tools=[CLOCK], leaks=leaks, is_json=is_json)
+    turn = TurnBuilder(counting(), thinks=True, tools=[CLOCK], leaks=leaks, is_json=is_json, is_asked=lambda tag: False)
     for piece in pieces:
         turn.text(piece)
     turn.end(finish, None)
