@@ -13,7 +13,7 @@ import pytest
 from tests.kit.databases import find_served
 from tests.kit.temporal import Temporal
 from tests.kit.waiting import PATIENCE, until
-from tests.server.fleet import TOOLS, find_run_id, marked, marks, post, read_events, read_marks, read_stream
+from tests.server.fleet import TOOLS, find_run_id, marked, marks, post, post_once, read_events, read_marks, read_stream
 from tests.server.linter import events_of, linted
 from tests.server.process import Script, Served, serving, working
 
@@ -140,7 +140,7 @@ async def test_without_a_worker_who_waits_is_told_so_and_who_does_not_is_served_
     folder: Path, gateway: Served, http: aiohttp.ClientSession
 ) -> None:
     _, queued = await post(http, gateway, input="stamp", background=True)
-    asked = post(http, gateway, input="stamp"), post(http, gateway, "/workflows/sum/runs", inputs={})
+    asked = post_once(http, gateway, input="stamp"), post_once(http, gateway, "/workflows/sum/runs", inputs={})
     for status, told in await asyncio.wait_for(asyncio.gather(*asked), PATIENCE):
         assert (status, told["error"]["code"]) == (503, "no_worker")
         assert "mainspring worker" in told["error"]["message"]
