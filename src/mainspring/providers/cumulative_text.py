@@ -26,7 +26,8 @@ class CumulativeText:
             self._held = piece
             return ""
         if piece == self._said and len(piece) > _SENTENCE:
-            return ""  # nobody says so much twice
+            self.is_plain = True  # nobody says so much twice; who says it again and again means it
+            return ""
         self.is_plain = bool(piece)
         return piece
 
