@@ -109,6 +109,12 @@ class Saboteur:
                 tasks.start_soon(self._hurt, member)
             tasks.start_soon(self._hurt_all)
 
+    async def _pause(self, seconds: float) -> None:
+        """Waits so long, unless there have been enough faults."""
+        until = monotonic() + seconds
+        while monotonic() < until and not self.is_done:  # noqa: ASYNC110
+            await anyio.sleep(min(0.1, seconds))
+
     def _begin(self, fault: Fault, name: str) -> None:
         self.count += 1
         self._history.append(Faulted(monotonic(), fault.kind, name, fault.seconds))
@@ -116,7 +122,7 @@ class Saboteur:
     async def _hurt(self, member: Member) -> None:
         random = Random(f"{self._seed} {member.name} pauses")
         for fault in plan(self._seed, member):
-            await anyio.sleep(random.uniform(0.5, 4.0))
+            await self._pause(random.uniform(0.5, 4.0))
             async with self._turns[member.name]:
                 if self.is_done:
                     return
@@ -126,7 +132,7 @@ class Saboteur:
     async def _hurt_all(self) -> None:
         random = Random(f"{self._seed} {DATABASE} pauses")
         for fault in plan_rest(self._seed, self._deployment):
-            await anyio.sleep(random.uniform(4.0, 20.0))
+            await self._pause(random.uniform(4.0, 20.0))
             if self.is_done:
                 return
             self._begin(fault, ALL if fault.kind == "rolling restart" else TEMPORAL if fault.kind == "forget" else DATABASE)

@@ -25,13 +25,13 @@ async def test_what_is_promised_holds_whatever_is_killed_frozen_and_cut_off(own_
 
 @pytest.mark.requirement("M2")
 async def test_it_holds_for_processes_on_one_file() -> None:
-    report = await run_suite(None, "short", most=6, seconds=6, kind="file", clients_at_once=3)
+    report = await run_suite(None, "short", most=4, seconds=4, kind="file", clients_at_once=3)
     print(report)
     assert not report.breaches, str(report)
 
 
 @pytest.mark.requirement("M2")
 async def test_it_holds_with_temporal_as_the_dispatcher(own_postgres: Postgres) -> None:
-    report = await run_suite(own_postgres, "short", most=6, seconds=6, kind="temporal", clients_at_once=3)
+    report = await run_suite(own_postgres, "short", most=4, seconds=4, kind="temporal", clients_at_once=3)
     print(report)
     assert not report.breaches, str(report)
