@@ -1,6 +1,8 @@
 """Tokens: whose tasks a request may touch."""
 
+import os
 import threading
+from errno import EPERM
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,17 @@ def test_a_secret_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
         thread.join()
     assert len(found) == 8
     assert len(set(found)) == 1
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_secret_is_made_where_files_have_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    file = tmp_path / "tasks.key"
+    assert read_secret(file, make=True) == read_secret(file, make=True)
     assert file.stat().st_mode & 0o777 == 0o600
     assert list(tmp_path.iterdir()) == [file]
 

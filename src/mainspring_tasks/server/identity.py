@@ -12,6 +12,7 @@ import re
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from secrets import token_urlsafe
 from tempfile import NamedTemporaryFile
@@ -92,13 +93,19 @@ def read_secret(file: Path, *, make: bool = False) -> str:
 
 def _write(file: Path, secret: str) -> None:
     # Whole or not at all, and the first of several wins: others must not read half a secret, nor one that is replaced.
-    with NamedTemporaryFile("w", dir=file.parent, prefix=f".{file.name}.", encoding="utf-8") as draft:
+    with NamedTemporaryFile("w", dir=file.parent, prefix=f".{file.name}.", encoding="utf-8", delete=False) as draft:
         draft.write(secret + "\n")
-        draft.flush()
-        try:
-            os.link(draft.name, file)
-        except FileExistsError:
-            return
+    try:
+        with suppress(FileExistsError):
+            try:
+                os.link(draft.name, file)
+            except FileExistsError:
+                raise
+            except OSError:  # not every file system has links
+                file.touch(0o600, exist_ok=False)
+                os.replace(draft.name, file)
+    finally:
+        Path(draft.name).unlink(missing_ok=True)
 
 
 def _signature(secret: str, name: str, expires_at: str) -> str:
