@@ -48,6 +48,20 @@ def test_openai_takes_up_reads_and_deletes_a_run(url: str, model: Model) -> None
     assert told == {"text": "one two", "status": "completed", "said": "Count", "gone": 404}
 
 
+def test_openai_sends_files_and_searches_them(url: str, model: Model) -> None:
+    model.hears("When?", calls(("file_search", {"queries": ["office hours"]})))
+    model.hears("opens at nine", says("At nine."))
+    told = node.run("openai.mjs", "files", url=url, model=model.name)
+    assert told == {
+        "content": "abc",
+        "counts": {"in_progress": 0, "completed": 2, "failed": 0, "cancelled": 0, "total": 2},
+        "found": ["hours.txt"],
+        "seen": [f"response.file_search_call.{name}" for name in ("in_progress", "searching", "completed")],
+        "results": ["hours.txt"],
+        "text": "At nine.",
+    }
+
+
 def test_openai_tells_a_bad_request_by_its_class(url: str, model: Model) -> None:
     told = node.run("openai.mjs", "error", url=url, model=model.name)
     assert told == {"name": "BadRequestError", "status": 400, "param": "temperature", "type": "invalid_request_error"}

@@ -31,6 +31,9 @@ def events_of(stream: bytes) -> list[Json]:
     return events
 
 
+_PERFORMED = tuple([f"response.{kind}." for kind in ("mcp_call", "mcp_list_tools", "code_interpreter_call", "file_search_call")])
+
+
 class Linter:
     """Feeds on events in order; `rebuilt` is the Response that they add up to."""
 
@@ -69,7 +72,7 @@ class Linter:
             self._command(kind, event)
         elif kind.startswith("response.code_interpreter_call_code."):
             self._argument(kind, {**event, "arguments": event.get("code")})
-        elif kind.startswith(("response.mcp_call.", "response.mcp_list_tools.", "response.code_interpreter_call.")):
+        elif kind.startswith(_PERFORMED):
             assert self._open[event["output_index"]]["id"] == event["item_id"]
         elif kind == "response.output_text.annotation.added":
             part = self._part(event)

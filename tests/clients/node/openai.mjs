@@ -101,6 +101,33 @@ const scenarios = {
     return { numbers, text, status: kept.status, said: items.data[0].content[0].text, gone };
   },
 
+  async files() {
+    const bytes = new TextEncoder().encode("The office opens at nine.");
+    const file = await client.files.create({ file: new File([bytes], "hours.txt"), purpose: "assistants" });
+    const upload = await client.uploads.create({ bytes: 3, filename: "abc.txt", mime_type: "text/plain", purpose: "assistants" });
+    const part = await client.uploads.parts.create(upload.id, { data: new File(["abc"], "part") });
+    const whole = await client.uploads.complete(upload.id, { part_ids: [part.id] });
+    const store = await client.vectorStores.create({ name: "office" });
+    const options = { pollIntervalMs: 50 };
+    const batch = await client.vectorStores.fileBatches.createAndPoll(store.id, { file_ids: [file.id, whole.file.id] }, options);
+    const found = [];
+    for await (const result of client.vectorStores.search(store.id, { query: "When does the office open?" })) found.push(result.filename);
+    const tools = [{ type: "file_search", vector_store_ids: [store.id] }];
+    const include = ["file_search_call.results"];
+    const stream = client.responses.stream({ model, input: "When?", tools, include });
+    const seen = [];
+    for await (const event of stream) if (event.type.includes("file_search")) seen.push(event.type);
+    const answer = await stream.finalResponse();
+    return {
+      content: await (await client.files.content(whole.file.id)).text(),
+      counts: batch.file_counts,
+      found,
+      seen,
+      results: answer.output[0].results.map((result) => result.filename),
+      text: answer.output_text,
+    };
+  },
+
   async error() {
     try {
       await client.responses.create({ model, input: "Hello", temperature: 7 });

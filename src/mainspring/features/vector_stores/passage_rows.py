@@ -122,6 +122,7 @@ PASSAGES: Final = IndexedTable(
     member="file",
     common=COMMON,
     by_time=False,
+    are_unique=True,
 )
 PASSAGE_VECTORS: Final = VectorTables("passages", "passage_vectors", "passage_model")
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import apsw
 
 CANDIDATES: Final = 96
+# A tenant with one row fills one of them.
+CHUNK: Final = 128
 FEW_NUMBERS: Final = 64
 
 
@@ -58,9 +60,11 @@ class VectorStore(Protocol):
 class Vectors(Worker["apsw.Connection"]):
     """The vectors of one embedding model. Those of another are dropped when it is opened for a new one."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, chunk: int = CHUNK, candidates: int = CANDIDATES) -> None:
+        """`chunk` is how many vectors are kept together: few where many own a few, many where few own many. What a question costs
+        grows with `candidates`."""
         super().__init__("the file of vectors")
-        self._path = path
+        self._path, self._chunk, self._candidates = path, chunk, candidates
 
     @property
     def path(self) -> Path | None:
@@ -81,10 +85,10 @@ class Vectors(Worker["apsw.Connection"]):
         return await self.write(settle_model, model=model)
 
     async def add(self, placed: Sequence[PlacedVector]) -> None:
-        await self.write(add_vectors, placed=placed)
+        await self.write(add_vectors, placed=placed, chunk=self._chunk)
 
     async def find_nearest(self, vector: Vector, whose: Scope, limit: int) -> list[Hit]:
-        return await self.read(_find_nearest, vector=vector, whose=whose, limit=limit)
+        return await self.read(_find_nearest, vector=vector, whose=whose, limit=limit, candidates=self._candidates)
 
     async def remove(self, ids: Sequence[str]) -> None:
         """Removes these where the file is open, which it is if there is one."""
@@ -140,15 +144,14 @@ def find_size(connection: "apsw.Connection") -> int:
     return size
 
 
-def add_vectors(connection: "apsw.Connection", placed: Sequence[PlacedVector]) -> None:
+def add_vectors(connection: "apsw.Connection", placed: Sequence[PlacedVector], chunk: int = CHUNK) -> None:
     size = len(placed[0].vector)
     coarse, signs = (f", signs BIT[{size}]", ", vec_quantize_binary(?5)") if _has_signs(size) else ("", "")
     if find_size(connection) == 0:
-        # Small chunks: a tenant with one row fills one of them.
         connection.execute(
             "CREATE VIRTUAL TABLE vectors USING vec0("
             "id TEXT PRIMARY KEY, tenant TEXT PARTITION KEY, agent TEXT, session TEXT, "
-            f"embedding FLOAT[{size}] distance_metric=cosine{coarse}, chunk_size=128)"
+            f"embedding FLOAT[{size}] distance_metric=cosine{coarse}, chunk_size={chunk})"
         )
         connection.execute("UPDATE model SET size = ?", (size,))
     for each in placed:
@@ -161,7 +164,9 @@ def add_vectors(connection: "apsw.Connection", placed: Sequence[PlacedVector]) -
         )
 
 
-def _find_nearest(connection: "apsw.Connection", vector: Vector, whose: Scope, limit: int) -> list[Hit]:
+def _find_nearest(
+    connection: "apsw.Connection", vector: Vector, whose: Scope, limit: int, candidates: int = CANDIDATES
+) -> list[Hit]:
     if find_size(connection) != len(vector):
         return []
     mine, names = "tenant = ?3", [whose.tenant]
@@ -171,7 +176,7 @@ def _find_nearest(connection: "apsw.Connection", vector: Vector, whose: Scope, l
             mine += f" AND {column} = ?{2 + len(names)}"
     fits, most = "embedding MATCH ?1", limit
     if _has_signs(len(vector)) and 0.1 < sum([number > 0 for number in vector]) / len(vector) < 0.9:
-        fits, most = "signs MATCH vec_quantize_binary(?1)", max(CANDIDATES, limit)
+        fits, most = "signs MATCH vec_quantize_binary(?1)", max(candidates, limit)
     question = f"SELECT id, vec_distance_cosine(embedding, ?1) FROM vectors WHERE {fits} AND k = ?2 AND {mine}"
     rows = connection.execute(question, (pack(vector), most, *names)).fetchall()
     hits = [Hit(str(id), -distance) for id, distance in rows if isinstance(distance, float)]

@@ -37,7 +37,8 @@ class IndexedTable(Struct, frozen=True):
     """A table with an index of words, which is called `words` in a file and made by the configuration `dictionary` on a server.
 
     `texts` are the columns with words; `group` and `member` those that say whose a row is, beside its tenant. `common` is in how
-    many rows a word may be and still tell rows apart; `by_time` says that of too many that fit, the newest are ranked.
+    many rows a word may be and still tell rows apart; `by_time` says that of too many that fit, the newest are ranked. Where
+    names of groups and members `are_unique`, the narrowest of them says all, and to ask for less is faster.
     """
 
     name: str
@@ -48,6 +49,12 @@ class IndexedTable(Struct, frozen=True):
     member: str
     common: int = COMMON
     by_time: bool = True
+    are_unique: bool = False
+
+    def list_tokens(self, whose: Scope) -> list[str]:
+        """The tokens that a row must have to be within a scope."""
+        tokens = make_tokens(whose)
+        return tokens[-1:] if self.are_unique else tokens
 
     @property
     def mine(self) -> str:
@@ -161,7 +168,7 @@ class FileWords:
     def _match(self, words: Sequence[str], sign: str, whose: Scope) -> str:
         """A question as FTS5 takes it."""
         found = f" {sign} ".join([f'"{word}"' for word in words])
-        owner = " AND ".join([f'owner : "{token}"' for token in make_tokens(whose)])
+        owner = " AND ".join([f'owner : "{token}"' for token in self._table.list_tokens(whose)])
         return f"{owner} AND {{{' '.join(self._table.texts)}}} : ({found})"
 
 
@@ -216,7 +223,7 @@ class ServerWords:
         """A question as PostgreSQL takes it, and its values."""
         found = f" {sign} ".join([self._word(place) for place in range(len(words))])
         values = {f"word{place}": _strip_marks(word) for place, word in enumerate(words)}
-        owner = " & ".join(make_tokens(whose))
+        owner = " & ".join(self._table.list_tokens(whose))
         return f"(to_tsquery('simple', :owner) && ({found}))", {**values, "owner": owner, **asdict(whose)}
 
 
