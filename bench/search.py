@@ -1,0 +1,221 @@
+"""What search in vector stores finds, and what it costs.
+
+    python bench/search.py [--passages N] [--queries N]
+
+The corpus is made here: passages of some fifty words about things that have several names each, drawn as words are in texts, few
+often and many seldom. A query asks for one passage by three of its things: by the names that the passage has (`words`), by other
+names (`meaning`), or by some of each (`both`). The passage that it was made from is the one to be found. Recall@10 says how
+often it is among the first ten, nDCG@10 how far up.
+
+The embedder is deterministic: names of one thing have one direction. Where Chroma or LanceDB are installed, they are measured on
+the same texts and vectors. Times are CPU of this process with its threads. A query should take at most 20 ms of CPU among 100,000
+passages.
+"""
+
+import argparse
+import asyncio
+import random
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from math import log2
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from bench.processes import parse_options
+from msgspec import Struct
+
+from mainspring import Engine
+from mainspring.features.vector_stores import passage_rows as rows
+from mainspring.features.vector_stores.chunking import Passage
+from mainspring.features.vector_stores.passage_rows import NewFile, StoreBody
+from mainspring.features.vector_stores.vector_stores import HybridWeights, RankingOptions, SearchOptions
+from mainspring.providers.scripted import Scripted
+
+THINGS = 6_000
+NAMES = 3
+SIZE = 128
+WORDS = 50
+FOUND = 10
+LIMIT_MS = 20.0
+PER_FILE = 500
+WAYS = {"words": HybridWeights(0.0, 1.0), "vectors": HybridWeights(1.0, 0.0), "both": HybridWeights(1.0, 1.0)}
+
+Find = Callable[[str], Awaitable[Sequence[int]]]
+
+
+class Question(Struct, frozen=True):
+    kind: str
+    text: str
+    wanted: int
+
+
+class Corpus:
+    """Passages, and questions about them."""
+
+    def __init__(self, count: int, questions: int) -> None:
+        dice = random.Random(7)
+        syllables = [
+            first + second for first in "bdfgklmnprstvz" for second in ("a", "e", "i", "o", "u", "ar", "en", "il", "on", "us")
+        ]
+        names = set[str]()
+        while len(names) < THINGS * NAMES:
+            names.add("".join(dice.choices(syllables, k=dice.randint(2, 4))))
+        ordered = sorted(names)
+        dice.shuffle(ordered)
+        self.names = [ordered[number * NAMES : (number + 1) * NAMES] for number in range(THINGS)]
+        self.thing = {name: number for number, group in enumerate(self.names) for name in group}
+        weights = [1 / (number + 10) for number in range(THINGS)]
+        self.texts: list[str] = []
+        about: list[list[tuple[int, int]]] = []
+        for _ in range(count):
+            things = dice.choices(range(THINGS), weights, k=WORDS)
+            said = [(thing, dice.randrange(NAMES)) for thing in things]
+            about.append(said)
+            self.texts.append(" ".join([self.names[thing][name] for thing, name in said]) + ".")
+        self.questions = [self._ask(dice, about, ("words", "meaning", "both")[number % 3]) for number in range(questions)]
+        self.directions = [[dice.gauss(0, 1) for _ in range(SIZE)] for _ in range(THINGS)]
+
+    def _ask(self, dice: random.Random, about: Sequence[Sequence[tuple[int, int]]], kind: str) -> Question:
+        wanted = dice.randrange(len(about))
+        # What is seldom tells a passage apart.
+        chosen = sorted(set(about[wanted]), reverse=True)[:4]
+        said = []
+        for place, (thing, name) in enumerate(chosen):
+            is_same = kind == "words" or (kind == "both" and place % 2 == 0)
+            said.append(self.names[thing][name if is_same else (name + 1) % NAMES])
+        return Question(kind, " ".join(said), wanted)
+
+    def embed(self, text: str) -> tuple[float, ...]:
+        things = [self.directions[self.thing[word]] for word in text.rstrip(".").split() if word in self.thing]
+        return tuple(map(sum, zip(*things, strict=True))) if things else (1.0,) * SIZE
+
+
+class CorpusEmbedder:
+    model = "things"
+
+    def __init__(self, corpus: Corpus) -> None:
+        self._corpus = corpus
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[tuple[float, ...]]:
+        return [self._corpus.embed(text) for text in texts]
+
+    async def close(self) -> None:
+        return
+
+
+async def fill(engine: Engine, corpus: Corpus) -> str:
+    """A store with all passages, as indexing writes them; the texts are not read from files."""
+    database, stores = engine._passages, engine.vector_stores
+    store = await stores.create("", StoreBody("bench"))
+    for start in range(0, len(corpus.texts), PER_FILE):
+        await database.write(rows.add_files, store.id, "", [NewFile(f"file-{start}", f"{start}.txt")], 0.0)
+        [file] = await database.read(rows.list_waiting_files)
+        await database.write(rows.claim_file, file, "bench")
+        batch = [Passage(text, 1) for text in corpus.texts[start : start + PER_FILE]]
+        await database.write(rows.add_passages, file, "bench", 0, batch, 0.0)
+        await database.embed()
+        await database.write(rows.finish_file, file.number, "bench", "completed", 0)
+    return store.id
+
+
+async def measure(name: str, corpus: Corpus, find: Find) -> float:
+    """Prints what is found, and returns the CPU of a query in milliseconds."""
+    recall: dict[str, list[float]] = {}
+    gain: dict[str, list[float]] = {}
+    began = time.process_time()
+    for question in corpus.questions:
+        found = list(await find(question.text))[:FOUND]
+        place = found.index(question.wanted) if question.wanted in found else None
+        recall.setdefault(question.kind, []).append(float(place is not None))
+        gain.setdefault(question.kind, []).append(0.0 if place is None else 1 / log2(place + 2))
+    spent = 1000 * (time.process_time() - began) / len(corpus.questions)
+    cells = [f"{kind}: {sum(recall[kind]) / len(recall[kind]):.2f} / {sum(gain[kind]) / len(gain[kind]):.2f}" for kind in recall]
+    print(f"{name:<22} {'   '.join(cells)}   {spent:6.1f} ms CPU a query", flush=True)
+    return spent
+
+
+async def measure_ours(corpus: Corpus, folder: Path) -> float:
+    engine = Engine(Scripted(), database=folder / "bench.db", embedder=CorpusEmbedder(corpus))
+    async with engine:
+        before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+        store = await fill(engine, corpus)
+        spent, grown = time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        per = 1e6 * spent / len(corpus.texts)
+        print(f"indexing: {per:.0f} us of CPU a passage, peak memory grown by {grown / 1024:.0f} MB", flush=True)
+        slowest = 0.0
+        for name, weights in WAYS.items():
+
+            async def find(query: str, weights: HybridWeights = weights) -> list[int]:
+                options = SearchOptions(FOUND, ranking=RankingOptions(hybrid_search=weights))
+                found = await engine.vector_stores.search("", store, [query], options)
+                return [
+                    int(each.passage.filename.removesuffix(".txt")) + int(each.passage.id.partition(".")[2]) for each in found
+                ]
+
+            slowest = max(slowest, await measure(f"Mainspring, {name}", corpus, find))
+        return slowest
+
+
+async def measure_chroma(corpus: Corpus, folder: Path) -> None:
+    import chromadb  # type: ignore[import-not-found,unused-ignore]
+
+    client: Any = chromadb.PersistentClient(str(folder / "chroma"))
+    kept = client.create_collection("bench", metadata={"hnsw:space": "cosine"})
+    began = time.process_time()
+    for start in range(0, len(corpus.texts), PER_FILE):
+        texts = corpus.texts[start : start + PER_FILE]
+        ids = [str(start + place) for place in range(len(texts))]
+        kept.add(ids=ids, documents=texts, embeddings=[list(corpus.embed(text)) for text in texts])
+    print(f"Chroma, indexing: {1e6 * (time.process_time() - began) / len(corpus.texts):.0f} us of CPU a passage")
+
+    async def find(query: str) -> list[int]:
+        return [int(id) for id in kept.query(query_embeddings=[list(corpus.embed(query))], n_results=FOUND)["ids"][0]]
+
+    await measure("Chroma, vectors", corpus, find)
+
+
+async def measure_lance(corpus: Corpus, folder: Path) -> None:
+    import lancedb  # type: ignore[import-not-found,unused-ignore]
+
+    began = time.process_time()
+    entries = [{"id": number, "text": text, "vector": list(corpus.embed(text))} for number, text in enumerate(corpus.texts)]
+    table: Any = lancedb.connect(str(folder / "lance")).create_table("bench", entries)
+    table.create_fts_index("text")
+    print(f"LanceDB, indexing: {1e6 * (time.process_time() - began) / len(corpus.texts):.0f} us of CPU a passage")
+
+    async def find_near(query: str) -> list[int]:
+        found = table.search(list(corpus.embed(query))).metric("cosine").limit(FOUND).to_list()
+        return [int(each["id"]) for each in found]
+
+    async def find_words(query: str) -> list[int]:
+        return [int(each["id"]) for each in table.search(query, query_type="fts").limit(FOUND).to_list()]
+
+    await measure("LanceDB, vectors", corpus, find_near)
+    await measure("LanceDB, words", corpus, find_words)
+
+
+async def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--passages", type=int, default=10_000)
+    parser.add_argument("--queries", type=int, default=150)
+    given = parse_options(parser)
+    corpus = Corpus(given.passages, given.queries)
+    print(f"{given.passages} passages, {given.queries} queries; recall@{FOUND} / nDCG@{FOUND} by kind of query")
+    with tempfile.TemporaryDirectory() as folder:
+        slowest = await measure_ours(corpus, Path(folder))
+        for name, peer in (("Chroma", measure_chroma), ("LanceDB", measure_lance)):
+            try:
+                await peer(corpus, Path(folder))
+            except ImportError:
+                print(f"{name} is not installed")
+    print(f"{'within' if slowest <= LIMIT_MS else 'ABOVE'} the limit of {LIMIT_MS:g} ms of CPU a query")
+    return slowest > LIMIT_MS
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))
