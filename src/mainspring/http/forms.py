@@ -18,6 +18,8 @@ _BOUNDARY = re.compile(r"[A-Za-z0-9'()+_,./:=? -]{1,70}")
 MOST_PARTS: Final = 100
 MOST_HEAD_BYTES: Final = 16_384
 MOST_FIELD_BYTES: Final = 65_536
+# Python looks through all that is before each of them.
+MOST_PARAMETERS: Final = 50
 
 
 class FormPart(Struct, frozen=True):
@@ -144,6 +146,8 @@ def _find_disposition(head: str) -> str:
 
 
 def _parse_parameter(header: str, value: str, name: str) -> str:
+    if value.count(";") > MOST_PARAMETERS:
+        raise refuse_form(f"its `{header}` has more than {MOST_PARAMETERS} semicolons")
     message = Message()
     message[header] = value.replace("\n", " ").replace("\r", " ")
     found = message.get_param(name, "", header)
