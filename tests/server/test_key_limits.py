@@ -62,6 +62,18 @@ async def test_tokens_count_once_their_run_has_ended(house: House) -> None:
             await client.responses.create(input="hi")
 
 
+async def test_each_request_on_a_socket_counts(house: House) -> None:
+    async with await house.client(KeyLimits(requests_per_minute=2)) as client, client.responses.connect() as socket:
+        told = []
+        for _ in range(2):
+            await socket.response.create(model="scripted", input="hi")
+            while (event := await socket.recv()).type not in ("response.completed", "error"):
+                pass
+            told.append(event)
+        assert [event.type for event in told] == ["response.completed", "error"]
+        assert "rate_limit_exceeded" in str(told[1])
+
+
 async def test_a_key_has_so_many_streams_at_once(house: House) -> None:
     async with await house.client(KeyLimits(requests_at_once=1)) as client:
         stream = await client.responses.create(input="wait", stream=True)
@@ -81,6 +93,8 @@ async def test_a_key_made_over_http_is_bound_no_less_than_its_maker(house: House
             made = await answer.json()
         async with session.post(f"{house.url}/keys", json={"limits": {"tokens": 7}}) as answer:
             assert answer.status == 400
+        async with session.post(f"{house.url}/keys", json={"limits": {"requests_at_once": 4}}) as answer:
+            assert (answer.status, (await answer.json())["error"]["param"]) == (400, "limits.requests_at_once")
     assert made["limits"] == {"requests_per_minute": 50, "tokens_per_minute": 7, "requests_at_once": 3}
 
 

@@ -256,12 +256,19 @@ class Keys:
             if most is not None and self._open[caller.subject] >= most:
                 message = f"this API key has {most} requests under way; wait for one to end"
                 raise Fault(429, "too_many_requests", message, retry_after=1)
-            admission = self._use.admit(caller.subject, caller.limits) if caller.limits is not NO_LIMITS else KeyAdmission()
-            if admission.refusal:
-                raise Fault(429, "rate_limit_exceeded", admission.refusal, retry_after=admission.seconds)
+            admission = self.admit(caller)
             self._open[caller.subject] += 1
             return CountedRequest(self._open, self._quota, caller, receive, admission.headers)
         return CountedRequest(self._open, self._quota, caller, receive)
+
+    def admit(self, caller: ApiCaller) -> KeyAdmission:
+        """Counts a request against the minute of this key. Raises `Fault` 429 if that is used up."""
+        if not caller.subject or caller.limits is NO_LIMITS:
+            return KeyAdmission()
+        admission = self._use.admit(caller.subject, caller.limits)
+        if admission.refusal:
+            raise Fault(429, "rate_limit_exceeded", admission.refusal, retry_after=admission.seconds)
+        return admission
 
     async def _key(self, token: str, digest: bytes) -> Key | None:
         now = self._ticks()
@@ -373,6 +380,10 @@ class AuthMiddleware:
     async def needs_key(self) -> bool:
         return not self._is_local or await self._keys.are_needed()
 
+    def admit(self, caller: ApiCaller) -> None:
+        """Raises `Fault` 429 if this key has used up its minute."""
+        self._keys.admit(caller)
+
 
 def _add_headers(send: Send, headers: Headers) -> Send:
     async def tell(message: Message) -> None:
@@ -416,6 +427,13 @@ async def authorize_again(connection: HTTPConnection) -> None:
     middleware = connection.scope.get(_MIDDLEWARE)
     if isinstance(middleware, AuthMiddleware):
         await middleware.authorize(connection)
+
+
+def admit_again(connection: HTTPConnection) -> None:
+    """Counts one more request on a connection that brings many. Raises `Fault` 429 if its key has used up its minute."""
+    middleware = connection.scope.get(_MIDDLEWARE)
+    if isinstance(middleware, AuthMiddleware):
+        middleware.admit(get_caller(connection))
 
 
 def sign_order(connection: HTTPConnection, spec: RunSpec) -> RunSpec:

@@ -13,6 +13,7 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 
 from mainspring.core.lru_cache import LRUCache
+from mainspring.core.spec import pick_least
 from mainspring.ports import EndedRun, RunObserver
 
 MINUTE: Final = 60.0
@@ -40,6 +41,15 @@ class KeyLimits(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
             self.tokens_per_minute or usual.tokens_per_minute,
             self.requests_at_once or usual.requests_at_once,
         )
+
+    def find_excess(self, most: "KeyLimits") -> str | None:
+        """The limit that lets a key use more than another may; None if there is none."""
+        pairs = {
+            "requests_per_minute": (self.requests_per_minute, most.requests_per_minute),
+            "tokens_per_minute": (self.tokens_per_minute, most.tokens_per_minute),
+            "requests_at_once": (self.requests_at_once, most.requests_at_once),
+        }
+        return next((name for name, (own, other) in pairs.items() if pick_least(own, other) != own), None)
 
 
 NO_LIMITS: Final = KeyLimits()

@@ -119,6 +119,10 @@ class KeyRoutes:
         if beyond := [scope for scope in body.scopes if scope not in caller.scopes and "*" not in caller.scopes]:
             message = f"this API key has no scope `{beyond[0][:80]}` itself, so it cannot give it to another"
             raise Fault(403, "insufficient_scope", message, param="scopes")
+        limits = body.limits.complete(caller.limits)
+        if (name := limits.find_excess(caller.limits)) is not None:
+            message = f"this API key has a lower `{name}` itself, so it cannot give more to another; ask for less"
+            raise InvalidRequest(message, param=f"limits.{name}", code="invalid_value")
         try:
             made = await self._keys.create(
                 name=body.name,
@@ -126,7 +130,7 @@ class KeyRoutes:
                 scopes=body.scopes,
                 seconds=body.seconds,
                 until=caller.expires_at,
-                limits=body.limits.complete(caller.limits),
+                limits=limits,
             )
         except InvalidRequest as error:
             param = "scopes" if error.param == "scope" else error.param

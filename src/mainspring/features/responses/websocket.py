@@ -35,7 +35,7 @@ from mainspring.engine.handle import Handle
 from mainspring.features.agents.agent_runtime import AgentRuntime
 from mainspring.features.responses.order import read_order
 from mainspring.features.responses.sent_request import FRAME_FIELDS, SentRequest, parse_request
-from mainspring.http.auth import authorize_again, get_caller
+from mainspring.http.auth import admit_again, authorize_again, get_caller
 from mainspring.http.bodies import MOST_BODY_BYTES
 from mainspring.http.faults import Fault, render_error
 from mainspring.http.json_size import check_value_count
@@ -163,6 +163,7 @@ class _Connection:
         parent: Any = None
         is_well = False
         try:
+            admit_again(self._socket)
             body = text.encode()
             await check_value_count(body)
             parent = _parse_frame(text).previous_response_id
