@@ -11,7 +11,16 @@ from tests.doors.chatting import WEATHER, opened
 from tests.kit.waiting import PATIENCE
 
 from mainspring.core.errors import RateLimited, Unavailable
-from mainspring.core.items import FunctionCall, FunctionCallOutput, InputImage, InputText, Message, Reasoning, ReasoningText
+from mainspring.core.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    InputImage,
+    InputText,
+    Message,
+    Reasoning,
+    ReasoningText,
+    ToolDefinition,
+)
 from mainspring.http.auth import Keys
 from mainspring.providers.scripted import Scripted, call, calls, fail, refuse, say, stall, turn
 from mainspring.storage.memory_runs import MemoryStore
@@ -131,6 +140,10 @@ async def test_every_kind_of_message_becomes_what_the_model_is_shown() -> None:
     assert items[7].output == (InputImage(PIXEL),)
 
 
+def asked(part: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": [part]}]}
+
+
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"n": 2}, "n", "unsupported_value"),
     ({"messages": []}, "messages", "invalid_type"),
@@ -144,6 +157,9 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "messages[0].content[0].type",
         "invalid_value",
     ),
+    (asked({"type": "file", "file": {"file_id": 5}}), "messages[0].content[0]", "invalid_type"),
+    (asked({"type": "image_url", "image_url": {"url": PIXEL, "detail": [1]}}), "messages[0].content[0]", "invalid_type"),
+    (asked({"type": "text", "text": "x", "txet": 1}), "messages[0].content[0].txet", "unknown_parameter"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id", "missing_required_parameter"),
     ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls[0]", "invalid_type"),
     ({"messages": [{"role": "assistant", "function_call": {"name": "f"}}]}, "messages[0].function_call", "unsupported_value"),
@@ -199,6 +215,21 @@ async def test_limits_choices_and_formats_reach_the_run() -> None:
     assert (asked.text or {})["format"] == {"type": "json_schema", "name": "x", "schema": {"type": "object"}}
     assert (asked.reasoning, asked.temperature) == ({"effort": "low"}, 0.5)
     assert (spec.limits.max_turns, spec.metadata) == (2, {"case": "7"})
+
+
+async def test_what_nobody_reads_is_listed_and_a_function_is_nothing_else() -> None:
+    script = Scripted(say("Fine."))
+    body: Any = {
+        **asked({"type": "text", "text": "Hi.", "cache_control": {"type": "ephemeral"}}),
+        "tools": [{"type": "function", "function": {"name": "f", "type": "shell"}}],
+        "max_tokens": 5,
+        "max_completion_tokens": 9,
+    }
+    async with opened(script) as place:
+        answer = await place.client.chat.completions.with_raw_response.create(model="scripted", **body)
+    assert answer.headers["Mainspring-Ignored"] == "max_tokens, messages[0].content[0].cache_control"
+    assert "f" in [tool.name for tool in script.requests[0].tools if isinstance(tool, ToolDefinition)]
+    assert script.requests[0].max_output_tokens == 9
 
 
 async def test_endings_have_their_reasons() -> None:

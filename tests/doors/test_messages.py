@@ -3,6 +3,7 @@
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -10,6 +11,7 @@ import anyio
 import pytest
 from anthropic import APIStatusError, AsyncAnthropic, AuthenticationError, NotFoundError, beta_async_tool
 from anthropic.types import ToolUseBlock
+from tests.agents.world import written
 from tests.doors.chatting import Place, opened
 from tests.kit.waiting import PATIENCE
 
@@ -122,6 +124,40 @@ async def test_a_thread_that_is_gone_is_begun_anew_by_the_client() -> None:
     assert [type(item) for item in script.requests[-1].items] == [Message, Message, Message]
 
 
+async def test_a_thread_goes_on_with_what_was_sent_and_not_with_what_was_made_of_it(tmp_path: Path) -> None:
+    written(tmp_path, "bee", prompts={"system": "You are a bee."})
+    script = Scripted(say("Bzz."), repeat=True)
+    async with entered(script, agents=[tmp_path]) as (client, _):
+        thread = client.beta.messages.thread(model="agent:bee", max_tokens=50)
+        for _ in range(3):
+            await thread.send(ASK[0])
+    first, *rest = [str(request.instructions) for request in script.requests]
+    assert "You are a bee." in first
+    assert rest == [first] * len(rest)
+
+
+async def test_a_thread_goes_on_with_any_run_and_what_is_sent_anew_counts() -> None:
+    script = Scripted(say("Hi."), repeat=True)
+    async with entered(script) as (client, place):
+        run = await place.engine.run("Hello.", instructions="Be brief.")
+        more: Any = {"thread": {"type": "continue", "previous_message_id": run.spec.id.replace("resp_", "msg_")}}
+        options: Any = {"model": "scripted", "max_tokens": 9, "messages": ASK, "extra_body": more}
+        await client.messages.create(**options)
+        await client.messages.create(**options, system="Be kind.", tools=[WEATHER])
+    _, second, third = script.requests
+    assert (second.instructions, third.instructions) == ("Be brief.", "Be kind.")
+    assert "weather" in str(third.tools)
+
+
+async def test_a_call_of_the_servers_without_a_result_is_not_lost() -> None:
+    script = Scripted(say("Well.", expect="[output]"))
+    use = {"type": "mcp_tool_use", "id": "mcptoolu_1", "name": "clock", "server_name": "mainspring", "input": {}}
+    history: Any = [*ASK, {"role": "assistant", "content": [use]}, *ASK]
+    async with entered(script) as (client, _):
+        await client.messages.create(model="scripted", max_tokens=9, messages=history)
+    assert [type(item) for item in script.requests[0].items] == [Message, FunctionCall, FunctionCallOutput, Message]
+
+
 async def test_calls_in_a_stream_come_whole_and_only_those_that_no_policy_denies() -> None:
     script = Scripted(
         calls(call("weather", city="Atlantis")), turn(say="Then", calls=[call("weather", city="Oslo"), call("clock")])
@@ -211,12 +247,23 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"max_tokens": None}, "max_tokens", "missing_required_parameter"),
     ({"max_tokens": 0}, "max_tokens", "integer_below_min_value"),
     ({"messages": [{"role": "usr", "content": "x"}]}, "messages[0].role", "invalid_value"),
+    ({"messages": [{"role": [], "content": "x"}]}, "messages[0].role", "invalid_value"),
+    (
+        {"messages": [{"role": "assistant", "content": [{"type": "thinking", "thinking": "x", "signature": 5}]}, *ASK]},
+        "messages[0].content[0]",
+        "invalid_type",
+    ),
     ({"messages": [*ASK, {"role": "assistant", "content": "It is"}]}, "messages[1].role", "unsupported_value"),
     ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content", "invalid_type"),
     ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "messages[0].content[0].type", "invalid_value"),
     (said({"type": "image", "source": {}}), "messages[0].content[0].source", "invalid_value"),
     (said({"type": "tool_result"}), "messages[0].content[0].tool_use_id", "missing_required_parameter"),
     ({"system": [{"type": "image"}]}, "system[0].type", "invalid_value"),
+    ({"system": [{"type": "text"}]}, "system[0]", "invalid_type"),
+    ({"output_config": {"effort": 5}}, "output_config.effort", "invalid_type"),
+    ({"user": "me"}, "user", "unknown_parameter"),
+    ({"previous_response_id": "resp_1"}, "previous_response_id", "unknown_parameter"),
+    ({"tools": [{"type": [], "name": "f"}]}, "tools[0].type", "unsupported_value"),
     ({"tools": [{"name": "f"}]}, "tools[0].input_schema", "missing_required_parameter"),
     ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type", "unsupported_value"),
     ({"tool_choice": {"type": "tool", "name": "no"}}, "tool_choice", "invalid_request_error"),
@@ -303,7 +350,8 @@ async def test_tokens_are_counted_and_nothing_runs() -> None:
 async def test_an_answer_has_the_shape_that_is_asked_for_and_what_nobody_reads_is_listed() -> None:
     script = Scripted(say('{"n": 1}'))
     form: Any = {"effort": "low", "format": {"type": "json_schema", "schema": {"type": "object"}}}
-    more: Any = {"context_management": {"edits": []}}
+    thinking = {"type": "adaptive", "display": "omitted"}
+    more: Any = {"context_management": {"edits": []}, "service_tier": "standard_only", "thinking": thinking}
     async with entered(script) as (client, _):
         raw_answer = await client.messages.with_raw_response.create(
             model="scripted", max_tokens=9, messages=ASK, output_config=form, extra_body=more, metadata={"user_id": "u"}
@@ -311,4 +359,4 @@ async def test_an_answer_has_the_shape_that_is_asked_for_and_what_nobody_reads_i
     asked = script.requests[0]
     assert (asked.text or {})["format"] == {"type": "json_schema", "name": "answer", "schema": {"type": "object"}}
     assert asked.reasoning == {"effort": "low"}
-    assert raw_answer.headers["Mainspring-Ignored"] == "context_management"
+    assert raw_answer.headers["Mainspring-Ignored"] == "context_management, thinking.display, service_tier"

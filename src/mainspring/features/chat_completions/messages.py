@@ -40,6 +40,7 @@ _FIELDS: Final = {
     "tool": {"role", "content", "tool_call_id"},
 }
 _USERS: Final = ("text", "image_url", "input_audio", "file")
+_FILE: Final = ("filename", "file_data", "file_id")
 
 
 class MessageReader:
@@ -71,50 +72,59 @@ class MessageReader:
         self._ignored.compare(place, message, _FIELDS[role])
         match role:
             case "assistant":
-                yield from _read_assistant(message, place)
+                yield from self._read_assistant(message, place)
             case "tool":
                 id = message.get("tool_call_id")
                 if not isinstance(id, str) or not id:
                     told = "is missing; name the call that this is the result of"
                     raise _refuse(f"{place}.tool_call_id", told, "missing_required_parameter")
-                parts = _read_parts(message.get("content"), f"{place}.content", _USERS)
+                parts = self._read_parts(message.get("content"), f"{place}.content", _USERS)
                 is_plain = all(isinstance(part, InputText) for part in parts)
                 yield FunctionCallOutput(
                     id, "".join([part.text for part in parts if isinstance(part, InputText)]) if is_plain else parts
                 )
             case "user" | "system" | "developer":
                 allowed = _USERS if role == "user" else ("text",)
-                yield Message(role, _read_parts(message.get("content"), f"{place}.content", allowed))
+                yield Message(role, self._read_parts(message.get("content"), f"{place}.content", allowed))
 
+    def _read_assistant(self, message: Json, place: str) -> Iterator[Item]:
+        if message.get("function_call") is not None:
+            raise _refuse(
+                f"{place}.function_call", "is not taken; send the call in `tool_calls`, and its result with the role `tool`"
+            )
+        if message.get("audio") is not None:
+            raise _refuse(f"{place}.audio", "refers to sound that is kept nowhere; send what was said as `content`")
+        if (output := message.get(OUTPUT)) is not None:
+            try:
+                yield from convert(output, tuple[Item, ...])
+            except msgspec.ValidationError as error:
+                raise _refuse(f"{place}.{OUTPUT}", f"must be what an answer had there: {error}", "invalid_type") from None
+            return
+        thought = message.get("reasoning_content") or message.get("reasoning")
+        if isinstance(thought, str) and thought:
+            yield Reasoning(content=(ReasoningText(thought),))
+        said: list[Part] = []
+        for part in self._read_parts(message.get("content") or [], f"{place}.content", ("text", "refusal")):
+            said.append(OutputText(part.text) if isinstance(part, InputText) else part)
+        if isinstance(refusal := message.get("refusal"), str) and refusal:
+            said.append(Refusal(refusal))
+        if said:
+            yield Message("assistant", tuple(said))
+        calls = message.get("tool_calls") or []
+        if not isinstance(calls, list):
+            raise _refuse(f"{place}.tool_calls", "must be a list of calls", "invalid_type")
+        for number, call in enumerate(calls):
+            yield _read_call(call, f"{place}.tool_calls[{number}]")
 
-def _read_assistant(message: Json, place: str) -> Iterator[Item]:
-    if message.get("function_call") is not None:
-        raise _refuse(
-            f"{place}.function_call", "is not taken; send the call in `tool_calls`, and its result with the role `tool`"
-        )
-    if message.get("audio") is not None:
-        raise _refuse(f"{place}.audio", "refers to sound that is kept nowhere; send what was said as `content`")
-    if (output := message.get(OUTPUT)) is not None:
-        try:
-            yield from convert(output, tuple[Item, ...])
-        except msgspec.ValidationError as error:
-            raise _refuse(f"{place}.{OUTPUT}", f"must be what an answer had there: {error}", "invalid_type") from None
-        return
-    thought = message.get("reasoning_content") or message.get("reasoning")
-    if isinstance(thought, str) and thought:
-        yield Reasoning(content=(ReasoningText(thought),))
-    said: list[Part] = []
-    for part in _read_parts(message.get("content"), f"{place}.content", ("text", "refusal")) if message.get("content") else ():
-        said.append(OutputText(part.text) if isinstance(part, InputText) else part)
-    if isinstance(refusal := message.get("refusal"), str) and refusal:
-        said.append(Refusal(refusal))
-    if said:
-        yield Message("assistant", tuple(said))
-    calls = message.get("tool_calls") or []
-    if not isinstance(calls, list):
-        raise _refuse(f"{place}.tool_calls", "must be a list of calls", "invalid_type")
-    for number, call in enumerate(calls):
-        yield _read_call(call, f"{place}.tool_calls[{number}]")
+    def _read_parts(self, content: object, place: str, allowed: Sequence[str]) -> tuple[Part, ...]:
+        if isinstance(content, str):
+            return (InputText(content),)
+        if not isinstance(content, list):
+            raise _refuse(place, "must be text, or a list of parts", "invalid_type")
+        parts = tuple([_read_part(part, f"{place}[{number}]", allowed) for number, part in enumerate(content)])
+        for number, part in enumerate(content):
+            self._ignored.compare(f"{place}[{number}]", part, {"type", part["type"]})
+        return parts
 
 
 def _read_call(call: object, place: str) -> Item:
@@ -130,14 +140,6 @@ def _read_call(call: object, place: str) -> Item:
             raise _refuse(place, f"must be {shape}", "invalid_type")
 
 
-def _read_parts(content: object, place: str, allowed: Sequence[str]) -> tuple[Part, ...]:
-    if isinstance(content, str):
-        return (InputText(content),)
-    if not isinstance(content, list):
-        raise _refuse(place, "must be text, or a list of parts", "invalid_type")
-    return tuple([_read_part(part, f"{place}[{number}]", allowed) for number, part in enumerate(content)])
-
-
 def _read_part(part: object, place: str, allowed: Sequence[str]) -> Part:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind not in allowed:
@@ -148,17 +150,15 @@ def _read_part(part: object, place: str, allowed: Sequence[str]) -> Part:
             return InputText(text)
         case {"type": "refusal", "refusal": str(text)}:
             return Refusal(text)
-        case {"type": "image_url", "image_url": {"url": str(url), **rest}}:
+        case {"type": "image_url", "image_url": {"url": str(url), **rest}} if isinstance(rest.get("detail"), str | None):
             return InputImage(url, str(rest.get("detail") or "auto"))
         case {"type": "input_audio", "input_audio": {"data": str(), "format": str()} as sound}:
             return Unknown({"type": "input_audio", "input_audio": sound})
         case {"type": "file", "file": dict(file)} if file.get("file_data") or file.get("file_id"):
-            return convert({"type": "input_file", **{name: file.get(name) for name in _FILE if file.get(name)}}, InputFile)
-        case _:
-            raise _refuse(place, f"has not what a part of type `{kind}` needs", "invalid_type")
-
-
-_FILE: Final = ("filename", "file_data", "file_id")
+            named = {name: value for name in _FILE if (value := file.get(name))}
+            if all(isinstance(value, str) for value in named.values()):
+                return InputFile(**named)
+    raise _refuse(place, f"has not what a part of type `{kind}` needs", "invalid_type")
 
 
 def _refuse(param: str, told: str, code: str = "unsupported_value") -> InvalidRequest:

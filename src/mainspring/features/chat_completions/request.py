@@ -108,6 +108,8 @@ def parse_chat(raw: bytes) -> SentChat:
             raise refuse_field(name, OTHER_NAMES[name])
         ignored.compare("", sent, FIELDS)
     _refuse_values(body)
+    if is_new and body.max_tokens not in (None, body.max_completion_tokens):
+        ignored.add("max_tokens")
     request = CreateResponse(
         input=MessageReader(ignored, names.places).read(body.messages),
         tools=None if body.tools is None else tuple([_flatten_tool(tool, number) for number, tool in enumerate(body.tools)]),
@@ -139,7 +141,7 @@ def _flatten_tool(tool: Json, number: int) -> Json:
     """A tool as requests for responses declare it. Those that the server performs are declared as there."""
     match tool:
         case {"type": "function" | "custom" as kind, **rest} if isinstance(inner := rest.get(kind), dict):
-            return {"type": kind, **inner}
+            return {**inner, "type": kind}
         case {"type": "function" | "custom" as kind}:
             param = f"tools[{number}].{kind}"
             raise InvalidRequest(f"{param} is missing; it holds the name", param=param, code="missing_required_parameter")
@@ -154,9 +156,9 @@ def _flatten_tool(tool: Json, number: int) -> Json:
 def _flatten_choice(choice: str | Json | None) -> str | Json | None:
     match choice:
         case {"type": "function" | "custom" as kind, **rest} if isinstance(inner := rest.get(kind), dict):
-            return {"type": kind, **inner}
+            return {**inner, "type": kind}
         case {"type": "allowed_tools", "allowed_tools": dict(allowed)} if isinstance(tools := allowed.get("tools"), list):
-            return {"type": "allowed_tools", **allowed, "tools": [_flatten_choice(tool) for tool in tools]}
+            return {**allowed, "type": "allowed_tools", "tools": [_flatten_choice(tool) for tool in tools]}
         case _:
             return choice
 
@@ -167,7 +169,7 @@ def _make_text(body: CreateChatCompletion) -> Json | None:
         case None:
             pass
         case {"type": "json_schema", "json_schema": {"name": str(), "schema": dict()} as schema}:
-            text["format"] = {"type": "json_schema", **schema}
+            text["format"] = {**schema, "type": "json_schema"}
         case {"type": "text" | "json_object"} as form:
             text["format"] = form
         case _:

@@ -57,14 +57,13 @@ class BlockReader:
 
     def __init__(self, ignored: IgnoredFields, places: list[str]) -> None:
         self._ignored, self._places = ignored, places
-        self._uses: dict[str, Json] = {}
 
     def read(self, messages: Sequence[Json]) -> tuple[Item, ...]:
         """Raises `InvalidRequest` that names the block at fault."""
         items: list[Item] = []
         for number, message in enumerate(messages):
             place, role = f"messages[{number}]", message.get("role")
-            if role not in _ALLOWED:
+            if not isinstance(role, str) or role not in _ALLOWED:
                 raise _refuse(f"{place}.role", f"must be who speaks; {hint(str(role)[:80], list(_ALLOWED))}", "invalid_value")
             self._ignored.compare(place, message, {"role", "content"})
             blocks = self.list_blocks(message.get("content"), f"{place}.content", _ALLOWED[role])
@@ -94,7 +93,7 @@ class BlockReader:
         parts: list[Part] = []
         for block, place in blocks:
             if block["type"] != "tool_result":
-                parts += self._read_parts(block, place)
+                parts += self.read_parts(block, place)
                 continue
             if parts:
                 yield Message("user", tuple(parts))
@@ -107,12 +106,13 @@ class BlockReader:
         if not isinstance(id := block.get("tool_use_id"), str) or not id:
             raise _refuse(f"{place}.tool_use_id", "is missing; name the call that this is the result of", _MISSING)
         blocks = self.list_blocks(block.get("content") or "", f"{place}.content", (*_GIVEN, "tool_reference"))
-        parts = tuple([part for inner, where in blocks for part in self._read_parts(inner, where)])
+        parts = tuple([part for inner, where in blocks for part in self.read_parts(inner, where)])
         is_plain = all(isinstance(part, InputText) for part in parts)
         is_error = block.get("is_error") is True or msgspec.UNSET
         return FunctionCallOutput(id, text_of(parts) if is_plain else parts, is_error=is_error)
 
-    def _read_parts(self, block: Json, place: str) -> Iterator[Part]:
+    def read_parts(self, block: Json, place: str) -> Iterator[Part]:
+        """What a block of the user's stands for. Raises `InvalidRequest`."""
         match block:
             case {"type": "text", "text": str(text)}:
                 if text:
@@ -121,13 +121,13 @@ class BlockReader:
                 yield _read_image(source, f"{place}.source")
             case {"type": "document", "source": {"type": "content", "content": content}}:
                 for inner, where in self.list_blocks(content, f"{place}.source.content", ("text", "image")):
-                    yield from self._read_parts(inner, where)
+                    yield from self.read_parts(inner, where)
             case {"type": "document", "source": dict(source)}:
                 title = block.get("title")
                 yield _read_document(source, title if isinstance(title, str) else None, f"{place}.source")
             case {"type": "search_result", "content": content, "title": str(title), "source": str(source)}:
                 found = self.list_blocks(content, f"{place}.content", ("text",))
-                said = [part for each, where in found for part in self._read_parts(each, where)]
+                said = [part for each, where in found for part in self.read_parts(each, where)]
                 yield InputText(f"{title} ({source})\n{text_of(said)}")
             case {"type": "tool_reference", "tool_name": str(name)}:
                 # It is declared among the tools, deferred or not, and the model is shown all of them.
@@ -136,12 +136,14 @@ class BlockReader:
                 raise _refuse(place, f"has not what a block of type `{kind}` needs", "invalid_type")
 
     def _read_assistant(self, blocks: Sequence[tuple[Json, str]]) -> Iterator[Item]:
+        uses = {block.get("id") for block, _ in blocks if block["type"] == "mcp_tool_use" and isinstance(block.get("id"), str)}
+        results = {id: (block, place) for block, place in blocks if isinstance(id := block.get("tool_use_id"), str)}
         for block, place in blocks:
             match block:
                 case {"type": "text", "text": str(text)}:
                     if text:
                         yield Message("assistant", (OutputText(text),))
-                case {"type": "thinking", "thinking": str(thought)}:
+                case {"type": "thinking", "thinking": str(thought)} if isinstance(block.get("signature"), str | None):
                     signature = block.get("signature") or msgspec.UNSET
                     yield Reasoning(content=(ReasoningText(thought),) if thought else msgspec.UNSET, encrypted_content=signature)
                 case {"type": "redacted_thinking", "data": str(data)}:
@@ -149,16 +151,16 @@ class BlockReader:
                 case {"type": "tool_use", "id": str(id), "name": str(name), "input": dict(given)}:
                     yield FunctionCall(id, name, msgspec.json.encode(given).decode())
                 case {"type": "mcp_tool_use", "id": str(id)}:
-                    self._uses[id] = block
-                case {"type": "mcp_tool_result", "tool_use_id": str(id)} if id in self._uses:
-                    yield self._read_server_call(self._uses.pop(id), block, place)
+                    yield self._read_server_call(block, *results.get(id, (_UNFINISHED, place)))
+                case {"type": "mcp_tool_result", "tool_use_id": str(id)} if id in uses:
+                    pass  # which is read with its call
                 case {"type": kind}:
                     raise _refuse(place, f"has not what a block of type `{kind}` needs", "invalid_type")
 
     def _read_server_call(self, use: Json, result: Json, place: str) -> Item:
         """What a tool of the server's did, as clients with `Mainspring-Extensions: on` are told."""
         blocks = self.list_blocks(result.get("content") or "", f"{place}.content", ("text",))
-        said = "".join([str(block.get("text", "")) for block, _ in blocks])
+        said = text_of([part for block, where in blocks for part in self.read_parts(block, where)])
         call: Json = {
             "type": "mcp_call",
             "id": derive_id("mcp", use["id"]),
@@ -198,6 +200,7 @@ def _read_document(source: Json, title: str | None, place: str) -> InputFile:
 
 
 _MISSING: Final = "missing_required_parameter"
+_UNFINISHED: Final[Json] = {"content": "the call has no result", "is_error": True}
 
 
 def _refuse(param: str, told: str, code: str) -> InvalidRequest:

@@ -7,7 +7,7 @@ from msgspec import Meta, Struct
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.ids import derive_id
-from mainspring.core.items import Json
+from mainspring.core.items import Json, text_of
 from mainspring.features.messages.blocks import BlockReader
 from mainspring.features.responses.door import DoorRequest, FieldNames
 from mainspring.features.responses.request import MOST_INPUT_CHARS, MOST_NUMBER, CreateResponse, Text
@@ -65,15 +65,26 @@ OTHER_NAMES: Final = {
     "instructions": "send it as `system`",
     "max_output_tokens": "send it as `max_tokens`",
     "stop": "send it as `stop_sequences`",
+    "user": "send it as `metadata.user_id`",
+    "previous_response_id": "send the id of the message as `thread.previous_message_id`, with the type `continue`",
     "top_k": "tokens cannot be cut off by rank; leave it out",
     "mcp_servers": 'declare each as a tool, `{"type": "mcp", "server_label": ..., "server_url": ...}`',
     "container": "leave it out, and declare the tool `code_interpreter`, if its operator offers it",
 }
 _COPIED: Final = (
-    "model", "temperature", "top_p", "stream", "store", "max_turns", "max_tool_calls", "max_tool_calls_per_turn",
-    "max_errors_in_row", "tool_seconds", "max_seconds",
+    "model", "temperature", "top_p", "stream", "store", "service_tier", "max_turns", "max_tool_calls",
+    "max_tool_calls_per_turn", "max_errors_in_row", "tool_seconds", "max_seconds",
 )  # fmt: skip
 _TOOL: Final = {"type", "name", "description", "input_schema", "strict", "cache_control"}
+# What is read of the fields that are objects.
+_NESTED: Final = {
+    "thinking": {"type", "budget_tokens"},
+    "output_config": {"effort", "format"},
+    "tool_choice": {"type", "name", "disable_parallel_tool_use"},
+    "thread": {"type", "previous_message_id"},
+    "cache_control": {"type", "ttl"},
+    "metadata": {"user_id"},
+}
 
 
 def parse_message(raw: bytes) -> SentMessage:
@@ -84,7 +95,6 @@ def parse_message(raw: bytes) -> SentMessage:
         (r"instructions\b", "system"),
         (r"text\.format\b", "output_config.format"),
         (r"reasoning\.effort\b", "output_config.effort"),
-        (r"reasoning\.summary\b", "thinking.display"),
         (r"max_output_tokens\b", "max_tokens"),
         (r"previous_response_id\b", "thread.previous_message_id"),
         (r"stop\b", "stop_sequences"),
@@ -96,6 +106,8 @@ def parse_message(raw: bytes) -> SentMessage:
         for name in [name for name in sent if name in OTHER_NAMES and bytes(sent[name]) != b"null"]:
             raise refuse_field(name, OTHER_NAMES[name])
         ignored.compare("", sent, FIELDS)
+    for name, known in _NESTED.items():
+        ignored.compare(name, getattr(body, name) or {}, known)
     if body.messages[-1].get("role") == "assistant":
         told = "messages: the last one must be of the user: what the assistant has begun to say cannot be gone on with"
         raise InvalidRequest(told, param=f"messages[{len(body.messages) - 1}].role", code="unsupported_value")
@@ -127,7 +139,7 @@ def _read_system(system: str | Sequence[Json] | None, reader: BlockReader) -> st
     if system is None or isinstance(system, str):
         return system or None
     blocks = reader.list_blocks(list(system), "system", ("text",))
-    return "\n\n".join([str(block.get("text", "")) for block, _ in blocks]) or None
+    return "\n\n".join([text_of([*reader.read_parts(block, place)]) for block, place in blocks]) or None
 
 
 def _flatten_tool(tool: Json, number: int, ignored: IgnoredFields) -> Json:
@@ -140,7 +152,7 @@ def _flatten_tool(tool: Json, number: int, ignored: IgnoredFields) -> Json:
         ignored.compare(param, tool, _TOOL)
         kept = {name: tool[name] for name in ("name", "description", "strict") if tool.get(name) is not None}
         return {"type": "function", **kept, "parameters": tool["input_schema"]}
-    if kind in TOOL_KINDS and TOOL_KINDS[kind].performer == "server":
+    if isinstance(kind, str) and kind in TOOL_KINDS and TOOL_KINDS[kind].performer == "server":
         return tool
     told = f"{param}.type: `{str(kind)[:80]}` is not known here; declare a tool with `input_schema`, which the client performs"
     raise InvalidRequest(told, param=f"{param}.type", code="unsupported_value")
@@ -164,6 +176,9 @@ def _flatten_choice(choice: Json) -> str | Json | None:
 def _read_thinking(body: CreateMessage) -> Json | None:
     """How much to think. A budget is told as the effort that comes nearest: most backends know no other measure."""
     effort = (body.output_config or {}).get("effort")
+    if not isinstance(effort, str | None):
+        told = "output_config.effort must be a word, such as `low`, `medium` or `high`"
+        raise InvalidRequest(told, param="output_config.effort", code="invalid_type")
     match body.thinking:
         case None:
             return {"effort": effort} if effort else None
@@ -204,11 +219,11 @@ def _read_thread(body: CreateMessage) -> str | None:
 
 
 def _read_user(metadata: Json | None, ignored: IgnoredFields) -> str | None:
-    if metadata is None:
-        return None
-    ignored.compare("metadata", metadata, {"user_id"})
-    user = metadata.get("user_id")
-    return user if isinstance(user, str) and len(user) <= MOST_NAME else None
+    user = (metadata or {}).get("user_id")
+    if user is None or (isinstance(user, str) and len(user) <= MOST_NAME):
+        return user
+    ignored.add("metadata.user_id")
+    return None
 
 
 def _find_lifetime(body: CreateMessage) -> str | None:

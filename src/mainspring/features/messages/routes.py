@@ -84,15 +84,20 @@ class MessageRoutes:
         return json_response(counted, headers=sent.asked.sent.ignored.make_headers())
 
     async def _inherit(self, request: Request, body: CreateResponse) -> None:
-        """Whoever goes on with a thread sends neither system nor tools again: they are those of the run before."""
+        """Whoever goes on with a thread sends neither system nor tools again: they are those that the run before was sent."""
         if body.previous_response_id is None:
             return
         try:
             spec = (await self._engine.attach(body.previous_response_id)).run.spec
         except NotFound:
             return  # which is told when the run starts
-        if spec.tenant == get_tenant(request):
-            body.instructions, body.tools = spec.instructions, tuple([_restore_tool(tool, spec) for tool in spec.echo["tools"]])
+        if spec.tenant != get_tenant(request):
+            return
+        if body.instructions is None:
+            # An agent's own, and the list of skills, are added anew.
+            body.instructions = spec.echo.get("instructions", spec.instructions)
+        if body.tools is None:
+            body.tools = tuple([_restore_tool(tool, spec) for tool in spec.echo.get("tools", ())])
 
 
 def _restore_tool(tool: Json, spec: RunSpec) -> Json:
