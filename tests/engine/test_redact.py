@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -100,3 +101,13 @@ def test_of_very_long_arguments_both_ends_are_shown() -> None:
     assert len(shown) < 510_000
     assert "characters left out" in shown
     assert "zorkmid99" not in shown
+
+
+@pytest.mark.parametrize("name", ["auth", "token", "pin", "cookie", "password"])
+def test_of_very_long_arguments_secret_fields_are_redacted_too(name: str) -> None:
+    long = json.dumps({"a": "x " * 400_000, name: "zorkmid99"})
+    within = json.dumps({"body": long, "b": "y"})
+    many = json.dumps({"a": [[]] * 200_000, name: "zorkmid99"})
+    for arguments in (long, within, many):
+        assert "zorkmid99" not in redact_arguments(arguments)
+        assert len(redact_arguments(arguments)) < 510_000

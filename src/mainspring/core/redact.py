@@ -5,12 +5,13 @@ texts hold none of the words that every match of a pattern has in it, and are no
 """
 
 import re
+from collections.abc import Callable
 from typing import Final, cast
 
 import msgspec
 from msgspec.structs import replace
 
-from mainspring.core.items import InputText, Json, OutputText, Part
+from mainspring.core.items import InputText, Json, OutputText, Part, are_arguments_large
 
 REDACTED = "[redacted]"
 
@@ -119,15 +120,19 @@ MOST_SHOWN: Final = 500_000
 
 def redact_arguments(arguments: str) -> str:
     """The arguments of a call as they may be shown: JSON as before, secrets replaced by what the fields are called as well, in
-    JSON that is inside of a text too. What is no JSON is redacted like any text; of what is very long both ends are shown."""
-    if len(arguments) > MOST_SHOWN:
-        return _present_text(arguments, MOST_SHOWN)
+    JSON that is inside of a text too. What is no JSON is redacted like any text. Of what is very long both ends are shown, and
+    nothing of what would take long to parse."""
+    is_long = len(arguments) > MOST_SHOWN
+    if is_long and are_arguments_large(arguments):
+        return f"[{len(arguments)} characters, too many to find the secrets in them]"
     try:
         value = msgspec.json.decode(arguments)
-        shown = _redact_value(value)
+        # The texts of long ones are searched where they are shown.
+        shown = _redact_value(value, search=str if is_long else redact_text)
+        arguments = arguments if shown == value else msgspec.json.encode(shown).decode()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return redact_text(arguments)
-    return arguments if shown == value else msgspec.json.encode(shown).decode()
+        return _present_text(arguments, MOST_SHOWN)
+    return _present_text(arguments, MOST_SHOWN) if is_long else arguments
 
 
 def redact_data(data: Json | None) -> Json | None:
@@ -135,34 +140,37 @@ def redact_data(data: Json | None) -> Json | None:
     return None if data is None else cast(Json, _redact_value(data))
 
 
-def _redact_value(value: object, *, is_secret: bool = False, depth: int = 0) -> object:
+def _redact_value(
+    value: object, *, search: Callable[[str], str] = redact_text, is_secret: bool = False, depth: int = 0
+) -> object:
+    """`search` replaces the secrets of a text."""
     match value:
         case dict():
             return {
-                redact_text(name): _redact_value(each, is_secret=is_secret or _is_field(name, each), depth=depth)
+                search(name): _redact_value(each, search=search, is_secret=is_secret or _is_field(name, each), depth=depth)
                 for name, each in value.items()
             }
         case list():
-            return [_redact_value(each, is_secret=is_secret, depth=depth) for each in value]
+            return [_redact_value(each, search=search, is_secret=is_secret, depth=depth) for each in value]
         case str():
-            return _redact_string(value, is_secret, depth)
+            return _redact_string(value, search, is_secret, depth)
         case int() | float() if is_secret and not isinstance(value, bool):
             return REDACTED
         case _:
             return value
 
 
-def _redact_string(text: str, is_secret: bool, depth: int) -> str:
+def _redact_string(text: str, search: Callable[[str], str], is_secret: bool, depth: int) -> str:
     if is_secret:
         return REDACTED if text else text
-    if text.lstrip()[:1] in ("{", "[") and depth < _DEEPEST:
+    if text.lstrip()[:1] in ("{", "[") and depth < _DEEPEST and not are_arguments_large(text):
         try:
             inner = msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return redact_text(text)
-        shown = _redact_value(inner, depth=depth + 1)
+            return search(text)
+        shown = _redact_value(inner, search=search, depth=depth + 1)
         return text if shown == inner else msgspec.json.encode(shown).decode()
-    return redact_text(text)
+    return search(text)
 
 
 def _is_field(name: str, value: object) -> bool:
