@@ -376,6 +376,19 @@ async def test_the_steps_of_a_run_give_no_more_than_there_is_room_for(tmp_path: 
         assert engine.core.quota.held == 0
 
 
+async def test_a_step_that_has_begun_is_finished_though_there_is_no_room_for_others(tmp_path: Path) -> None:
+    large = "{id: large, action: transform, value: \"{{ 'x' * 100000 }}\"}\n  - {id: first,"
+    text = REPEATABLE.replace("{id: first,", large)
+    with tallying() as tally:
+        held = Held(tally)
+        async with engine_for(tmp_path, text, database=tmp_path / "db") as engine:
+            handle = await begun(engine, tally, held)
+        held.let_go()
+        async with engine_for(tmp_path, text, database=tmp_path / "db", quota=MemoryQuota(150_000)) as engine:
+            run = await (await engine.workflows.resume(handle.id)).wait()
+    assert ended(run) == {"large": "success", "first": "success", "second": "success", "third": "failed"}
+
+
 class Weighing(MemoryStore):
     """Knows how much was read at once."""
 

@@ -220,7 +220,7 @@ class WorkflowDriver:
     async def _attempts(self, scope: WorkflowScope, step: Step, key: str, state: StepState | None) -> bool:
         attempt = 1 if state is None else state.attempt
         is_begun = state is not None and state.status == "running"
-        if excess := self._find_excess():
+        if not is_begun and (excess := self._find_excess()):  # what has begun may have its effect already
             await self._journal.record(StepFailed(key, excess, attempt))
             return False
         while True:
