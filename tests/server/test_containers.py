@@ -357,6 +357,30 @@ async def test_a_file_that_is_not_there_is_put_nowhere() -> None:
         assert len(await engine.builtins.containers.list_all("")) == 1
 
 
+@pytest.mark.parametrize("names", [("a.csv", "a.csv"), ("a.csv", "../a.csv")], ids=["twice", "outside"])
+async def test_files_that_a_container_cannot_have_are_refused_and_none_is_left(names: tuple[str, str]) -> None:
+    async with serving() as (url, engine), client(url) as openai_client:
+        sent = [(await openai_client.files.create(file=(name, name.encode()), purpose="user_data")).id for name in names]
+        tool: Any = {"type": "code_interpreter", "container": {"type": "auto", "file_ids": sent}}
+        with pytest.raises(openai.BadRequestError):
+            await openai_client.containers.create(name="d", file_ids=sent)
+        with pytest.raises(openai.BadRequestError):
+            await openai_client.responses.create(model="scripted", input="Go.", tools=[tool])
+        assert engine.builtins.containers is not None
+        assert await engine.builtins.containers.list_all("") == ()
+
+
+async def test_no_more_is_loaded_for_a_container_than_it_holds() -> None:
+    async with serving() as (url, engine), client(url) as openai_client:
+        assert engine.builtins.containers is not None
+        engine.builtins.containers.spec = SandboxSpec(limits=SandboxLimits(file=600, disk=1000))
+        files = [(name, b"x" * 600) for name in ("a", "b")]
+        sent = [(await openai_client.files.create(file=file, purpose="user_data")).id for file in files]
+        with pytest.raises(openai.BadRequestError) as refused:
+            await openai_client.containers.create(name="d", file_ids=sent)
+        assert refused.value.code == "file_too_large"
+
+
 def named(charset: str, name: str) -> bytes:
     return f"Content-Disposition: form-data; name=\"file\"; filename*={charset}''{name}\r\n\r\nx".encode()
 

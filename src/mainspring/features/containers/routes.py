@@ -26,7 +26,7 @@ from mainspring.http.forms import FormPart, read_all, read_form, refuse_form
 from mainspring.http.ignored import IgnoredFields
 from mainspring.http.queries import CURSOR, Deleted, Page, cut_page, read_cursor
 from mainspring.ports import FileLoader, NamedFile
-from mainspring.tools.builtin.builtins import JAILED, MOST_FILES
+from mainspring.tools.builtin.builtins import JAILED, MOST_FILES, put_files
 from mainspring.tools.builtin.containers import IDLE_SECONDS, ContainerInfo, Containers
 from mainspring.tools.contract import EXECUTE
 
@@ -109,11 +109,9 @@ class ContainerRoutes:
                     f"`{name}` cannot be set here; make the container without it, and send files to it", param=name
                 )
         seconds = None if body.expires_after is None else body.expires_after.minutes * 60.0
-        tenant = get_tenant(request)
-        loaded = [await self._load_file(tenant, id) for id in body.file_ids or ()]
-        made = await self._containers.create(tenant, self._new_id("cntr"), body.name, seconds)
-        for file in loaded:
-            await self._containers.put(tenant, made.id, file.name, file.data)
+        tenant, id = get_tenant(request), self._new_id("cntr")
+        await put_files(self._containers, self._load, tenant, id, body.file_ids or (), name=body.name, idle_seconds=seconds)
+        made = await self._containers.describe(tenant, id)
         return json_response(_render_container(made), headers=ignored.make_headers())
 
     async def list(self, request: Request) -> HttpResponse:

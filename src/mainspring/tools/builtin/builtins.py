@@ -261,17 +261,46 @@ async def _check_container(containers: "Containers | None", tenant: str, id: str
         raise NotFound(f'{error.message}; make one, or ask for {{"type": "auto"}}', param="tools") from None
 
 
-async def put_files(containers: "Containers", load: FileLoader, tenant: str, id: str, file_ids: Sequence[str]) -> None:
-    """Has uploaded files be in a container, which is made if it is not there. Raises `NotFound` for a file of another tenant."""
-    loaded = [await load(tenant, file_id, containers.spec.limits.file) for file_id in file_ids]
+async def put_files(
+    containers: "Containers",
+    load: FileLoader,
+    tenant: str,
+    id: str,
+    file_ids: Sequence[str],
+    *,
+    name: str = "",
+    idle_seconds: float | None = None,
+) -> None:
+    """Has uploaded files be in a container. One that is not there is made, and not left if it cannot have them. Raises `NotFound`
+    for a file of another tenant, `InvalidRequest` for files that are too large, or of which two have one name."""
+    loaded = await _load_files(containers, load, tenant, file_ids)
+    is_new, given = False, frozenset[str]()
     try:
         given = await containers.list_given(tenant, id)
     except NotFound:
-        await containers.create(tenant, id)
-        given = frozenset()
-    for file in loaded:
-        if file.name not in given:
-            await containers.put(tenant, id, file.name, file.data)
+        await containers.create(tenant, id, name, idle_seconds)
+        is_new = True
+    try:
+        for path, data in loaded.items():
+            if path not in given:
+                await containers.put(tenant, id, path, data)
+    except BaseException:
+        if is_new:
+            with CancelScope(shield=True), suppress(NotFound):
+                await containers.remove(tenant, id)
+        raise
+
+
+async def _load_files(containers: "Containers", load: FileLoader, tenant: str, file_ids: Sequence[str]) -> dict[str, bytes]:
+    """The files by their names, no more of them than a container holds."""
+    loaded, limits = dict[str, bytes](), containers.spec.limits
+    for file_id in dict.fromkeys(file_ids):
+        room = limits.disk - sum(map(len, loaded.values()))
+        file = await load(tenant, file_id, min(limits.file, room))
+        if file.name in loaded:
+            raise InvalidRequest(f"two of the files are called `{file.name:.80}`; send one by another name", param="file_ids")
+        loaded[file.name] = file.data
+    return loaded
 
 
 class HostedToolsStep(OrderStep):
