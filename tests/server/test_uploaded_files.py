@@ -134,6 +134,25 @@ def form_with(parameters: str, filename: str) -> dict[str, Any]:
             "invalid_value",
             "expires_after",
         ),
+        (
+            {"files": {"file": ("a", b"x")}, "data": {"purpose": "user_data", "expires_after[seconds]": "9" * 5_000}},
+            400,
+            "invalid_value",
+            "expires_after",
+        ),
+        (
+            {"files": {"file": ("a", b"x")}, "data": {"purpose": "user_data", "expires_after": '{"seconds": 5}'}},
+            400,
+            "invalid_value",
+            "expires_after",
+        ),
+        (
+            {"files": {"file": ("a", b"x")}, "data": {"purpose": "user_data", "expire_after": "{}"}},
+            400,
+            "unknown_parameter",
+            "expire_after",
+        ),
+        ({"files": [("file", ("a", b"x")), ("file", ("b", b"y"))], "data": {"purpose": "evals"}}, 400, "invalid_form", "body"),
         ({"files": {"file": ("a", b"x" * 3_000_000)}, "data": {"purpose": "user_data"}}, 413, "request_too_large", "body"),
     ],
 )
@@ -146,6 +165,14 @@ async def test_what_cannot_be_kept_is_refused_and_leaves_nothing(
         assert (told.status_code, told.json()["error"]["code"], told.json()["error"]["param"]) == (status, code, param)
         assert list_stored(tmp_path) == []
         assert (await engine.store.documents(FILE), await engine.store.documents(DUE)) == ([], [])
+
+
+async def test_an_expiry_may_be_json_and_what_is_ignored_is_told() -> None:
+    async with serving() as (client, _, _), httpx2.AsyncClient() as http:
+        form = {"purpose": "user_data", "expires_after": '{"anchor": "created_at", "seconds": 3600}', "colour": "red"}
+        told = await http.post(f"{client.base_url}files", files={"file": ("a", b"x")}, data=form)
+        assert told.json()["expires_at"] - told.json()["created_at"] == 3600
+        assert told.headers["mainspring-ignored"] == "colour"
 
 
 async def test_a_tenant_has_no_more_than_it_may() -> None:

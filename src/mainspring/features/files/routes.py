@@ -34,6 +34,7 @@ _LIST: Final = (
     Parameter("purpose"),
 )
 _FILE: Final = "/v1/files/{file_id}"
+_EXPIRES: Final = "expires_after["
 _UPLOAD: Final = "/v1/uploads/{upload_id}"
 
 
@@ -67,7 +68,7 @@ class FileRoutes:
 
     async def create(self, request: Request) -> HttpResponse:
         """Uploads a file."""
-        fields: dict[str, str] = {}
+        ignored, fields = IgnoredFields(), dict[str, str]()
         content: Content | None = None
         name = ""
         try:
@@ -76,9 +77,11 @@ class FileRoutes:
                     if part.name == "file" and content is None:
                         name = part.filename
                         content = await self._files.receive(part.pieces)
+                    elif part.name in ("file", *fields):
+                        raise refuse_form(f"it has more than one `{part.name:.80}`")
                     else:
                         fields[part.name] = await part.read_field()
-            order = _read_order(fields)
+            order = _read_order(fields, ignored)
             if content is None:
                 raise refuse_form("it has no part called `file`")
             _check_name(name)
@@ -87,7 +90,8 @@ class FileRoutes:
                 await self._files.drop(content.key)
             raise
         seconds = None if order.expires_after is None else float(order.expires_after.seconds)
-        return json_response(render_file(await self._files.add(get_tenant(request), content, name, order.purpose, seconds)))
+        made = await self._files.add(get_tenant(request), content, name, order.purpose, seconds)
+        return json_response(render_file(made), headers=ignored.make_headers())
 
     async def list(self, request: Request) -> HttpResponse:
         """Lists files, newest first."""
@@ -164,20 +168,22 @@ def _check_name(name: str) -> None:
         raise InvalidRequest(told, param="filename", code="invalid_value")
 
 
-def _read_order(fields: Mapping[str, str]) -> FileForm:
-    """The fields of a form. Raises `InvalidRequest`."""
+def _read_order(fields: Mapping[str, str], ignored: IgnoredFields) -> FileForm:
+    """The fields of a form, which may write `expires_after` as JSON or in brackets. Notes those that are ignored. Raises
+    `InvalidRequest`."""
     purposes = get_args(Purpose)
     if (purpose := fields.get("purpose")) not in purposes:
         code = "missing_required_parameter" if purpose is None else "invalid_value"
         raise InvalidRequest(f"purpose must be one of {', '.join(purposes)}", param="purpose", code=code)
-    expires: Mapping[str, object] = {
-        name.removeprefix("expires_after[").removesuffix("]"): int(value) if value.isdecimal() else value
-        for name, value in fields.items()
-        if name.startswith("expires_after[")
-    }
+    inner = {name[len(_EXPIRES) :].removesuffix("]"): value for name, value in fields.items() if name.startswith(_EXPIRES)}
+    others = {name: value for name, value in fields.items() if not name.startswith(_EXPIRES)}
+    ignored.compare("", others, {"purpose"} if inner else {"purpose", "expires_after"})
+    ignored.compare("expires_after", inner, {"anchor", "seconds"})
     try:
-        made = msgspec.convert(expires, FileExpiry) if expires else None
-    except msgspec.ValidationError as error:
+        if inner:
+            return FileForm(purpose, msgspec.convert(inner, FileExpiry, strict=False))  # type: ignore[arg-type]
+        made = msgspec.json.decode(fields.get("expires_after", "null"), type=FileExpiry | None)
+    except (msgspec.DecodeError, RecursionError) as error:
         told = f"expires_after: {error}; write expires_after[anchor]=created_at and expires_after[seconds]=3600 to 2592000"
         raise InvalidRequest(told, param="expires_after", code="invalid_value") from None
     return FileForm(purpose, made)  # type: ignore[arg-type]
