@@ -17,6 +17,7 @@ from mainspring.features.console.routes import BUILD_COMMAND, ConsoleRoutes
 from mainspring.http.app import build_app
 from mainspring.http.auth import Keys
 from mainspring.providers.scripted import Scripted
+from mainspring.storage.sqlite_runs import SqliteStore
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
@@ -93,3 +94,17 @@ async def test_the_demo_is_a_run_of_the_server_and_its_model_plays_nothing_else(
     assert (response["model"], response["background"]) == (DEMO_MODEL, True)
     assert cancelled["status"] == "cancelled"
     assert "POST /v1/demo" in refused["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("scopes", "status"),
+    [(("responses",), 403), (("responses", "tools:execute:calculate"), 403), (("responses", "tools:execute"), 200)],
+)
+async def test_the_demo_is_for_keys_that_may_use_its_tools(tmp_path: Path, scopes: tuple[str, ...], status: int) -> None:
+    async with SqliteStore(tmp_path / "served.db") as store:
+        key = await Keys(store).create(scopes=scopes)
+    with serving(tmp_path, [{"say": "Hello."}]) as served:
+        headers = {"authorization": f"Bearer {key}"}
+        async with aiohttp.ClientSession(headers=headers) as client, client.post(f"{served.url}/demo") as answer:
+            told = await answer.json()
+    assert (answer.status, told.get("error", {}).get("code")) == (status, "insufficient_scope" if status == 403 else None)

@@ -14,10 +14,11 @@ from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
 from mainspring.engine.engine import Engine
-from mainspring.features.console.demo.demo_run import make_demo_order
-from mainspring.http.auth import sign_order
+from mainspring.features.console.demo.demo_run import DemoTools, make_demo_order
+from mainspring.http.auth import get_caller, sign_order
 from mainspring.http.endpoints import PUBLIC, Endpoint
 from mainspring.http.faults import Fault, json_response
+from mainspring.tools.contract import EXECUTE, has_tool_scope
 
 FILES: Final = files("mainspring.features.console") / "files"
 BUILD_COMMAND: Final = "scripts/build_console"
@@ -84,6 +85,10 @@ class ConsoleRoutes:
 
     async def start_demo(self, request: Request) -> HttpResponse:
         """Starts the demo, a scripted model with real tools, as a run of this server."""
+        scopes = get_caller(request).tools
+        if scopes is not None and not all(has_tool_scope(scopes, tool.name) for tool in DemoTools().definitions):
+            told = f"this API key may not use the tools of the demo; a key with the scope `{EXECUTE}` is needed here"
+            raise Fault(403, "insufficient_scope", told)
         handle = await self._engine.start(sign_order(request, make_demo_order(self._engine.new_id)))
         return json_response(StartedDemo(handle.id))
 
