@@ -122,7 +122,7 @@ async def test_a_store_is_not_used_before_it_is_open(tmp_path: Path) -> None:
     assert contents(tmp_path) == {}
 
 
-@pytest.mark.parametrize("content", [b"hello", b"\0" * 5000, b"# Notes\n" * 1000, b"SQLite format 3\0" + b"\xff" * 5000])
+@pytest.mark.parametrize("content", [b"\n", b"hello", b"\0" * 5000, b"# Notes\n" * 1000, b"SQLite format 3\0" + b"\xff" * 5000])
 async def test_what_is_no_database_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "notes.txt"
     path.write_bytes(content)

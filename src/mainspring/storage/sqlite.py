@@ -516,6 +516,8 @@ def _create(path: Path, schema: Schema) -> None:
         make_folder(path.parent)
         if path.is_dir():
             raise StoreError(f"{path} is a folder; {schema.remedy}")
+        if path.exists() and path.stat().st_size == 1:  # which SQLite takes for an empty one, and writes over
+            raise StoreError(f"{path} is not a database; {schema.remedy}")
         _make_private(path)
         if (damage := find_damage(path)) is not None:
             told = f"the write-ahead log {path}-wal is damaged ({damage}), so the last changes are lost"
