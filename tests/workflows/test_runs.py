@@ -12,7 +12,7 @@ from tests.kit.waiting import PATIENCE
 from tests.workflows.world import Tally, defined, ended, engine_for, failure, tallying, written
 
 from mainspring.app.engine import Engine
-from mainspring.core.errors import Interrupted, NotFound, Superseded
+from mainspring.core.errors import Interrupted, NotFound, StoreError, Superseded
 from mainspring.core.events import ToolStarted
 from mainspring.core.items import encode
 from mainspring.core.memory_quota import MemoryQuota
@@ -27,7 +27,7 @@ from mainspring.features.workflows.workflow_run import (
     WorkflowStarted,
 )
 from mainspring.features.workflows.workflows import KeyReused, WorkflowHandle
-from mainspring.ports import Document
+from mainspring.ports import Document, StoredRun
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring.storage.sqlite_runs import SqliteStore
 
@@ -316,6 +316,32 @@ async def test_a_step_whose_run_is_about_to_begin_elsewhere_does_not_begin_after
         with pytest.raises(Superseded):
             await first.core.start(make_order(run_id, background=True))
         assert (await first.attach(run_id)).run.status == "cancelled"
+
+
+class Forgetful(SqliteStore):
+    """Cannot be asked for a run, once."""
+
+    has_failed = False
+
+    async def load(self, run_id: str) -> StoredRun:
+        if not self.has_failed:
+            self.has_failed = True
+            raise StoreError("not now")
+        return await super().load(run_id)
+
+
+@pytest.mark.requirement("M5")
+async def test_a_cancel_that_is_asked_for_again_reaches_the_steps_that_the_first_did_not(tmp_path: Path) -> None:
+    async with engine_for(tmp_path, SAFE, store=Forgetful(tmp_path / "db")) as engine:
+        order = WorkflowOrder("wfr_1", "held", {"held": defined(SAFE)}, {"base": "http://127.0.0.1:9"}, 1.0)
+        journal = await WorkflowJournal.begin(engine.store, order, WorkflowStarted("held", order.inputs, False, "another"))
+        run_id = derive_run_id(order.id, "first", 1)
+        await journal.record(StepStarted("first", "http-request", 1, run_id))
+        with pytest.raises(StoreError):
+            await engine.workflows.cancel(order.id)
+        assert (await engine.workflows.cancel(order.id)).status == "cancelled"
+        with pytest.raises(Superseded):
+            await engine.core.start(make_order(run_id, background=True))
 
 
 async def test_a_workflow_that_runs_out_of_time_fails_and_stops(tmp_path: Path) -> None:

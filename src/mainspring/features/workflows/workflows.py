@@ -33,6 +33,7 @@ from mainspring.features.workflows.workflow_folder import WorkflowFolders
 from mainspring.features.workflows.workflow_log import EVENT, RUN, WorkflowJournal, forget_open, list_unfinished, mark_driver
 from mainspring.features.workflows.workflow_run import (
     Status,
+    StepState,
     WorkflowCancelled,
     WorkflowCompleted,
     WorkflowFailed,
@@ -271,6 +272,8 @@ class Workflows:
     async def cancel(self, run_id: str, *, tenant: str = "") -> WorkflowRun:
         """Cancels a run and the steps in progress, in whichever process. An ended run stays as it is."""
         handle = await self.attach(run_id, tenant=tenant)
+        if handle.run.status == "cancelled":  # whoever cancelled it may not have reached the runs of its steps
+            await self._stop_steps(handle.run.order, [step for step in handle.run.steps.values() if step.status == "failed"])
         if handle.is_live:
             handle.request_cancel()
             await handle._ended.wait()
@@ -282,12 +285,15 @@ class Workflows:
         return handle.run
 
     async def _record_cancel(self, journal: WorkflowJournal) -> None:
-        steps = journal.run.steps.values()
+        steps = [step for step in journal.run.steps.values() if not step.has_ended]
         await journal.record(*end_open_steps(journal.run, "the workflow was cancelled"), WorkflowCancelled())
+        await self._stop_steps(journal.run.order, steps)
+
+    async def _stop_steps(self, order: WorkflowOrder, steps: Sequence[StepState]) -> None:
         for step in steps:
-            if step.run_id and not step.has_ended:
+            if step.run_id:
                 with suppress(Superseded):  # it has begun meanwhile
-                    await self._prevent(step.run_id, journal.run.order)
+                    await self._prevent(step.run_id, order)
                 await self._stop(step.run_id)
 
     async def _prevent(self, run_id: str, order: WorkflowOrder) -> None:
