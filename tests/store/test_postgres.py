@@ -116,6 +116,20 @@ async def test_the_words_of_a_run_that_has_ended_are_kept_once(emptied: Location
         assert (await file.load("a")).response == told.response
 
 
+async def test_a_run_that_cannot_be_read_keeps_no_other_log_in_many_rows(emptied: Location) -> None:
+    async with open_store(emptied) as store:
+        for id in ("a", "b"):
+            log, told = spoken(id, [f"{id}{place} " for place in range(60)])
+            for record in log[:61]:
+                await store.append(id, [record])
+            await store.append(id, log[61:], told)
+            if id == "a":
+                connection = await asyncpg.connect(emptied.given)
+                await connection.execute("UPDATE mainspring_runs SET entries = '['")
+                await connection.close()
+    assert b"".join(await read_bodies(emptied)).count(b"b37 ") == 1
+
+
 async def test_a_log_in_one_row_is_followed_from_where_its_reader_was(emptied: Location) -> None:
     log, told = spoken("a", [f"word{place} " for place in range(60)])
     async with open_store(emptied) as store, open_store(emptied) as other:
