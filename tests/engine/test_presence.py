@@ -51,7 +51,6 @@ from mainspring.storage.sqlite_runs import SqliteStore
 DRIVER = """
 import asyncio, sys
 from mainspring.engine.presence import Presence
-from mainspring.engine.resume_attempts import RESUMED, Attempts, ResumeAttempts
 from mainspring.engine.segment_writer import SegmentWriter
 from mainspring.storage.sqlite_runs import SqliteStore
 
