@@ -1,4 +1,4 @@
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { address, get, post, serverUrl } from "./api";
 import { type Approval, approvals } from "./approvals_data";
 import { ApprovalCard } from "./approvals";
@@ -33,6 +33,8 @@ export function RunScreen({ id }: { id: string }) {
   useKeys({
     ArrowRight: () => step(1), j: () => step(1), ArrowLeft: () => step(-1), k: () => step(-1), "/": () => box.current?.focus(),
     Escape: () => adjust({ event: null }),
+    // At once, and not smoothly: what is drawn on the way to the end would move it.
+    End: () => document.querySelector(".group:last-child > :last-child")?.scrollIntoView({ block: "end", behavior: "instant" }),
   });
   useFollowing(model, drawn, chosen !== null);
   if (live.error.value && !model.spec) return <div class="page"><Failure error={live.error.value} /></div>;
@@ -54,7 +56,7 @@ export function RunScreen({ id }: { id: string }) {
         </label>
         <span class="faint" role="status">{search ? `${shown.length} of ${number(model.entries.length)}` : `${number(model.next)} events`}</span>
       </div>
-      <Entries entries={shown} chosen={at < 0 ? null : shown[at]!} runId={id} />
+      <Entries entries={shown} chosen={at < 0 ? null : shown[at]!} runId={id} search={search} drawn={drawn} />
       <Ending id={id} isWaiting={model.reason === "approval_needed"} />
     </div>
   );
@@ -168,44 +170,76 @@ function asPython(spec: any): string {
   return `from openai import OpenAI\n\nclient = OpenAI(base_url="${serverUrl}", api_key="unused")\nanswer = client.responses.create(\n${given})\nprint(answer.output_text)\n`;
 }
 
+interface EntriesProps {
+  entries: Entry[];
+  chosen: Entry | null;
+  runId: string;
+  search: string;
+  /** Grows when there are more: the list stays the same one. */
+  drawn: number;
+}
+
 /** Entries in groups, of which only those near the view are in the page: a run may have thousands. */
-function Entries({ entries, chosen, runId }: { entries: Entry[]; chosen: Entry | null; runId: string }) {
+function Entries({ entries, chosen, runId, search }: EntriesProps) {
   const groups: Entry[][] = [];
   for (let at = 0; at < entries.length; at += GROUP) groups.push(entries.slice(at, at + GROUP));
+  const heights = useRef<Heights>({ sum: 0, entries: 0 });
+  const [, setMeasured] = useState(false);
+  // Once the first ones are drawn, it is known how much room the others need.
+  useEffect(() => setMeasured(groups.length > 1), [groups.length > 1]);
   const key = chosen ? `event-${chosen.seq}-${chosen.key}` : "";
   useEffect(() => {
     if (!key) return;
     // The group has to be there first.
     const wait = setTimeout(() => document.getElementById(key)?.scrollIntoView({ block: "center" }), 30);
     return () => clearTimeout(wait);
-  }, [key]);
+  }, [key, search]);
   return (
     <div class="entries">
       {groups.map((group, index) => (
-        <Group key={index} entries={group} chosen={chosen && group.includes(chosen) ? chosen : null} runId={runId} isLast={index >= groups.length - 1} />
+        <Group
+          key={group[0]!.key} entries={group} chosen={chosen && group.includes(chosen) ? chosen : null} runId={runId} heights={heights.current}
+          isLast={index >= groups.length - 1}
+        />
       ))}
     </div>
   );
 }
 
-function Group({ entries, chosen, runId, isLast }: { entries: Entry[]; chosen: Entry | null; runId: string; isLast: boolean }) {
+/** How high the entries are that were drawn so far: the others are taken to be like them. */
+interface Heights {
+  sum: number;
+  entries: number;
+}
+
+interface GroupProps {
+  entries: Entry[];
+  chosen: Entry | null;
+  runId: string;
+  heights: Heights;
+  isLast: boolean;
+}
+
+function Group({ entries, chosen, runId, heights, isLast }: GroupProps) {
   const box = useRef<HTMLOListElement>(null);
   const [isNear, setNear] = useState(isLast);
-  const height = useRef(entries.length * 120);
+  const height = useRef(0);
+  const isShown = isNear || isLast || chosen !== null;
   useEffect(() => {
-    const watcher = new IntersectionObserver(
-      ([seen]) => {
-        if (!seen!.isIntersecting && box.current && isNear) height.current = box.current.offsetHeight;
-        setNear(seen!.isIntersecting);
-      },
-      { rootMargin: "1500px" },
-    );
+    const watcher = new IntersectionObserver(([seen]) => setNear(seen!.isIntersecting), { rootMargin: "1500px" });
     watcher.observe(box.current!);
     return () => watcher.disconnect();
-  }, [isNear]);
-  const isShown = isNear || isLast || chosen !== null;
+  }, []);
+  useLayoutEffect(() => {
+    if (!isShown) return;
+    const drawn = box.current!.offsetHeight;
+    heights.sum += drawn - height.current;
+    if (!height.current) heights.entries += entries.length;
+    height.current = drawn;
+  });
+  const held = height.current || entries.length * (heights.entries ? heights.sum / heights.entries : 120);
   return (
-    <ol ref={box} class="group" style={isShown ? undefined : { height: `${height.current}px` }}>
+    <ol ref={box} class="group" style={isShown ? undefined : { height: `${held}px` }}>
       {isShown ? entries.map((entry, index) => (
         <>
           {entry.turn && (index === 0 || entries[index - 1]!.turn !== entry.turn) ? <li class="turn" key={`t${entry.turn}`}>Turn {entry.turn}</li> : null}

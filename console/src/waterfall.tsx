@@ -1,5 +1,6 @@
 // When what happened: a bar for each turn of the model and each call, on one axis. A bar leads to its event.
-import { duration } from "./format";
+import { useEffect, useRef } from "preact/hooks";
+import { duration, number } from "./format";
 import type { RunModel } from "./run_model";
 
 interface Bar {
@@ -27,6 +28,14 @@ function bars(model: RunModel): Bar[] {
 
 const MOST = 400;
 
+/** The bars that are drawn: the last ones, or those around the chosen event. */
+function around(all: Bar[], chosen: number | null): Bar[] {
+  if (chosen === null || all.length <= MOST) return all.slice(-MOST);
+  const place = all.findLastIndex((bar) => bar.seq <= chosen);
+  const first = Math.max(0, Math.min(place - MOST / 2, all.length - MOST));
+  return all.slice(first, first + MOST);
+}
+
 interface Props {
   model: RunModel;
   drawn: number;
@@ -39,14 +48,21 @@ export function Waterfall({ model, now, chosen, choose }: Props) {
   const end = model.endedAt ?? Math.max(model.lastAt, now);
   const whole = Math.max(end - model.startedAt, 0.001);
   const all = bars(model);
+  const shown = around(all, chosen);
+  const list = useRef<HTMLOListElement>(null);
+  useEffect(() => {
+    // Only the list is scrolled: the page goes to the event itself.
+    const bar = list.current!.querySelector<HTMLElement>("button.chosen")?.parentElement;
+    if (bar) list.current!.scrollTop = bar.offsetTop - list.current!.offsetTop - list.current!.clientHeight / 2;
+  }, [chosen, shown.length]);
   const share = (from: number, to: number) => `${Math.max(0, Math.min(100, ((to - from) / whole) * 100))}%`;
   return (
     <section class="waterfall" aria-label="Waterfall">
       <div class="axis" aria-hidden="true">
         {[0, 0.25, 0.5, 0.75, 1].map((part) => <span>{duration(whole * part)}</span>)}
       </div>
-      <ol tabIndex={0} aria-label="Turns and calls in time">
-        {all.slice(-MOST).map((bar) => (
+      <ol ref={list} tabIndex={0} aria-label="Turns and calls in time">
+        {shown.map((bar) => (
           <li key={`${bar.kind}${bar.seq}`}>
             <button class={bar.seq === chosen ? "chosen" : ""} onClick={() => choose(bar.seq)}>
               <span class="label">{bar.label}</span>
@@ -60,7 +76,7 @@ export function Waterfall({ model, now, chosen, choose }: Props) {
           </li>
         ))}
       </ol>
-      {all.length > MOST ? <p class="faint">The last {MOST} of {all.length} are shown.</p> : null}
+      {all.length > MOST ? <p class="faint">{MOST} of {number(all.length)} are shown: {chosen === null ? "the last ones" : "those around the chosen event"}.</p> : null}
     </section>
   );
 }

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
-from tests.kit.processes import ROOT
+from tests.console.axe import find_flaws, require_axe
 from tests.kit.waiting import PATIENCE
 from tests.server.process import Served, serving
 
-AXE = ROOT / "console" / "node_modules" / "axe-core" / "axe.min.js"
 NASTY = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>\x1b[31m\x07\u202e]]>"
 TOOLS = f'''
 from mainspring import tool
@@ -257,10 +256,8 @@ def test_usage_is_summed_a_call_is_tried_and_the_audit_verified(page: Page, serv
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing_serious_on_any_screen(browser: Browser, served: Served, theme: str) -> None:
-    if not AXE.exists():
-        pytest.skip("axe-core is not installed; scripts/setup dev installs it")
+    require_axe()
     run = ask(served, "Clean up.")
-    # axe needs a script of its own, which the policy of the page forbids.
     context = browser.new_context(bypass_csp=True, color_scheme="dark" if theme == "dark" else "light")
     page = context.new_page()
     page.set_default_timeout(PATIENCE * 1000)
@@ -275,12 +272,6 @@ def test_axe_finds_nothing_serious_on_any_screen(browser: Browser, served: Serve
     for screen, sign in screens.items():
         page.goto(address(served, screen))
         expect(page.get_by_text(sign).first).to_be_visible()
-        page.evaluate(AXE.read_text())
-        result = page.evaluate("axe.run()")
-        found += [
-            f"{screen or 'welcome'}: {each['id']} {[node['html'] for node in each['nodes']][:3]}"
-            for each in result["violations"]
-            if each["impact"] in ("serious", "critical")
-        ]
+        found += find_flaws(page, screen or "welcome")
     context.close()
     assert found == []
