@@ -100,6 +100,19 @@ async def test_pieces_that_break_off_leave_no_file(storage: FileStorage) -> None
     assert await storage.list_keys("c") == []
 
 
+async def test_pieces_that_break_off_leave_no_parts_in_a_bucket(s3: S3) -> None:
+    async def break_off() -> AsyncIterator[bytes]:
+        async for piece in in_pieces(20):
+            yield piece
+        raise InvalidRequest("that is too much")
+
+    storage = choose_files("s3://files/parts")
+    await storage.open()
+    with pytest.raises(InvalidRequest, match="too much"):
+        await storage.put_pieces("c/broken", break_off())
+    assert b"<Upload>" not in await anyio.to_thread.run_sync(s3.send, "GET", "/files?uploads")
+
+
 async def test_many_files_come_and_go_at_once(storage: FileStorage) -> None:
     async def work(number: int) -> None:
         for turn in range(5):

@@ -61,13 +61,9 @@ class ObjectStorage:
             await obstore.put_async(self._objects, key, data)
 
     async def put_pieces(self, key: str, pieces: AsyncIterable[bytes]) -> None:
-        # It is there once it is closed, and not before.
-        writer = obstore.open_writer_async(self._objects, key, buffer_size=PIECE_BYTES, max_concurrency=2)
-        async for piece in pieces:
-            with self._explain():
-                await writer.write(piece)
+        # It is there once it is whole. Of what breaks off, a writer would leave parts that nobody sees, and that are paid for.
         with self._explain():
-            await writer.close()
+            await obstore.put_async(self._objects, key, pieces, chunk_size=PIECE_BYTES, max_concurrency=2)
 
     async def get(self, key: str) -> bytes:
         with self._explain():
