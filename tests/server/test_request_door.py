@@ -10,6 +10,8 @@ from tests.server.linter import Json
 from tests.server.process import Served, serving
 from tests.server.test_serve import HELLO, WEATHER, post
 
+from mainspring.http.ignored import MOST_LOOKED_UP
+
 IGNORED = "Mainspring-Ignored"
 TOOLS = '''
 from mainspring import tool
@@ -56,7 +58,7 @@ REFUSED: list[tuple[Json, str, str]] = [
     ({"tools": [{"type": "namespace", "name": "n" * 513, "tools": [WEATHER]}]}, "tools[0].name", "512"),
     ({"tools": [{"type": "websearch"}]}, "tools[0].type", "websearch"),
     ({"tools": [{"type": "funktion", "name": "f"}]}, "tools[0].type", "`function`"),
-    ({"tools": [{"type": "file_search", "vector_store_ids": []}]}, "tools[0].type", "file_search"),
+    ({"tools": [{"type": "file_search", "vector_store_ids": []}]}, "tools", "file_search"),
     ({"tools": [{"type": "image_generation"}]}, "tools[0].type", "image_generation"),
     ({"tools": [WEATHER], "allowed_tools": ["wether"]}, "tool_choice", "`weather`"),
     (
@@ -182,6 +184,12 @@ async def test_a_list_of_what_is_ignored_stays_short(served: Served) -> None:
     status, ignored, _ = await send(served, body)
     assert (status, ignored is not None and ignored.endswith("and 480 more")) == (200, True)
     assert len(ignored or "") < 2000
+
+
+async def test_among_very_many_fields_no_slip_is_looked_for(served: Served) -> None:
+    for count, status in ((MOST_LOOKED_UP - 1, 400), (MOST_LOOKED_UP, 200)):
+        unknown = {f"q{number}x": 1 for number in range(count)}
+        assert (await send(served, {"input": "hello", **unknown, "instrctions": "x"}))[0] == status
 
 
 async def test_counting_compacting_and_conversations_list_what_they_ignore(served: Served) -> None:

@@ -22,6 +22,8 @@ HEADER: Final = "Mainspring-Ignored"
 MOST_NAMES: Final = 20
 MOST_NAME_CHARS: Final = 80
 ALIKE: Final = 0.85
+# To look for what a name is a slip for takes time, and whoever sends so many did not slip.
+MOST_LOOKED_UP: Final = 100
 
 T = TypeVar("T")
 
@@ -52,7 +54,8 @@ class IgnoredFields:
             if name in known or value is None or value == _NULL:
                 continue
             path = f"{place}.{name}" if place else name
-            if (meant := _find_meant(name[:MOST_NAME_CHARS], known)) is not None:
+            is_looked_up = len(self._paths) + len(self.passable) < MOST_LOOKED_UP
+            if is_looked_up and (meant := _find_meant(name[:MOST_NAME_CHARS], known)) is not None:
                 raise refuse_field(path, f"did you mean `{meant}`?")
             self.add(path, is_passable=is_passable)
 
