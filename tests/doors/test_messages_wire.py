@@ -4,6 +4,7 @@ import json
 
 import anyio
 from hypothesis import given
+from hypothesis.strategies import booleans
 from tests.engine.worlds import World, engine_for, worlds
 from tests.kit.waiting import PATIENCE
 
@@ -19,15 +20,15 @@ from mainspring.storage.memory_runs import MemoryStore
 ADDED = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
 
 
-async def play(world: World) -> tuple[list[Json], Run]:
+async def play(world: World, dialect: MessagesDialect) -> tuple[list[Json], Run]:
     """The events that a reader got, and the run."""
     store, new_id = MemoryStore(), counting()
     async with engine_for(world, store, new_id=new_id) as engine:
         handle = await engine.start(world.spec(new_id))
         with anyio.fail_after(PATIENCE):
-            wire = Wires(MessagesWire).find(handle, MessagesDialect())
+            wire = Wires(MessagesWire).find(handle, dialect)
             read = [frame async for batch in read_frames(handle, wire) for frame in batch]
-        again = MessagesWire(MessagesDialect())
+        again = MessagesWire(dialect)
         (await engine.attach(handle.id)).watch(again)
     assert read == again.frames
     events = []
@@ -68,11 +69,12 @@ def gather(events: list[Json]) -> Json:
     return {**message, **ended["delta"], "usage": ended["usage"]}
 
 
-@given(worlds)
-async def test_the_events_of_any_run_add_up_to_its_message(world: World) -> None:
-    events, run = await play(world)
+@given(worlds, booleans())
+async def test_the_events_of_any_run_add_up_to_its_message(world: World, extensions: bool) -> None:
+    dialect = MessagesDialect(extensions)
+    events, run = await play(world, dialect)
     if find_failure(run) is not None:
         assert events[-1]["type"] == "error"
         assert {"type", "message", "param", "code"} == set(events[-1]["error"])
         return
-    assert gather(events) == json.loads(encode(render_message(response(run), MessagesDialect())))
+    assert gather(events) == json.loads(encode(render_message(response(run), dialect)))

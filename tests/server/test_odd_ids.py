@@ -14,6 +14,14 @@ PATHS = (
     "responses/{id}?stream=true",
     "responses/{id}/input_items",
     "responses?after={id}",
+    "chat/completions/{id}",
+    "chat/completions?after={id}",
+    "files/{id}",
+    "files/{id}/content",
+    "files?after={id}",
+    "vector_stores/{id}",
+    "vector_stores/{id}/files",
+    "vector_stores?after={id}",
     "conversations/{id}",
     "conversations/{id}/items",
     "traces/{id}",
@@ -25,7 +33,12 @@ PATHS = (
     "workflows/{id}/runs",
     "models/{id}",
 )
-LISTS = ("responses?model={id}", "responses?previous_response_id={id}", "responses?conversation={id}")
+LISTS = (
+    "responses?model={id}",
+    "responses?previous_response_id={id}",
+    "responses?conversation={id}",
+    "chat/completions?model={id}",
+)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +61,10 @@ def test_an_id_that_cannot_be_is_not_found(tmp_path: Path, id: str) -> None:
             {"metadata": {"a\x00": "b\x00"}},
         ):
             assert client.ask("responses", {"input": "a\x00b", **body})[0] in (200, 400, 404), body
+        said = {"messages": [{"role": "user", "content": "a\x00b"}], "max_tokens": 9}
+        thread = {"type": "continue", "previous_message_id": "a\x00b"}
+        for path, body in (("chat/completions", {}), ("messages", {}), ("messages", {"thread": thread})):
+            assert client.ask(path, {**said, **body})[0] in (200, 400, 404), (path, body)
         assert client.ask("conversations", {"metadata": {"\x00": "\x00"}, "items": [{"role": "user", "content": "\x00"}]})[0] in (
             200,
             400,
