@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from tests.cli.command import Shell, plain
 
+from mainspring.core.errors import SandboxError
+from mainspring.tools.sandbox import packages
 from mainspring.tools.sandbox.packages import OURS
 
 
@@ -51,6 +53,13 @@ def test_a_list_that_cannot_be_installed_is_said_and_code_does_not_run_without_i
     shown = run(shell, "print(6 * 7)", index="index")
     assert "packages.txt" in shown
     assert "\n  42" not in shown
+
+
+def test_an_installation_that_does_not_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "SECONDS", 0.0)
+    (tmp_path / "packages.txt").write_text("gears==1.0\n")
+    with pytest.raises(SandboxError, match="not installed after"):
+        packages.PackageList(tmp_path / "packages.txt", tmp_path / "kept").build()
 
 
 def test_our_own_list_has_what_data_work_needs_with_hashes() -> None:

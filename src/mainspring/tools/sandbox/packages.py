@@ -63,6 +63,9 @@ class PackageList(Struct, frozen=True):
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 if not target.exists():
                     self._install(target)
+        except subprocess.TimeoutExpired as error:
+            told = f"the packages of `{self.file}` are not installed after {SECONDS:.0f} s; check the network and the list"
+            raise SandboxError(told) from error
         except OSError as error:
             raise SandboxError(f"packages cannot be kept in `{self.folder}`: {error}; set XDG_CACHE_HOME") from error
         return target
