@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import os
 from base64 import b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from mainspring.core.memory_quota import MemoryQuota
 from mainspring.features.files.files import CONTENT, DUE, FILE, Files
 from mainspring.features.files.settings import UploadSettings
 from mainspring.http.auth import Keys
+from mainspring.ports import Document
 from mainspring.providers.scripted import Scripted, say
 from mainspring.storage.file_folder import FileFolder
 from mainspring.storage.memory_runs import MemoryStore
@@ -94,6 +95,31 @@ async def test_the_parts_of_an_upload_become_a_file() -> None:
         assert (await client.files.content(done.file.id)).content == content
         with pytest.raises(openai.BadRequestError, match="is completed"):
             await client.uploads.complete(upload.id, part_ids=ids)
+
+
+class Interrupted(MemoryStore):
+    """A store that does something else before the next swap."""
+
+    before: list[Callable[[], Awaitable[object]]]
+
+    async def swap(self, document: Document, known: bytes) -> bool:
+        while self.before:
+            await self.before.pop()()
+        return await super().swap(document, known)
+
+
+async def test_an_upload_that_is_cancelled_while_it_is_completed_is_no_file(tmp_path: Path) -> None:
+    store = Interrupted()
+    store.before = []
+    async with serving(store=store, files=FileFolder(tmp_path)) as (client, _, _):
+        upload = await client.uploads.create(bytes=3, filename="b", mime_type="text/plain", purpose="user_data")
+        part = await client.uploads.parts.create(upload.id, data=b"abc")
+        store.before.append(lambda: client.uploads.cancel(upload.id))
+        with pytest.raises(openai.BadRequestError) as raised:
+            await client.uploads.complete(upload.id, part_ids=[part.id])
+        assert raised.value.code == "upload_over"
+        assert [file.id async for file in await client.files.list()] == []
+    assert list_stored(tmp_path) == []
 
 
 async def test_a_cancelled_upload_takes_nothing_more(tmp_path: Path) -> None:

@@ -122,7 +122,11 @@ class Uploads:
         name = PREFIX + id.partition("_")[2]
         file = await self._files.add(tenant, content, given.filename, given.purpose, seconds, id=name)
         over = replace(upload, status="completed")
-        await self._store.swap(Document(UPLOAD, id, encode(over), tenant), known)
+        if not await self._store.swap(Document(UPLOAD, id, encode(over), tenant), known):
+            found = await self._store.get(UPLOAD, id, tenant=tenant)
+            if found is None or decode(found.body, StoredUpload).status == "cancelled":
+                await self._files.remove(tenant, file.id)
+                await self._get_pending(tenant, id)
         await self._drop_parts(tenant, id)
         return _render(id, over, upload.created_at, file)
 
