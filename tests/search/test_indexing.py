@@ -5,10 +5,13 @@ import struct
 from base64 import b64decode
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 
 import openai
 import pytest
+from msgspec.structs import replace
 from openai import AsyncOpenAI, OpenAI
 from tests.kit.databases import database_in
 from tests.server.hosting import hosted
@@ -25,6 +28,7 @@ from mainspring.features.vector_stores.passage_rows import NewFile, StoreBody
 from mainspring.features.vector_stores.vector_stores import HybridWeights, RankingOptions, SearchOptions
 from mainspring.providers.scripted import Scripted
 from mainspring.storage.file_folder import FileFolder
+from mainspring.storage.sql import SqlConnection
 from mainspring.tools.documents.document_reader import DocumentPage, DocumentReader
 
 pytestmark = pytest.mark.slow
@@ -175,6 +179,62 @@ async def test_whoever_lost_a_file_writes_nothing_more(tmp_path: Path) -> None:
                 await attempt
         await engine._indexing.work()
         assert (await engine.vector_stores.count(store.id))[0].completed == 1, "nobody drives `fast`"
+
+
+@pytest.mark.usefixtures("each_database")
+async def test_what_is_written_of_a_file_that_is_taken_out_meanwhile_does_not_stay(tmp_path: Path) -> None:
+    async with an_engine(tmp_path) as one, an_engine(tmp_path) as other:
+        store = await one.vector_stores.create("", StoreBody(), [await add(one.files, "a.txt", "text")])
+        [file] = await one._passages.read(rows.list_waiting_files)
+        assert await one._passages.write(rows.claim_file, file, "me")
+        cut = list(cut_passages([DocumentPage(None, "", "text")], StaticChunking()))
+        loop, removals = asyncio.get_running_loop(), list[Future[None]]()
+
+        async def take_out() -> None:
+            await other.vector_stores.remove_file("", store.id, file.file)
+            await other._passages.remove_left()
+
+        def write(connection: SqlConnection) -> None:
+            rows.add_passages(connection, file, "me", 0, cut, 0.0)
+            removals.append(asyncio.run_coroutine_threadsafe(take_out(), loop))
+            with suppress(TimeoutError):  # it waits for the transaction, or is done long before
+                removals[0].result(0.5)
+
+        await one._passages.write(write)
+        await asyncio.wrap_future(removals[0])
+        assert await one._passages.read(rows.list_passages, file.number, 10) == []
+
+
+@pytest.mark.usefixtures("each_database")
+async def test_a_search_that_notes_its_time_undoes_no_change_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with an_engine(tmp_path) as engine:
+        store = await engine.vector_stores.create("", StoreBody("old", expires_days=2))
+        later = store.active_at + 1000
+
+        async def rename() -> float:
+            await engine._passages.write(rows.change_store, store.id, StoreBody("new", expires_days=2), store.active_at)
+            return later
+
+        monkeypatch.setattr(engine.files.store, "read_clock", rename)
+        await engine.vector_stores.search("", store.id, ["word"], SearchOptions())
+        kept = await engine._passages.read(rows.get_store, store.id, "")
+        assert kept is not None
+        assert (kept.body.name, kept.active_at) == ("new", later)
+        assert kept.expires_at == pytest.approx(later + 2 * 86_400)
+
+
+async def test_a_filter_finds_what_others_rank_above(tmp_path: Path) -> None:
+    async with an_engine(tmp_path) as engine:
+        texts = [("theirs", "gadget gadget gadget")] * 12 + [("mine", "a gadget among many other words in a longer line")] * 17
+        made = [(await add(engine.files, f"{number}.txt", f"{text} {number}"), kind) for number, (kind, text) in enumerate(texts)]
+        files = [replace(file, attributes={"kind": kind}) for file, kind in made]
+        store = await engine.vector_stores.create("", StoreBody(), files)
+        await engine._indexing.work()
+        mine = parse_filter({"type": "eq", "key": "kind", "value": "mine"})
+        [found] = await engine.vector_stores.search("", store.id, ["gadget"], SearchOptions(1, mine))
+        assert (found.passage.attributes, found.score) == ({"kind": "mine"}, 1.0)
 
 
 def test_a_killed_server_loses_nothing_of_a_batch(tmp_path: Path) -> None:

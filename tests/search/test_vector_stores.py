@@ -19,6 +19,7 @@ from tests.server.hosting import hosted
 
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
+from mainspring.features.vector_stores import routes
 from mainspring.http.auth import Keys
 from mainspring.providers.scripted import Scripted
 from mainspring.storage.memory_runs import MemoryStore
@@ -328,3 +329,19 @@ async def test_a_store_of_another_tenant_does_not_exist(tmp_path: Path) -> None:
                 with pytest.raises(openai.NotFoundError):
                     await asked
             assert len(await find(acme, store.id, "sourdough")) == 1
+
+
+async def test_content_that_is_not_all_of_a_file_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as (client, _):
+        long = "\n".join([f"Line {number} of a longer text." for number in range(40)])
+        file = await client.files.create(file=("long.txt", long.encode()), purpose="assistants")
+        store = await client.vector_stores.create(
+            file_ids=[file.id],
+            chunking_strategy={"type": "static", "static": {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 0}},
+        )
+        await settle(client, store.id)
+        whole = await client.vector_stores.files.content(file.id, vector_store_id=store.id)
+        monkeypatch.setattr(routes, "MOST_CONTENT", len(whole.data) - 1)
+        part = await client.vector_stores.files.content(file.id, vector_store_id=store.id)
+        assert len(part.data) == len(whole.data) - 1
+        assert [page.model_dump()["has_more"] for page in (whole, part)] == [False, True]

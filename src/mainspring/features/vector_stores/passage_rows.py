@@ -246,6 +246,12 @@ def change_store(connection: SqlConnection, id: str, body: StoreBody, active_at:
     connection.execute("UPDATE stores SET body = ?, active_at = ?, expires_at = ? WHERE id = ?", values)
 
 
+def touch_store(connection: SqlConnection, id: str, active_at: float) -> None:
+    """Notes that a store is in use. What else is known of it may have changed meanwhile."""
+    longer = "UPDATE stores SET expires_at = expires_at + (? - active_at), active_at = ? WHERE id = ?"
+    connection.execute(longer, (active_at, active_at, id))
+
+
 def remove_store(connection: SqlConnection, id: str) -> None:
     """Its passages go later: see `remove_passages`."""
     remove_files(connection, "store = ?", (id,))
@@ -312,9 +318,12 @@ def list_files(
     return [_read_file(row) for row in rows]
 
 
-def list_attributes(connection: SqlConnection, store: str) -> list[tuple[str, dict[str, Attribute]]]:
-    rows = connection.execute("SELECT file, attributes FROM store_files WHERE store = ? AND status = 'completed'", (store,))
-    return [(file, decode(attributes, dict[str, Attribute])) for file, attributes in rows]
+def list_attributes(connection: SqlConnection, store: str) -> list[tuple[int, str, dict[str, Attribute]]]:
+    """The number, the id and the attributes of each file that is indexed."""
+    rows = connection.execute(
+        "SELECT number, file, attributes FROM store_files WHERE store = ? AND status = 'completed'", (store,)
+    )
+    return [(number, file, decode(attributes, dict[str, Attribute])) for number, file, attributes in rows]
 
 
 def change_attributes(connection: SqlConnection, store: str, file: str, attributes: Mapping[str, Attribute]) -> None:
@@ -357,9 +366,10 @@ def claim_file(connection: SqlConnection, file: StoreFile, holder: str) -> bool:
 
 
 def _check_holder(connection: SqlConnection, number: int, holder: str) -> None:
-    """Raises `Superseded` if the file is another's by now, or is not to be indexed any more."""
-    held = "SELECT 1 FROM store_files WHERE number = ? AND holder = ? AND status = 'in_progress'"
-    if connection.execute(held, (number, holder)).fetchone() is None:
+    """Raises `Superseded` if the file is another's by now, or is not to be indexed any more. It stays ours until the transaction
+    ends: on a server, only a row that is written to is locked."""
+    held = "UPDATE store_files SET holder = holder WHERE number = ? AND holder = ? AND status = 'in_progress'"
+    if connection.execute(held, (number, holder)).rowcount != 1:
         raise Superseded("another process indexes this file, or it was taken out of its store")
 
 

@@ -287,8 +287,8 @@ class VectorStoreRoutes:
 
     async def content(self, request: Request) -> HttpResponse:
         """Reads the passages of a file in a vector store."""
-        found = await self._stores.list_passages(*_file_key(request), MOST_CONTENT)
-        return json_response(ContentPage([PassageText(text) for text in found]))
+        found = await self._stores.list_passages(*_file_key(request), MOST_CONTENT + 1)
+        return json_response(ContentPage([PassageText(text) for text in found[:MOST_CONTENT]], len(found) > MOST_CONTENT))
 
     async def create_batch(self, request: Request) -> HttpResponse:
         """Adds files to a vector store; they are indexed in the background."""

@@ -23,8 +23,9 @@ log = getLogger(__name__)
 
 MOST_RESULTS: Final = 50
 DEFAULT_RESULTS: Final = 10
-# With as few files as this, each is searched for itself; with more, what others have is left out afterwards.
+# With as few files as this, each is searched for itself; with more, so many passages are, and what others have is left out.
 FEW_FILES: Final = 16
+WIDEST: Final = 4096
 # How often it is noted that a store is in use.
 ACTIVE_SECONDS: Final = 60.0
 EXPIRE_SECONDS: Final = 300.0
@@ -85,7 +86,7 @@ class VectorStores:
             told = f"the vector store `{id[:80]}` has expired; make another one"
             raise InvalidRequest(told, param="vector_store_id", code="vector_store_expired")
         if now - found.active_at > ACTIVE_SECONDS:
-            await self._database.write(rows.change_store, id, found.body, now)
+            await self._database.write(rows.touch_store, id, now)
         return found
 
     @staticmethod
@@ -190,9 +191,10 @@ class VectorStores:
         allowed = await self._list_allowed(id, options.filter)
         if allowed is not None and not allowed:
             return []
-        few = sorted(allowed) if allowed is not None and len(allowed) <= FEW_FILES else (None,)
-        # What is far down in one list may be up in the other, and some may be of files that do not count.
-        limit = options.most * (2 if few != (None,) or allowed is None else 10)
+        is_wide = allowed is not None and len(allowed) > FEW_FILES
+        few = (None,) if allowed is None or is_wide else sorted(allowed.values())
+        # What is far down in one list may be up in the other.
+        limit = WIDEST if is_wide else 2 * options.most
         rankings: list[Sequence[Hit]] = []
         weights: list[float] = []
         weight = options.ranking.hybrid_search or HybridWeights(1.0, 1.0)
@@ -204,20 +206,21 @@ class VectorStores:
             if weight.embedding_weight:
                 rankings.append(_merge([await self._database.find_nearest(query, id, file, limit) for file in few]))
                 weights.append(weight.embedding_weight)
-        fused = fuse_rankings(*rankings, weights=weights)
-        found = await self._database.read(rows.load_passages, [hit.id for hit in fused[:limit]], tenant, id)
+        if allowed is not None and is_wide:
+            rankings = [[hit for hit in ranking if hit.id.partition(".")[0] in allowed] for ranking in rankings]
+        fused = fuse_rankings(*rankings, weights=weights)[: 2 * options.most]
+        found = await self._database.read(rows.load_passages, [hit.id for hit in fused], tenant, id)
         best = sum([weight / (FUSION + 1) for ranking, weight in zip(rankings, weights, strict=True) if ranking]) or 1.0
         shown = [SearchResult(found[hit.id], round(hit.score / best, 6)) for hit in fused if hit.id in found]
         least = options.ranking.score_threshold or 0.0
-        fitting = [each for each in shown if each.score >= least and (allowed is None or each.passage.file in allowed)]
-        return fitting[: options.most]
+        return [each for each in shown if each.score >= least][: options.most]
 
-    async def _list_allowed(self, id: str, filter: Filter | None) -> frozenset[str] | None:
-        """The files that a filter fits, None if all count."""
+    async def _list_allowed(self, id: str, filter: Filter | None) -> dict[str, str] | None:
+        """The files that a filter fits, by what the ids of their passages begin with; None if all count."""
         if filter is None:
             return None
         known = await self._database.read(rows.list_attributes, id)
-        return frozenset([file for file, attributes in known if filter.fits(attributes)])
+        return {str(number): file for number, file, attributes in known if filter.fits(attributes)}
 
 
 def _merge(rankings: Sequence[Sequence[Hit]]) -> list[Hit]:
