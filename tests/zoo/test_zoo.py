@@ -17,7 +17,7 @@ from tests.kit.waiting import PATIENCE
 from tests.providers.backend import DONE, call_piece, chunk, sse, usage_chunk
 from tests.server.hosting import hosted
 from tests.zoo import calls, leaks, odd_answers, phrases, requests, slips, streams, thoughts, tokens
-from tests.zoo.animal import MODEL, NOON, UTC, Animal, Failing, Learner, Outcome, Refusal, Talker, call, say, serving
+from tests.zoo.animal import MODEL, NOON, UTC, Animal, Failing, Learner, Outcome, Refusal, Talker, call, outputs, say, serving
 
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
@@ -362,6 +362,24 @@ async def test_an_error_of_another_shape_is_told(told: Json) -> None:
 
     with pytest.raises(openai.APIStatusError, match="insufficient balance"):
         await tell(Broke)
+
+
+async def test_sealed_thoughts_of_each_call_come_back() -> None:
+    sealed = [{"type": "reasoning.encrypted", "index": place, "id": f"c{place}", "data": "c2VhbGVk"} for place in (0, 1)]
+
+    class Sealing(Animal):
+        zones: ClassVar = ["UTC", "UTC"]
+
+        def refuse(self, body: Json) -> str | None:
+            told = [each["reasoning_details"] for each in body["messages"] if "reasoning_details" in each]
+            return "reasoning_details must be passed back unmodified" if outputs(body) and told != [sealed] else None
+
+        def first(self, body: Json) -> bytes:
+            made = [call_piece(place, id=f"c{place}", name="get_time", arguments=UTC) for place in (0, 1)]
+            told = [chunk({**each, "reasoning_details": [detail]}) for each, detail in zip(made, sealed, strict=True)]
+            return sse(*told, chunk(finish="tool_calls")) + DONE
+
+    Sealing().check(await tell(Sealing))
 
 
 async def test_thoughts_may_be_parts_of_the_content() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import groupby
 
 import msgspec
 from msgspec import Struct
@@ -102,7 +103,7 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
 
     def _seal_details(self) -> None:
         """Reasoning that is signed or encrypted travels before the calls that it led to, and comes back with them."""
-        details, self._details = self._details, []
+        details, self._details = _join_details(self._details), []
         if any(detail.get("signature") or detail.get("data") for detail in details):
             self._turn.seal(seal(name_origin(self._http.host), json_text(details)))
 
@@ -115,7 +116,7 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
             self._turn.text(choice.text)
         if delta is not None:
             if delta.reasoning_details:
-                _add_details(self._details, _objects(delta.reasoning_details))
+                self._details += _objects(delta.reasoning_details)
             if delta.tool_calls and self._details:
                 self._seal_details()
             if self._pieces is not None and isinstance(delta.content, str):
@@ -141,16 +142,20 @@ def _is_complaint(data: bytes) -> bool:
             return False
 
 
-def _add_details(known: list[Json], pieces: list[Json]) -> None:
-    """Adds pieces of `reasoning_details`: those of one index and type are one."""
-    for piece in pieces:
-        last = known[-1] if known else {}
-        if (last.get("index"), last.get("type")) != (piece.get("index"), piece.get("type")) or "index" not in piece:
-            known.append(piece)
+def _join_details(pieces: list[Json]) -> list[Json]:
+    """The `reasoning_details` that these are pieces of: those in a row of one index and type are one."""
+    joined: list[Json] = []
+    for (index, _), row in groupby(pieces, lambda piece: (piece.get("index"), piece.get("type"))):
+        parts = list(row)
+        if index is None:
+            joined += parts
             continue
-        grown = {key: last[key] + piece[key] for key in ("text", "summary", "data") if isinstance(last.get(key), str)
-                 and isinstance(piece.get(key), str)}  # fmt: skip
-        known[-1] = {**last, **{key: value for key, value in piece.items() if value is not None}, **grown}
+        whole: Json = {key: value for part in parts for key, value in part.items() if value is not None}
+        for key in ("text", "summary", "data"):
+            if key in whole:
+                whole[key] = "".join([_plain(part.get(key)) for part in parts])
+        joined.append(whole)
+    return joined
 
 
 def _say(turn: TurnBuilder, delta: "_ChatDelta", host: str, logprobs: Sequence[Json] = ()) -> None:

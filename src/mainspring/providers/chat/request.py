@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -120,7 +121,7 @@ def _write_turn(turn: ModelTurn, style: _Style) -> list[Json]:
         message["tool_calls"] = _write_calls(turn, style.origin)
         sealed = [secret for item in turn.items if isinstance(secret := _unseal(style.origin, item), list)]
         if sealed:
-            message["reasoning_details"] = sealed[-1]
+            message["reasoning_details"] = list(chain.from_iterable(sealed))
         if style.recalls:
             thoughts = [word for item in turn.items if isinstance(item, items.Reasoning) for word in words(item)]
             message["reasoning_content"] = "".join(thoughts)
