@@ -5,7 +5,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 from tests.kit.waiting import PATIENCE
-from tests.providers.backend import ASKED, DONE, QUESTION, Backend, ask, begun, chunk, events_of, sse, usage_chunk
+from tests.providers.backend import ASKED, DONE, QUESTION, Backend, ask, begun, call_piece, chunk, events_of, sse, usage_chunk
 
 from mainspring.core.errors import BadOutput, Refused
 from mainspring.core.events import (
@@ -146,6 +146,30 @@ async def test_reasoning_comes_before_the_message_and_ends_when_it_begins(backen
         ItemDone(Message("assistant", (OutputText("Noon."),), id="msg_2")),
         TurnEnded("stop"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "said"),
+    [
+        (["I will not talk in class.\n"] * 10, "I will not talk in class.\n" * 10),
+        (["I will not talk.\n", "I will not talk.\n", "Promise."], "I will not talk.\nI will not talk.\nPromise."),
+        (["#" * 16, "#" * 16, "\n"], "#" * 32 + "\n"),
+        (["=", "====", "========", "\n"], "=" * 13 + "\n"),
+        (["It is noon in Oslo.", "It is noon in Oslo.", ""], "It is noon in Oslo."),
+        (["It is", "It is noon", ""], "It is noon"),
+        (["It is", "It is noon", "", "It is noon."], "It is noon."),
+    ],
+)
+async def test_words_are_left_out_only_where_all_of_them_come_again(backend: Backend, pieces: list[str], said: str) -> None:
+    backend.replies(sse(*[chunk({"content": piece}) for piece in pieces], STOP), DONE)
+    assert "".join([event.delta for event in await ask(backend) if isinstance(event, TextDelta)]) == said
+
+
+async def test_words_come_before_the_call_that_follows_them(backend: Backend) -> None:
+    made = chunk(call_piece(0, id="a", name="get_time", arguments="{}"))
+    backend.replies(sse(chunk({"content": "I"}), chunk({"content": "I look."}), made, chunk(finish="tool_calls")), DONE)
+    done = [event.item for event in await ask(backend) if isinstance(event, ItemDone)]
+    assert [type(item) for item in done] == [Message, FunctionCall]
 
 
 async def test_reasoning_details_count_only_where_there_is_no_plain_reasoning(backend: Backend) -> None:

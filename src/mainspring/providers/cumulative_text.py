@@ -1,5 +1,8 @@
 """Text whose pieces each repeat all before them, as some gateways send it."""
 
+import re
+from typing import Final
+
 
 class CumulativeText:
     """Finds what is new in each piece. The second piece tells: one that repeats the first waits for the third."""
@@ -13,6 +16,8 @@ class CumulativeText:
         """The pieces follow one another as they should: nothing is to be found any more."""
 
     def feed(self, piece: str) -> str:
+        if not piece:
+            return ""
         if self.repeats:
             is_more = piece.startswith(self._said)
             new, self._said = (piece[len(self._said) :], piece) if is_more else (piece, self._said + piece)
@@ -22,18 +27,17 @@ class CumulativeText:
             return piece
         if self._held:
             return self._decide(piece)
-        if len(piece) > len(self._said) and piece.startswith(self._said) and self._said.strip():
+        # Nobody says many words twice and nothing else. A line is drawn from pieces that are alike.
+        is_more = len(piece) > len(self._said) or len(piece) > _SENTENCE
+        if is_more and piece.startswith(self._said) and self._said.strip() and _WORD.search(piece):
             self._held = piece
             return ""
-        if piece == self._said and len(piece) > _SENTENCE:
-            self.is_plain = True  # nobody says so much twice; who says it again and again means it
-            return ""
-        self.is_plain = bool(piece)
+        self.is_plain = True
         return piece
 
     def _decide(self, piece: str) -> str:
         held, self._held = self._held, ""
-        if not piece.startswith(held):
+        if not piece.startswith(held) or piece == self._said:
             self.is_plain = True
             return held + piece
         new, self._said, self.repeats = piece[len(self._said) :], piece, True
@@ -45,5 +49,6 @@ class CumulativeText:
         return held[len(self._said) :] if len(self._said) >= _LONG else held
 
 
-_LONG = 3
-_SENTENCE = 12
+_LONG: Final = 3
+_SENTENCE: Final = 12
+_WORD: Final = re.compile(r"[^\W_]")

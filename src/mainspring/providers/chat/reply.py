@@ -121,6 +121,8 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
                 self._seal_details()
             if self._pieces is not None and isinstance(delta.content, str):
                 delta.content = self._find_new(self._pieces, delta.content)
+            if self._pieces is not None and delta.tool_calls and (held := self._pieces.end()):
+                self._turn.text(held)
             if choice.finish_reason and isinstance(delta.content, str) and self._is_said(delta.content):
                 delta.content = None
             _say(self._turn, delta, self._http.host, _logprobs(choice.logprobs) if choice.logprobs is not None else ())
