@@ -88,7 +88,11 @@ class CallDraft(Struct, eq=False):
         """Where text stands, or may, for a value that is none, or a number for text, before the `end`."""
         types = self.types or {}
         for found in _BEFORE_WORD.finditer(rest, 0, end) if types else ():
-            key = _KEY.search(self.arguments[: self.size - len(rest) + found.start()])
+            # The key is in one of the last pieces: to join all of them for each colon takes long.
+            last = "".join(self.pieces[-_KEY_PIECES:])
+            last = last if len(last) > len(rest) else self.arguments
+            place = len(last) - len(rest) + found.start()
+            key = _KEY.search(last, max(0, place - _KEY_CHARS), place)
             if key is not None and key[1] in types and (found[1] is None or types[key[1]] is not (found[1] == '"')):
                 return found
         return None
@@ -203,7 +207,9 @@ _EMPTY: Final = re.compile(r"\s*\{\s*\}\s*(?=\{)")
 _BEHIND: Final = re.compile(r"\}\s*[^\s,\]:\"\\]")
 _SIGN: Final = re.compile("[<,TFN]")
 _SIGN_OR_VALUE: Final = re.compile("[<,TFN:]")
-_BEFORE_WORD: Final = re.compile(r':\s*(?:(["\d-])|\Z)')
+_BEFORE_WORD: Final = re.compile(r'(?:(?<=["\s])|\A):\s*(?:(["\d-])|\Z)')
 _KEY: Final = re.compile(r'"(\w+)"\s*\Z')
+_KEY_PIECES: Final = 40
+_KEY_CHARS: Final = 80
 # A control token, or outside of strings a comma before what closes or a constant of Python's; or what may become one of them.
 _ODD: Final = re.compile(r"<(?:\||\Z)|(,\s*[}\]]|\b(?:True|False|None)\b)|,\s*\Z|\b[TFN]\w{0,4}\Z")
