@@ -18,13 +18,26 @@ def type_value(value: str, schema: object) -> object:
     """A word as the schema wants it: text stays text, anything else is read as JSON if it is JSON."""
     value = value.removeprefix("\n").removesuffix("\n")
     kind = schema.get("type", "string") if isinstance(schema, dict) and "anyOf" not in schema else None
-    if kind == "string":
+    if kind == "string" or (_takes_text(schema) and value != "null" and not value.startswith(("[", "{"))):
         return value
     for written in (value, value.lower()):
         with suppress(ValueError, RecursionError):
             return json.loads(written)
     literal = parse_loosely(value) if kind in ("array", "object") else None
     return value if literal is None else literal
+
+
+def _takes_text(schema: object) -> bool:
+    """Whether text is one of several types that a value may have."""
+    match schema:
+        case {"anyOf": [*others]}:
+            return any(map(_takes_text, others))
+        case {"type": [*kinds]}:
+            return "string" in kinds
+        case {"type": "string"}:
+            return True
+        case _:
+            return False
 
 
 def type_values(arguments: Json, tool: ToolDefinition | None) -> Json:
