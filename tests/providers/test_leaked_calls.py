@@ -14,6 +14,7 @@ from mainspring.core.ids import counting
 from mainspring.core.items import FunctionCall, Message, Reasoning, ToolDefinition, parse_arguments
 from mainspring.providers.control_tokens import ANSWER_TAGS, STOPS
 from mainspring.providers.leak_reader import _MARKS, _MAY_BEGIN, MOST_HELD, LeakReader
+from mainspring.providers.leaked_calls import parse_calls
 from mainspring.providers.turn import TurnBuilder
 
 ZONE = {"type": "object", "properties": {"zone": {"type": "string"}, "count": {"type": "integer"}, "deep": {"type": "object"}}}
@@ -149,8 +150,29 @@ def test_what_is_no_call_is_found_out_in_time() -> None:
         "<tool_call>get_time" + "\n" * 250_000 + "x",
         "Look.\n" + "Action: call\n" * 20_000,
         "<scratchpad>" + "</b> " * 50_000,
+        "<analysis>" + " " * 16_000 + "</b>",
+        "Thought: none." + "\n" * 16_000 + "No Final Answer: yet.",
+        "<tool_call><get_time>" + "<a>" * 80_000 + "</get_time></tool_call>",
     ):
         assert text_of(play([mean])) == mean
+
+
+def test_a_block_that_follows_an_announcement_is_heard_as_it_comes() -> None:
+    reader = LeakReader([CLOCK])
+    for piece in ("Let me put it as JSON.\n\n", "```json\n", '{"hour": ', "12, "):
+        reader.feed(piece)
+    assert not reader.is_holding
+
+
+def test_text_stays_text_where_it_is_one_of_several_types() -> None:
+    texts = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+    tool = ToolDefinition(
+        "find", "", {"properties": {"code": texts, "id": {"type": ["string", "null"]}, "most": {"type": "integer"}}}
+    )
+    made = parse_calls(
+        '<tool_call>{"name": "find", "arguments": {"code": "10115", "id": "7", "most": "3"}}</tool_call>', {"find": tool}
+    )
+    assert [parse_arguments(call.arguments) for call in made] == [{"code": "10115", "id": "7", "most": 3}]
 
 
 def test_a_message_of_blanks_and_a_call_is_a_call_alone() -> None:

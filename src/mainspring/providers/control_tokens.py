@@ -39,6 +39,7 @@ _OTHER: Final = (
 )
 _ANY_STOP: Final = "|".join([*map(re.escape, STOPS), _OTHER])
 STOP: Final = re.compile(_ANY_STOP)
+OTHER_STOP: Final = re.compile(_OTHER)
 HALF_STOP: Final = re.compile(rf"{_OTHER}|<\|(?:[A-Za-z_][\w./:-]{{0,40}}\|?)?\Z|<[rSu]\w{{0,12}}\Z")
 """A token that may end a turn though no table has it, or what may become one."""
 TRAILING_STOPS: Final = re.compile(rf"(?:\s*(?:{_ANY_STOP}))+\s*\Z")

@@ -68,10 +68,15 @@ def may_be_labelled(text: str, tools: Tools) -> bool | None:
     if text.startswith("`"):
         return False
     labels = skip_labels(text[:_MOST_LABELS], tools)
+    is_worded = _WORD.search(text, 0, labels.place) is not None
     if labels.at == "end":
-        return None if len(text) < _MOST_LABELS else False
+        return None if len(text) < (_MOST_LABELS if is_worded else _MOST_SIGNS) else False
     # JSON alone has no labels.
-    return labels.at == "value" and _WORD.search(text, 0, labels.place) is not None
+    if labels.at == "word" or not is_worded:
+        return False
+    if _HALF_VALUE.fullmatch(text, labels.place):
+        return None
+    return _VALUE.match(text, labels.place) is not None
 
 
 def split_thought(text: str) -> tuple[str, str]:
@@ -144,7 +149,11 @@ _THOUGHT_WORD: Final = "Thought:"
 _THOUGHT: Final = re.compile(r"Thoughts?: ")
 _ACTION: Final = re.compile(r"^\**Action\**:", re.MULTILINE)
 _MADE_UP: Final = re.compile(r"\bObservation:|✿RESULT✿|\bTool (?:response|result|output):", re.IGNORECASE)
+# How arguments begin: words in brackets, or a set, do so otherwise.
+_VALUE: Final = re.compile(r"""[\[(\s]*\{\s*["'}]|\(\s*(?:[)"'\d{\[-]|\w+\s*=|(?:True|False|None)\b)""")
+_HALF_VALUE: Final = re.compile(r"[\[(\s]*\{?\s*|\(\s*\w*\s*")
 _MOST_LABELS: Final = 200
+_MOST_SIGNS: Final = 20
 _MOST_THOUGHT: Final = 4_000
 _LABELS: Final = frozenset(
     {

@@ -15,7 +15,7 @@ from re import Pattern
 from typing import Final, NamedTuple
 
 from mainspring.core.items import ToolDefinition
-from mainspring.providers.control_tokens import ALL_STOPS, BEFORE_STOP, HALF_STOP, PAST_STOP, STOP, STOPS
+from mainspring.providers.control_tokens import ALL_STOPS, BEFORE_STOP, HALF_STOP, OTHER_STOP, PAST_STOP, STOP, STOPS
 from mainspring.providers.labelled_calls import may_be_labelled, split_thought
 from mainspring.providers.leaked_calls import (
     FUNCTOOLS,
@@ -101,7 +101,8 @@ class LeakReader:
             is_first = is_all and not held[:start].strip()
             # What was struck out has the tag that ends a turn of Mistral's, and what was opened is closed.
             is_opened = any(rest.startswith(tag) and tag.replace("/", "")[:-1] in said + held[:start] for tag in _CLOSING_STOPS)
-            if (self._is_end(rest) and not is_opened) or (has_calls and is_glue(rest)):
+            is_end = self._is_end(rest) and not is_opened and not _is_listed(rest, said + held[:start])
+            if is_end or (has_calls and is_glue(rest)):
                 return HeldText(held[:start], [])
             body = rest.rstrip().removesuffix(self._closing) if self._closing else rest
             if calls := parse_calls(body, self._tools, is_all=is_first or _is_action(rest)):
@@ -196,7 +197,7 @@ class LeakReader:
         return past is not None and past.search(text) is not None
 
     def _find_past(self, text: str) -> Pattern[str] | None:
-        if text.lower().startswith(_MARKS) or may_name_tool(text, self._tools):
+        if text.lower().startswith((*_MARKS, *_FENCES)) or may_name_tool(text, self._tools):
             return _PAST
         if _is_action(text) and may_be_labelled(text, self._tools):
             return _PAST_VALUE
@@ -233,14 +234,22 @@ class LeakReader:
             return _LEAD.search(before) is not None
         if _SENTENCE.search(before) is None:
             return False
-        if _begins(rest, _FENCES) or (_begins(rest, ("```json\n",)) and _ANNOUNCED.search(before)):
+        if _begins(rest, _FENCES):
             return True
+        if _begins(rest, ("```json\n",)):
+            return _ANNOUNCED.search(before) is not None and may_name_tool(text[place:], self._tools) is not False
         return rest[0] == "[" and may_be_python_call(text[place:], self._tools) is not False
 
     def _may_end(self, rest: str) -> bool:
         if self._closing and _begins(rest, (self._closing,)):
             return True
         return rest.startswith(STOPS) or rest in _HALF_STOPS or HALF_STOP.match(rest) is not None
+
+
+def _is_listed(tokens: str, before: str) -> bool:
+    """Whether the text speaks of tokens: one that no table has ends it behind others."""
+    others = {*OTHER_STOP.findall(tokens)} - {*STOPS}
+    return bool(others) and ("<|" in before or len(others) > 1)
 
 
 def _is_action(text: str) -> bool:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from re import Pattern
 from typing import Final, NamedTuple
 
 from mainspring.core.items import Json, ToolDefinition
@@ -17,7 +18,7 @@ from mainspring.providers.argument_types import fits, list_properties, type_valu
 from mainspring.providers.called_names import find_tool_name
 from mainspring.providers.control_tokens import NEXT_TURN, STOPS, TRAILING_STOPS
 from mainspring.providers.json_text import ARGUMENT_KEYS, STRING, json_text, parse_loosely, read_arguments
-from mainspring.providers.labelled_calls import may_be_labelled, read_labelled
+from mainspring.providers.labelled_calls import may_be_labelled, read_labelled, skip_labels, split_thought
 
 Tools = Mapping[str, ToolDefinition]
 
@@ -78,15 +79,22 @@ def read_message(text: str) -> str:
 
 def is_cut_call(text: str, tools: Tools) -> bool:
     """Whether a text that begins as a call of a tool ends within it."""
+    glue = _GLUE.match(text)
+    body = text if glue is None else text[glue.end() :]
     is_open = is_cut_object(text) or ("<function=" in text and "</function>" not in text)
-    return is_open and any(name in text[:_MOST_HEAD] for name in tools)
+    # Words that follow the tag speak of it.
+    return is_open and any(name in text[:_MOST_HEAD] for name in tools) and body.startswith(("{", "[", "<", "`", "call:", *tools))
 
 
 def is_unread_call(text: str, tools: Tools) -> bool:
-    """Whether a text in the tags of a call has the name of a tool and those of all that it needs, and could not be read."""
+    """Whether a text in the tags of a call has the name of a tool and all that it needs, and could not be read. One that
+    describes the tool is none."""
     for name, tool in tools.items():
-        required = (tool.parameters or {}).get("required")
-        if name in text and isinstance(required, list) and required and all(str(each) in text for each in required):
+        required = [str(each) for each in (tool.parameters or {}).get("required") or ()]
+        is_described = "description" in text and "description" not in list_properties(tool)
+        if name not in text or not required or is_described:
+            continue
+        if all(re.search(rf"\b{re.escape(each)}{_GIVEN}", text) for each in required):
             return True
     return False
 
@@ -121,8 +129,16 @@ def may_be_python_call(text: str, tools: Tools) -> bool | None:
 
 def may_be_call(text: str, tools: Tools) -> bool | None:
     """Whether an answer that begins like this may be nothing but calls; None if it cannot be told yet."""
-    told = [judge(text, tools) for judge in (may_name_tool, may_be_labelled, _may_be_element)]
+    told = [judge(text, tools) for judge in (may_name_tool, _may_be_announced, _may_be_element)]
     return True if True in told else None if None in told else False
+
+
+def _may_be_announced(text: str, tools: Tools) -> bool | None:
+    """A call with labels. JSON that these announce has the tool in it, if they have not."""
+    may_be = may_be_labelled(text, tools)
+    action = split_thought(text)[1] if may_be else text
+    labels = skip_labels(action, tools) if may_be else None
+    return may_be if labels is None or labels.name else may_name_tool(action[labels.place :], tools)
 
 
 def _may_be_element(text: str, tools: Tools) -> bool | None:
@@ -224,11 +240,20 @@ def _read_xml(text: str, place: int, tools: Tools) -> _Found | None:
 def read_parameters(text: str, tool: ToolDefinition) -> str:
     """Arguments that are parameters or elements of XML, as JSON; the text if they are none."""
     for pattern in (_PARAMETER, _PAIR, _ELEMENT):
-        values = {part[1]: part[2] for part in pattern.finditer(text)}
-        if values and not pattern.sub("", text).strip():
+        values, rest = _split_parts(text, pattern)
+        if values and not rest:
             arguments = type_values(values, tool)
             return json_text(arguments) if fits(arguments, tool) else text
     return text
+
+
+def _split_parts(text: str, pattern: Pattern[str]) -> tuple[dict[str, str], str]:
+    """The parts that a text begins with, and what follows them."""
+    values, rest, place = dict[str, str](), text.strip(), 0
+    while (part := pattern.match(rest, place)) is not None:
+        values[part[1]] = part[2]
+        place = part.end() if (blank := _BLANK.match(rest, part.end())) is None else blank.end()
+    return values, rest[place:]
 
 
 def _read_elements(text: str, place: int, tools: Tools) -> _Found | None:
@@ -239,8 +264,8 @@ def _read_elements(text: str, place: int, tools: Tools) -> _Found | None:
         found, part = _TOOL_ATTRIBUTES.match(text, place), _ATTRIBUTE
     if found is None:
         return None
-    values = {each[1]: each[2] for each in part.finditer(found[2])}
-    called = _finish_call(found[1], values, part.sub("", found[2]).strip(), found.end(), tools)
+    values, rest = _split_parts(found[2], part)
+    called = _finish_call(found[1], values, rest, found.end(), tools)
     if called is None or place:
         return called
     # Without the tags of a call, the arguments must fit.
@@ -342,7 +367,7 @@ _LIST_KEYS: Final = ("tool_calls", "tool_uses", "function_calls", "calls", "acti
 _MESSAGE_KEYS: Final = {"role", "content", *_LIST_KEYS}
 _KEYS: Final = {*_NAME_KEYS, *ARGUMENT_KEYS, *_LIST_KEYS, "id", "call_id", "tool_call_id", "index", "type", *_CALL_KEYS}
 _ELEMENT_HEAD: Final = re.compile(
-    r"```[a-z]*\s*<(?:[|\uff5c]|/?(?:\w+:)?(?:tool|function|invoke))|&lt;(?:tool|function)\w*&gt;\s*[{\[&]"
+    r"```[a-z]*\s*<(?:[|\uff5c]|/?(?:\w+:)?(?:(?:tool|function)(?:s|_\w+|_?calls?)?|invoke)[\s=>])|&lt;(?:tool|function)\w*&gt;\s*[{\[&]"
     r"|<code>\s*(?:print\()?([\w.]+)\(|<([\w.-]+)(?:>\s*[<{]|\s+[\w-]+=\")",
     re.IGNORECASE,
 )
@@ -350,6 +375,8 @@ _HALF_ELEMENT: Final = re.compile(
     r"`{1,3}[a-z]*\s*(?:<[\w:]*)?|&\w{0,2};?|&lt;\w*(?:&\w{0,2};?)?\s*|<[\w.-]*>?\s*|<[\w.-]+\s+[\w-]*=?|<code>\s*[\w.(]*",
     re.IGNORECASE,
 )
+# What stands between the name of an argument and its value.
+_GIVEN: Final = r"[\"']?\s*(?:[:=>]|</\w*key>\s*<\w+>)\s*[^\s<]"
 _MOST_HEAD: Final = 200
 FUNCTOOLS: Final = "functools["
 _HALF_PYTHON: Final = re.compile(r"\[\s*(?:[A-Za-z_][\w.]*)?")
@@ -392,6 +419,7 @@ _TOOL_ELEMENT: Final = re.compile(r"<([\w.-]+)>(.*?)</\1>", re.DOTALL)
 _TOOL_ATTRIBUTES: Final = re.compile(r"<([\w.-]+)((?:\s+[\w-]+=\"[^\"]*\")+)\s*/>")
 _ATTRIBUTE: Final = re.compile(r"([\w-]+)=\"([^\"]*)\"")
 _ELEMENT: Final = re.compile(r"<(\w+)>(.*?)</\1>", re.DOTALL)
+_BLANK: Final = re.compile(r"\s+")
 # Some write the bars of DeepSeek's tokens as ASCII has them.
 _WITH_ASCII_BARS: Final = re.compile(r"<(/?)\|(DSML|tool▁[^|<>]+)\|")
 _PAIR: Final = re.compile(

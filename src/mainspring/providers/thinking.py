@@ -43,14 +43,14 @@ _WORDS: Final = (
 BLOCKS: Final = (
     ThoughtBlock(
         re.compile(rf'<(?P<tag>{_WORDS})(?:\s[^<>\n]*)?>|<details type="reasoning"[^<>\n]*>', re.IGNORECASE),
-        re.compile(rf"<({_WORDS}|details)(?:\s[^<>\n]*)?>\s*(?P<thought>.*?)\s*</\1>\s*(?=\S)", re.IGNORECASE | re.DOTALL),
+        re.compile(rf"<({_WORDS}|details)(?:\s[^<>\n]*)?>(?P<thought>.*?)</\1>\s*+(?=\S)", re.IGNORECASE | re.DOTALL),
         ("</",),
     ),
     ThoughtBlock(
         re.compile(r"<\|think(?:ing)?\|>"),
         re.compile(
-            r"<\|think(?:ing)?\|>\s*(?P<thought>.*?)\s*"
-            r"(?:<\|(?:/think(?:ing)?|end_?think|think_end)\|>|<\|end\|>(?:<\|begin\|>assistant)?(?:<\|content\|>)?)\s*(?=[^\s<])",
+            r"<\|think(?:ing)?\|>(?P<thought>.*?)"
+            r"(?:<\|(?:/think(?:ing)?|end_?think|think_end)\|>|<\|end\|>(?:<\|begin\|>assistant)?(?:<\|content\|>)?)\s*+(?=[^\s<])",
             re.DOTALL,
         ),
         ("<|/think", "<|end", "<|think_end"),
@@ -70,7 +70,7 @@ BLOCKS: Final = (
     # How ReAct ends. An action before that is a call, and what follows it is made up.
     ThoughtBlock(
         re.compile(r"(?P<tag>Thought): "),
-        re.compile(r"Thought: (?P<thought>(?:(?!\nAction).)*?)\n+\**Final Answer:\**\s*(?=\S)", re.DOTALL),
+        re.compile(r"Thought: (?P<thought>(?:(?!\nAction).)*?)(?<=\n)\**Final Answer:\**\s*+(?=\S)", re.DOTALL),
         ("Final Answer:",),
     ),
 )
@@ -146,7 +146,7 @@ class TagSplitter:
                 return ""
             if whole is not None and not _IS_XML.match(begun, whole.end()):
                 self.closing = block.closing
-                yield True, whole["thought"].strip("\n")
+                yield True, whole["thought"].strip()
                 return self._enter("after", begun[whole.end() :])
         opened = _find_start(begun, _CLOSINGS)
         if opened == _PLAIN and self._is_asked(opened):
