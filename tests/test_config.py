@@ -94,6 +94,8 @@ args = ["--api-token", "sekrit", "--port", "1"]
 env = { T = "sekrit" }
 [memory]
 embedding_key = "sekrit"
+[web_search]
+key = "sekrit"
 [decisions]
 tasks = "postgresql://me:sekrit@host/db"
 """

@@ -69,9 +69,10 @@ class TokenCounter(Protocol):
     async def count_tokens(self, request: ModelRequest) -> int: ...
 
 
-ModelFeature = Literal["logprobs", "audio_input", "penalties", "stop", "seed", "passthrough"]
+ModelFeature = Literal["logprobs", "audio_input", "penalties", "stop", "seed", "passthrough", "web_search"]
 """What only some adapters can bring to a backend and back: log probabilities of the text, `input_audio` parts, penalties for
-tokens, texts that end an answer, a seed, and tools, items and parts of kinds that we do not know, passed on as they are."""
+tokens, texts that end an answer, a seed, and tools, items and parts of kinds that we do not know, passed on as they are. Where
+the operator has named a service that searches the web, every model has `web_search`."""
 
 
 @runtime_checkable
@@ -1036,6 +1037,32 @@ class Embedder(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class WebQuery(Struct, frozen=True):
+    """What to search the web for: `most` results, with about `chars` of each, of these domains and those below them; of all if
+    there are none."""
+
+    text: str
+    most: int
+    chars: int
+    domains: tuple[str, ...] = ()
+
+
+class FoundPage(Struct, frozen=True):
+    """A page of the web, and what a search service says of it."""
+
+    url: str
+    title: str = ""
+    text: str = ""
+
+
+class WebSearcher(Protocol):
+    """Searches the web."""
+
+    async def search(self, query: WebQuery) -> Sequence[FoundPage]:
+        """The pages that it finds, best first; they may be more, and of other domains. Raises a `ProviderError`."""
+        ...
 
 
 class RecalledMemory(Protocol):

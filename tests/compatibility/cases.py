@@ -208,10 +208,15 @@ TOOLS = (
         "by streamable HTTP or HTTP+SSE",
         "tests/clients/test_mcp.py::test_the_tools_of_a_server_are_listed_and_called",
     ),
-    _tool("web_search", "passed on"),
-    _tool("web_search_2025_08_26", "passed on"),
-    _tool("web_search_preview", "passed on"),
-    _tool("web_search_preview_2025_03_11", "passed on"),
+    *[
+        _tool(
+            name,
+            "works",
+            "with [a search service](files-and-search.md#web-search); else passed on",
+            "tests/search/test_web_search.py::test_the_model_searches_and_what_it_cites_is_annotated",
+        )
+        for name in ("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11")
+    ],
     _tool(
         "file_search",
         "works",
@@ -322,8 +327,9 @@ ITEMS = (
     ),
     _item(
         "web_search_call",
-        "passed on",
-        {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "x"}},
+        "works",
+        note="with [a search service](files-and-search.md#web-search); else passed on",
+        shown_by="tests/search/test_web_search.py::test_a_client_that_keeps_the_history_sends_it_back",
     ),
     _item("file_search_call", "works", {"type": "file_search_call", "id": "fs_1", "status": "completed", "queries": []}),
     _item(
@@ -369,9 +375,7 @@ INCLUDES = (
     _include("code_interpreter_call.outputs", "works", "always there"),
     _include("file_search_call.results", "works"),
     _include("web_search_call.results", "passed on", "others: ignored", sent={"include": ["web_search_call.results"]}),
-    _include(
-        "web_search_call.action.sources", "passed on", "others: ignored", sent={"include": ["web_search_call.action.sources"]}
-    ),
+    _include("web_search_call.action.sources", "works", "there in any case"),
     _include(
         "computer_call_output.output.image_url",
         "passed on",
@@ -443,6 +447,10 @@ EVENTS = (
         for name in ("in_progress", "searching", "completed")
     ],
     *[
+        _event(f"response.web_search_call.{name}", shown_by="tests/search/test_web_search.py::test_events_come_in_their_order")
+        for name in ("in_progress", "searching", "completed")
+    ],
+    *[
         _event(name, "not sent")
         for name in (
             "response.audio.delta",
@@ -456,9 +464,6 @@ EVENTS = (
             "response.image_generation_call.completed",
             "response.shell_call_output_content.delta",
             "response.shell_call_output_content.done",
-            "response.web_search_call.in_progress",
-            "response.web_search_call.searching",
-            "response.web_search_call.completed",
         )
     ],
 )

@@ -17,7 +17,7 @@ from mainspring.app.server import server
 from mainspring.core.events import ItemDone, ItemStarted, ModelEvent, TextDelta, TurnEnded
 from mainspring.core.items import FunctionCall, FunctionCallOutput, ToolDefinition, Usage, assistant
 from mainspring.core.model_request import ModelRequest
-from mainspring.features.vector_stores.file_search import annotate, read_results
+from mainspring.features.vector_stores.file_search import list_notes, read_results
 from mainspring.http.auth import Keys
 from mainspring.ports import ModelInfo
 from mainspring.providers.scripted import Scripted, call, say
@@ -207,5 +207,4 @@ async def test_a_store_of_another_tenant_is_not_searched() -> None:
 
 
 def test_text_without_marks_is_left_alone() -> None:
-    message = assistant("Plain words 【no mark】.")
-    assert annotate(message, {}) == message
+    assert list_notes({}, "Plain words 【no mark】, 【1.2】.") == []

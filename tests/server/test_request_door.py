@@ -71,7 +71,7 @@ REFUSED: list[tuple[Json, str, str]] = [
         "tool_choice",
         "`other`",
     ),
-    ({"tools": [WEATHER], "tool_choice": {"type": "web_search"}}, "tool_choice", "allowed_tools"),
+    ({"tools": [WEATHER], "tool_choice": {"type": "image_generation"}}, "tool_choice", "allowed_tools"),
     (
         {"tools": [WEATHER], "tool_choice": {"type": "allowed_tools", "mod": "required", "tools": [WEATHER]}},
         "tool_choice.mod",

@@ -186,7 +186,7 @@ async def test_a_failing_model_fails_the_response_and_says_why(tmp_path: Path) -
         ({"input": "x", "tools": [{"type": "function", "name": "no spaces"}]}, "tools[0].name", "letters"),
         ({"input": "x", "tool_choice": {"type": "function", "name": "nope"}}, "tool_choice", "not among the tools"),
         ({"input": "x", "tool_choice": "sometimes"}, "tool_choice", "allowed_tools"),
-        ({"input": "x", "tool_choice": {"type": "web_search"}}, "tool_choice", "allowed_tools"),
+        ({"input": "x", "tool_choice": {"type": "image_generation"}}, "tool_choice", "allowed_tools"),
         ({"input": "x", "tools": [{"type": "function", "name": "\u00e9\u65e5\u672c"}]}, "tools[0].name", "letters"),
         ({"input": "x", "tools": [{"type": "function", "name": "weather\n"}]}, "tools[0].name", "letters"),
         ({"input": "x", "background": True, "store": False}, "store", "`background: true`"),

@@ -27,7 +27,9 @@ from mainspring.features.memory.memory import build_memory
 from mainspring.features.memory.settings import MemorySettings
 from mainspring.features.traces.otel import Exporter, is_wanted, name_provider
 from mainspring.features.vector_stores.settings import VectorStoreSettings
+from mainspring.features.web_search.settings import WebSearchSettings
 from mainspring.http.key_limits import KeyUse
+from mainspring.parts import PartContents
 from mainspring.ports import Dispatcher, Embedder, Provider, Store
 from mainspring.storage.choose_files import choose_files
 from mainspring.storage.choose_store import choose_store
@@ -92,7 +94,7 @@ def compose_engine(
         provider,
         default_model=model,
         owns_provider=True,
-        parts=build_parts(settings),
+        parts=(*build_parts(settings), *_build_web_search(settings.web_search, builtins)),
         governed=digest_settings(settings.governance, settings.budget, sorted(settings.allow_hosts), defined),
         tools=registry,
         instructions=instructions,
@@ -138,6 +140,16 @@ def build_embedder(*tables: VectorStoreSettings | MemorySettings) -> Embedder | 
 
         return OpenAIEmbedder(table.embedding_model, table.embedding_url, table.embedding_key)
     return None
+
+
+def _build_web_search(settings: WebSearchSettings, builtins: BuiltinTools) -> tuple[PartContents, ...]:
+    if settings == WebSearchSettings():
+        return ()
+    from mainspring.features.web_search.searchers import build_searcher  # brings along an HTTP client
+    from mainspring.features.web_search.web_search import make_web_search
+    from mainspring.tools.builtin.web_fetch import WebFetch
+
+    return (make_web_search(build_searcher(settings), WebFetch(builtins.guard, flaw=builtins.url_flaw)),)
 
 
 def check_working_dir(settings: Settings) -> None:

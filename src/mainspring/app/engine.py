@@ -631,10 +631,12 @@ def _build_vector_stores(
 
 def _show_files(provider: Provider, files: "Files", builtins: BuiltinTools, quota: MemoryQuota) -> Provider:
     from mainspring.features.files.file_inputs import FileInputsProvider
-    from mainspring.features.vector_stores.file_search import CitationProvider
+    from mainspring.features.search_results import CitationProvider
+    from mainspring.features.vector_stores.file_search import NAME, read_outputs
     from mainspring.tools.documents.document_reader import DocumentReader
 
-    return CitationProvider(FileInputsProvider(provider, files, DocumentReader(builtins.open_local), quota))
+    shown = FileInputsProvider(provider, files, DocumentReader(builtins.open_local), quota)
+    return CitationProvider(shown, NAME, read_outputs)
 
 
 def _make_file_search(stores: "Callable[[], VectorStores]") -> ToolExecutor:

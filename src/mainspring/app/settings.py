@@ -28,6 +28,7 @@ from mainspring.features.memory.settings import MemorySettings
 from mainspring.features.models.settings import ModelSettings
 from mainspring.features.traces.settings import OtelSettings
 from mainspring.features.vector_stores.settings import VectorStoreSettings
+from mainspring.features.web_search.settings import WebSearchSettings
 from mainspring.http.settings import HttpSettings
 from mainspring.parts import Part, PartContents, blame_part
 from mainspring.tools.sandbox.kubernetes.settings import KubernetesSettings
@@ -71,6 +72,8 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     """How much clients may upload: a table `[uploads]`."""
     vector_stores: VectorStoreSettings = VectorStoreSettings()
     """How passages of files are found by meaning: a table `[vector_stores]`."""
+    web_search: WebSearchSettings = WebSearchSettings()
+    """The service that searches the web for the hosted tool `web_search`: a table `[web_search]`."""
     api_key: str | None = None
     """A key that every client must send. `mainspring keys` makes more, with tenants and scopes."""
     http: HttpSettings = HttpSettings()

@@ -22,7 +22,8 @@ ToolKind = Literal["function", "mcp", "sandbox", "builtin"]
 Effect = Literal["read", "write", "execute", "network", "destructive"]
 Purpose = Literal["command", "path", "url"]
 CallForm = Literal[
-    "custom", "shell", "local_shell", "apply_patch", "code_interpreter", "file_search", "tool_search", "server_tool_search"
+    "custom", "shell", "local_shell", "apply_patch", "code_interpreter", "file_search", "web_search", "tool_search",
+    "server_tool_search",
 ]  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from mainspring.core.items import (
     convert,
     text_of,
 )
+from mainspring.http.kinds import FORMED
 
 
 def parse_client_items(items: Iterable[Item]) -> list[Item]:
@@ -151,11 +152,11 @@ def _parse_parts(output: str | list[object]) -> str | tuple[Part, ...]:
 def render_client_item(item: Item) -> Item:
     """An item as the client knows it."""
     match item:
-        case FunctionCall(form=str(form)) if form not in ("code_interpreter", "file_search"):
+        case FunctionCall(form=str(form)) if form not in FORMED:
             return Unknown(_render_call(item, form))
         case FunctionCall(inner=str(inner)):
             return replace(item, name=inner, inner=UNSET)
-        case FunctionCallOutput(form=str(form)) if form not in ("code_interpreter", "file_search"):
+        case FunctionCallOutput(form=str(form)) if form not in FORMED:
             return Unknown(_render_output(item, form))
         case _:
             return item

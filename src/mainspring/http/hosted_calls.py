@@ -2,8 +2,8 @@
 
 A `function_call` in an answer asks the client to act; every SDK takes it so. A call that the server performs itself is
 therefore shown as one item that clients know as done elsewhere, the call and, once it is there, its output: a
-`code_interpreter_call` or `file_search_call` if that is what was asked for, else an `mcp_call`. What is stored and what the model
-sees stays call and output.
+`code_interpreter_call`, `file_search_call` or `web_search_call` if that is what was asked for, else an `mcp_call`. What is stored
+and what the model sees stays call and output.
 """
 
 from collections.abc import Sequence
@@ -35,8 +35,7 @@ from mainspring.http.kinds import CLIENT_KINDS
 SERVER_LABEL = "mainspring"
 INTERPRETER: Final = "code_interpreter"
 FILE_SEARCH: Final = "file_search"
-FORMED: Final = (INTERPRETER, FILE_SEARCH)
-"""The forms whose calls are items of their own kind."""
+WEB_SEARCH: Final = "web_search"
 
 
 class ClientTools(Struct, frozen=True):
@@ -91,13 +90,15 @@ def render_server_call(call: FunctionCall, output: FunctionCallOutput | None = N
             kind, render = "code_interpreter_call", _render_interpreter_call
         case "file_search":
             kind, render = "file_search_call", _render_search_call
+        case "web_search":
+            kind, render = "web_search_call", _render_web_call
         case _:
             kind, render = "mcp_call", _render_mcp_call
     return Unknown({"type": kind, "id": derive_server_id(call), "status": status or ended, **render(call, output)})
 
 
 def derive_server_id(call: FunctionCall) -> str:
-    return derive_id({INTERPRETER: "ci", FILE_SEARCH: "fs"}.get(str(call.form), "mcp"), call.id)
+    return derive_id({INTERPRETER: "ci", FILE_SEARCH: "fs", WEB_SEARCH: "ws"}.get(str(call.form), "mcp"), call.id)
 
 
 def _render_interpreter_call(call: FunctionCall, output: FunctionCallOutput | None) -> Json:
@@ -125,6 +126,18 @@ def _render_search_call(call: FunctionCall, output: FunctionCallOutput | None) -
         "queries": [str(query) for query in queries] if isinstance(queries, list) else [],
         "results": found,
     }
+
+
+def _render_web_call(call: FunctionCall, output: FunctionCallOutput | None) -> Json:
+    given = parse_arguments(call)
+    if url := given.get("url"):
+        opened: Json = {"type": "open_page", "url": str(url)}
+        pattern = given.get("pattern")
+        return {"action": {**opened, "type": "find_in_page", "pattern": str(pattern)} if pattern else opened}
+    queries = [str(query) for query in given["queries"]] if isinstance(given.get("queries"), list) else []
+    found = [] if output is None else _decode(output.output).get("results", [])
+    sources = [{"type": "url", "url": str(page["url"])} for page in found if "url" in page]
+    return {"action": {"type": "search", "query": queries[0] if queries else "", "queries": queries, "sources": sources}}
 
 
 def _decode(text: str | Sequence[Part]) -> Json:
@@ -231,6 +244,26 @@ def _split_search_call(data: Json) -> tuple[Item, ...]:
     call = FunctionCall(f"call_{suffix}", FILE_SEARCH, given, id=f"fc_{suffix}", form=FILE_SEARCH, server=whose)
     said = msgspec.json.encode({"results": data.get("results") or []}).decode()
     return call, FunctionCallOutput(call.call_id, said, id=f"fco_{suffix}", form=FILE_SEARCH)
+
+
+def split_web_call(item: Item) -> tuple[Item, ...]:
+    """A `web_search_call`, as the call and the output that it stands for; other items as they are. The model is told what it
+    has done, and what was found, but not what it has read."""
+    if not isinstance(item, Unknown) or item.data.get("type") != "web_search_call":
+        return (item,)
+    action = item.data.get("action")
+    done: Json = action if isinstance(action, dict) else {}
+    if url := done.get("url"):
+        given: Json = {"url": url, **({"pattern": done["pattern"]} if done.get("pattern") else {})}
+        found = [{"url": url}]
+    else:
+        given = {"queries": done.get("queries") or [done.get("query") or ""]}
+        found = [{"url": str(page["url"])} for page in done.get("sources") or () if isinstance(page, dict) and "url" in page]
+    suffix = str(item.data.get("id", "")).removeprefix("ws_")
+    encoded, whose = msgspec.json.encode(given).decode(), ServerTool(WEB_SEARCH, WEB_SEARCH)
+    call = FunctionCall(f"call_{suffix}", WEB_SEARCH, encoded, id=f"fc_{suffix}", form=WEB_SEARCH, server=whose)
+    said = msgspec.json.encode({"results": found}).decode()
+    return call, FunctionCallOutput(call.call_id, said, id=f"fco_{suffix}", form=WEB_SEARCH)
 
 
 def _split_interpreter_call(data: Json) -> tuple[Item, ...]:

@@ -10,14 +10,16 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from mainspring.core.items import ITEMS, PARTS, SummaryText
+from mainspring.ports import ModelFeature
 
 
 class ToolKind(Struct, frozen=True):
     """`performer` is who performs its calls: the client, or the server, where an order step sees to it. `fields` are those of its
-    declaration; None if whoever performs it checks them itself."""
+    declaration; None if whoever performs it checks them itself. `feature` is what it needs, if not every server has it."""
 
     performer: Literal["client", "server"]
     fields: frozenset[str] | None = frozenset()
+    feature: ModelFeature | None = None
 
 
 def _names(*names: str) -> frozenset[str]:
@@ -28,6 +30,14 @@ def _read_names(struct: type) -> frozenset[str]:
     return _names(*[field.encode_name for field in fields(struct)])
 
 
+FORMED: Final = ("code_interpreter", "file_search", "web_search")
+"""The forms whose calls are items of their own kind, which the server performs."""
+WEB_SEARCHES: Final = ("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11")
+_WEB_SEARCH: Final = ToolKind(
+    "server",
+    _names("filters", "user_location", "search_context_size", "external_web_access", "search_content_types"),
+    "web_search",
+)
 TOOL_KINDS: Final[dict[str, ToolKind]] = {
     "function": ToolKind("client", _names("name", "description", "parameters", "strict", "defer_loading")),
     "custom": ToolKind("client", _names("name", "description", "format", "defer_loading")),
@@ -37,6 +47,7 @@ TOOL_KINDS: Final[dict[str, ToolKind]] = {
     "apply_patch": ToolKind("client", _names()),
     "code_interpreter": ToolKind("server", _names("container")),
     "file_search": ToolKind("server", _names("vector_store_ids", "max_num_results", "filters", "ranking_options")),
+    **dict.fromkeys(WEB_SEARCHES, _WEB_SEARCH),
     "mcp": ToolKind("server", None),
     "namespace": ToolKind("client", _names("name", "description", "tools")),
     # Unless it says `client`, the server performs it.
@@ -66,6 +77,7 @@ ITEM_KINDS: Final[dict[str, frozenset[str]]] = {
     "mcp_list_tools": _names("id", "server_label", "tools", "error"),
     "code_interpreter_call": _names("id", "code", "container_id", "outputs", "status"),
     "file_search_call": _names("id", "queries", "results", "status"),
+    "web_search_call": _names("id", "action", "status"),
     "compaction": _names("id", "encrypted_content"),
     TRIGGER: _names("id"),
     "item_reference": _names("id"),

@@ -11,25 +11,30 @@ from msgspec import Struct
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import PARTS, FunctionCallOutput, InputFile, InputImage, Item, Json, Message, Part, Unknown
 from mainspring.definitions.parsed_file import hint
-from mainspring.http.kinds import ITEM_KINDS, PART_KINDS, TOOL_KINDS
+from mainspring.http.kinds import ITEM_KINDS, PART_KINDS, TOOL_KINDS, WEB_SEARCHES, ToolKind
 from mainspring.ports import ModelFeature
 
 PASSED_ON: Final = "only a model whose backend speaks the Responses API is passed it on"
 
 
 # What to do without the tools that OpenAI performs itself.
-_SEARCH: Final = "leave it out, and bring a server of type `mcp` that searches, or use the built-in `web_fetch`"
+_SEARCH: Final = (
+    "leave it out, or have the operator name a service that searches: `provider` of `[web_search]` in mainspring.toml is "
+    "`searxng`, `brave`, `tavily` or `exa`"
+)
 _INSTEAD: Final = {
-    "web_search": _SEARCH,
-    "web_search_preview": _SEARCH,
+    **dict.fromkeys(WEB_SEARCHES, _SEARCH),
     "image_generation": "leave it out, and bring a server of type `mcp` that draws",
     "computer_use_preview": "leave it out, and use the built-in `browser`, if its operator offers it",
 }
 
 
+_UNKNOWN: Final = ToolKind("server", None, "passthrough")
+
+
 class Need(Struct, frozen=True):
-    """A feature that the model's backend must have, and what to tell the client if it has not. `kind` is the kind of tool that
-    needs it, if one does."""
+    """A feature that the model's backend must have, or the server itself, and what to tell the client if it has not. `kind` is
+    the kind of tool that needs it, if one does."""
 
     feature: ModelFeature
     param: str
@@ -41,17 +46,22 @@ class Need(Struct, frozen=True):
 def check_needs(needs: Sequence[Need], features: frozenset[ModelFeature]) -> None:
     """Raises `InvalidRequest` for the first need that is not met."""
     for need in needs:
-        if need.feature not in features:
+        if not is_met(need, features):
             raise InvalidRequest(need.message, param=need.param, code=need.code)
+
+
+def is_met(need: Need, features: frozenset[ModelFeature]) -> bool:
+    """Whether there is what is needed. A backend that is passed on what we do not know may search the web itself."""
+    return need.feature in features or (need.feature == "web_search" and "passthrough" in features)
 
 
 def list_tool_needs(tools: Sequence[object], param: str = "tools") -> Iterator[Need]:
     for number, tool in enumerate(tools):
         kind = tool.get("type") if isinstance(tool, dict) else None
-        if isinstance(kind, str) and kind not in TOOL_KINDS:
+        if isinstance(kind, str) and (feature := TOOL_KINDS.get(kind, _UNKNOWN).feature) is not None:
             advice = _INSTEAD.get(kind) or f"leave it out; {hint(kind[:80], [*TOOL_KINDS, *_INSTEAD])}"
             said = f"this server has no tools of type `{kind[:80]}`, and {PASSED_ON}; {advice}"
-            yield Need("passthrough", f"{param}[{number}].type", said, kind=kind)
+            yield Need(feature, f"{param}[{number}].type", said, kind=kind)
 
 
 def list_item_needs(items: Sequence[Item], param: str) -> Iterator[Need]:
@@ -61,6 +71,9 @@ def list_item_needs(items: Sequence[Item], param: str) -> Iterator[Need]:
         match item:
             case Unknown({"type": str(kind)}) if kind not in ITEM_KINDS:
                 yield _need_kind(f"{place}.type", "an item", kind, [*ITEM_KINDS])
+            case Unknown({"type": "web_search_call"}):
+                said = f"this server does not search the web, and {PASSED_ON}; {_SEARCH}"
+                yield Need("web_search", f"{place}.type", f"an item of type `web_search_call`: {said}")
             case Unknown({"type": "additional_tools" | "tool_search_output", "tools": [*tools]}):
                 yield from list_tool_needs(tools, f"{place}.tools")
             case Message(role="assistant", content=parts):

@@ -51,7 +51,6 @@ from mainspring.core.run import Run
 from mainspring.http.client_tools import parse_arguments, read_commands, read_custom_input, render_client_item
 from mainspring.http.frame_log import FrameLog
 from mainspring.http.hosted_calls import (
-    FORMED,
     INTERPRETER,
     ClientTools,
     derive_server_id,
@@ -60,6 +59,7 @@ from mainspring.http.hosted_calls import (
     merge_server_calls,
     render_server_call,
 )
+from mainspring.http.kinds import FORMED
 
 _ADDRESS = re.compile(r"https?://[^\s,;'\"`)]+")
 
@@ -335,8 +335,8 @@ class Wire(FrameLog[Dialect]):
         if call.status == "completed":
             self._waiting[call.call_id] = opened.index, call
             if call.form in FORMED:
-                doing = "code_interpreter_call.interpreting" if call.form == INTERPRETER else "file_search_call.searching"
-                self._tell(f"response.{doing}", where)
+                doing = "interpreting" if call.form == INTERPRETER else "searching"
+                self._tell(f"response.{call.form}_call.{doing}", where)
         else:
             self._tell("response.output_item.done", {"output_index": opened.index, "item": render_server_call(call)})
 

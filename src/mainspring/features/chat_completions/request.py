@@ -80,7 +80,7 @@ OTHER_NAMES: Final = {
     "function_call": "send it as `tool_choice`",
     "logit_bias": "tokens cannot be weighed; leave it out",
     "audio": "nothing is spoken here; leave it out, and `modalities` too",
-    "web_search_options": "leave it out, and declare a tool that searches",
+    "web_search_options": "leave it out, and declare a tool of type `web_search`",
     "moderation": "nothing is moderated here; leave it out, and moderate before and after",
 }
 _COPIED: Final = (

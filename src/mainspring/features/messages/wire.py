@@ -92,7 +92,7 @@ def _render_item(item: Item) -> Iterator[Json]:
                     yield _text(text)
         case Reasoning():
             yield from _render_thought(item)
-        case Unknown({"type": "mcp_call" | "code_interpreter_call" | "file_search_call"}):
+        case Unknown({"type": "mcp_call" | "code_interpreter_call" | "file_search_call" | "web_search_call"}):
             yield from _render_server_call(item.data)
         case _:
             pass
@@ -123,6 +123,8 @@ def _render_server_call(call: Json) -> Iterator[Json]:
         said: object = "".join([str(part.get("logs", "")) for part in call["outputs"] or ()])
     elif call["type"] == "file_search_call":
         name, label, given, said = "file_search", SERVER_LABEL, {"queries": call["queries"]}, ""
+    elif call["type"] == "web_search_call":
+        name, label, given, said = "web_search", SERVER_LABEL, call.get("action") or {}, ""
     else:
         name, label, said = call["name"], call["server_label"], call["output"]
         given = parse_arguments(FunctionCall("", name, call["arguments"]))

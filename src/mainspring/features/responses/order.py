@@ -12,13 +12,13 @@ from mainspring.features.agents.agent_order import InvocationSettings
 from mainspring.features.agents.agent_result import ToolLoopConfig
 from mainspring.features.agents.agent_runtime import PREFIX, AgentRuntime
 from mainspring.features.responses.request import MOST_INPUT_CHARS, CreateResponse, find_logprobs, make_order
-from mainspring.features.responses.sent_request import FOREIGN_INCLUDES, RESULTS, SentRequest
+from mainspring.features.responses.sent_request import FOREIGN_INCLUDES, RESULTS, SOURCES, SentRequest
 from mainspring.features.vector_stores.file_search import INCLUDE
 from mainspring.features.vector_stores.file_search import NAME as FILE_SEARCH
 from mainspring.http.auth import INVOKE, get_caller, get_tenant, sign_order
 from mainspring.http.faults import Fault
 from mainspring.http.sent_items import check_text_size, resolve_references
-from mainspring.http.support import Need, check_needs, list_item_needs, list_sampling_needs, list_tool_needs
+from mainspring.http.support import Need, check_needs, is_met, list_item_needs, list_sampling_needs, list_tool_needs
 from mainspring.ports import RunStore
 from mainspring.providers.wrapper import find_features
 
@@ -53,7 +53,7 @@ async def read_order(engine: Engine, agents: AgentRuntime, client: HTTPConnectio
         spec = await _apply_selection(agents, client, choice, body, spec)
     if RESULTS in (body.include or ()):
         spec = replace(spec, tools=tuple([_include_results(tool) for tool in spec.tools]))
-    elif not needs and not sent.ignored.passable:
+    elif SOURCES not in (body.include or ()) and not needs and not sent.ignored.passable:
         return spec
     return _apply_features(engine, spec, sent, needs, is_lenient=offers_unasked(client))
 
@@ -88,12 +88,12 @@ def _apply_features(engine: Engine, spec: RunSpec, sent: SentRequest, needs: lis
     features = find_features(engine.provider, spec.model)
     if "passthrough" in features:
         check_needs(needs, features)
-        wanted = [value for value in sent.body.include or () if value in (RESULTS, *FOREIGN_INCLUDES)]
+        wanted = [value for value in sent.body.include or () if value in (RESULTS, SOURCES, *FOREIGN_INCLUDES)]
         extra = {**(spec.sampling.extra or {}), "include": wanted}
         return replace(spec, sampling=replace(spec.sampling, extra=extra)) if wanted else spec
     for path in sent.ignored.passable:
         sent.ignored.add(path)
-    gone = {need.kind for need in needs if need.kind is not None} if is_lenient else set()
+    gone = {need.kind for need in needs if need.kind is not None and not is_met(need, features)} if is_lenient else set()
     check_needs([need for need in needs if need.kind not in gone], features)
     if not gone:
         return spec

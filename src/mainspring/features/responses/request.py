@@ -18,8 +18,8 @@ from mainspring.core.operator_limits import NO_LIMITS, OperatorLimits
 from mainspring.core.spec import PRESETS, Conversation, Goal, RunSpec, ToolChoice, spec_for
 from mainspring.http.bodies import Metadata, Name
 from mainspring.http.client_tools import flatten_call, parse_client_items
-from mainspring.http.hosted_calls import split_server_call
-from mainspring.http.kinds import TRIGGER
+from mainspring.http.hosted_calls import WEB_SEARCH, split_server_call
+from mainspring.http.kinds import TRIGGER, WEB_SEARCHES
 from mainspring.http.sent_items import assign_id
 from mainspring.tools.mcp.mcp_tools_step import make_choice_mark
 from mainspring.tools.schema import compile_schema
@@ -202,6 +202,8 @@ def _parse_choice(choice: str | Json | None, tools: Sequence[Tool]) -> ToolChoic
             return ToolChoice("required", name=_name_chosen(choice, tools)[0])
         case {"type": "shell" | "local_shell" | "apply_patch" | "code_interpreter" | "file_search" | "tool_search" as name}:
             return ToolChoice("required", name=name)
+        case {"type": str(kind)} if kind in WEB_SEARCHES:
+            return ToolChoice("required", name=WEB_SEARCH)
         case {"type": "mcp", "server_label": str(label), **rest}:
             return ToolChoice("required", name=make_choice_mark(label, str(rest["name"]) if rest.get("name") else None))
         case {"type": "allowed_tools", "tools": [*allowed], **rest}:
@@ -223,6 +225,8 @@ def _name_chosen(chosen: Json, tools: Sequence[Tool]) -> list[str]:
     match chosen:
         case {"type": "mcp", "server_label": str(label), **rest}:
             return [make_choice_mark(label, str(rest["name"]) if rest.get("name") else None)]
+        case {"type": str(kind)} if kind in WEB_SEARCHES:
+            return [WEB_SEARCH]
         case {"type": "namespace", "name": str(namespace)}:
             return [name for (group, _), name in map_names(tools).items() if group == namespace] or [namespace]
         case _:

@@ -5,8 +5,8 @@ passage become `file_citation` annotations at their places when a message is don
 """
 
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Final
 
 import msgspec
@@ -14,22 +14,9 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest, NotFound
-from mainspring.core.events import ItemDone, ModelEvent
-from mainspring.core.items import (
-    FunctionCallOutput,
-    Item,
-    Json,
-    Message,
-    OutputText,
-    Part,
-    ServerTool,
-    Tool,
-    ToolDefinition,
-    ToolKind,
-    Unknown,
-)
-from mainspring.core.model_request import ModelRequest
+from mainspring.core.items import Json, ServerTool, Tool, ToolDefinition, ToolKind, Unknown
 from mainspring.core.spec import RunSpec
+from mainspring.features.search_results import CitedText, ListNotes, Output, find_room, fit_results
 from mainspring.features.vector_stores.filters import Attribute, parse_filter
 from mainspring.features.vector_stores.vector_stores import (
     MOST_RESULTS,
@@ -39,15 +26,12 @@ from mainspring.features.vector_stores.vector_stores import (
     VectorStores,
 )
 from mainspring.ports import CallContext, OrderContext, OrderStep, Provider, ToolCall, ToolResult
-from mainspring.providers.wrapper import ProviderWrapper, find_features
+from mainspring.providers.wrapper import find_features
 
 NAME: Final = "file_search"
 DEFAULT_RESULTS: Final = 20
 MOST_STORES: Final = 10
 MOST_QUERIES: Final = 5
-# What a result takes beside its text, and all of them where the run has no limit.
-OVERHEAD_CHARS: Final = 300
-MOST_CHARS: Final = 60_000
 INCLUDE: Final = "include_results"
 """What a declaration has for whoever wants to see the results; no backend is shown it."""
 _MARK: Final = re.compile(r"【(\d{1,18}\.\d{1,6})】")
@@ -76,17 +60,15 @@ class FileSearchTool(Struct, frozen=True, omit_defaults=True):
     include_results: bool = False
 
 
-class CitedResult(Struct, frozen=True):
+class CitedResult(CitedText, frozen=True):
     """A result as the model reads it, and as clients may be shown it. `cite` is the mark of the passage."""
 
-    cite: str = ""
     file_id: str = ""
     filename: str = ""
     score: float = 0.0
-    text: str = ""
     page: int | None = None
     line: int | None = None
-    attributes: dict[str, Attribute] = {}
+    attributes: dict[str, Attribute] = msgspec.field(default_factory=dict)
 
 
 class SearchOutput(Struct, frozen=True):
@@ -166,46 +148,25 @@ class FileSearch:
         for store in wanted.vector_store_ids:
             found += await self._stores().search(context.tenant, store, queries, options)
         best = sorted(found, key=lambda each: each.score, reverse=True)[: options.most]
-        said = SearchOutput(_fit(map(_cite, best), await self._find_room(context)))
+        said = SearchOutput(fit_results(map(_cite, best), await find_room(context)))
         return ToolResult(call.id, msgspec.json.encode(said).decode(), data={"queries": queries, "count": len(said.results)})
-
-    async def _find_room(self, context: CallContext) -> int:
-        """How many characters an output may have: one that is cut off could not be read."""
-        assert context.runs is not None, "calls are performed by an engine"
-        limit = (await context.runs.attach(context.run_id)).run.spec.limits.tool_output_chars
-        return MOST_CHARS if limit is None else limit
 
 
 def _cite(found: SearchResult) -> CitedResult:
     passage = found.passage
     return CitedResult(
         f"【{passage.id}】",
+        passage.text,
         passage.file,
         passage.filename,
         found.score,
-        passage.text,
         passage.page,
         passage.line,
         passage.attributes,
     )
 
 
-def _fit(results: Iterable[CitedResult], room: int) -> tuple[CitedResult, ...]:
-    """The first results that there is room for; the very first is shortened if need be."""
-    fitting: list[CitedResult] = []
-    room -= OVERHEAD_CHARS
-    for result in results:
-        size = len(msgspec.json.encode(result).decode()) + 1
-        if size > room and not fitting:
-            result = replace(result, text=result.text[: max(room - OVERHEAD_CHARS, 0) // 2])
-        elif size > room:
-            break
-        room -= size
-        fitting.append(result)
-    return tuple(fitting)
-
-
-def read_results(output: str | Sequence[Part]) -> tuple[CitedResult, ...]:
+def read_results(output: Output) -> tuple[CitedResult, ...]:
     """The results in an output of the tool, none if it is an error."""
     try:
         return msgspec.json.decode(output, type=SearchOutput).results if isinstance(output, str) else ()
@@ -213,38 +174,16 @@ def read_results(output: str | Sequence[Part]) -> tuple[CitedResult, ...]:
         return ()
 
 
-class CitationProvider(ProviderWrapper):
-    """Annotates what the model says with the passages that it cites. Runs without the tool pass by."""
-
-    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        if any(isinstance(tool, ToolDefinition) and tool.form == NAME for tool in request.tools):
-            return self._annotate(request)
-        return self._provider.stream(request)
-
-    async def _annotate(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        known = _list_known(request.items)
-        async with aclosing(self._provider.stream(request)) as events:
-            async for event in events:
-                yield ItemDone(annotate(event.item, known)) if type(event) is ItemDone and known else event
+def read_outputs(outputs: Sequence[Output]) -> ListNotes | None:
+    """What finds the marks of the passages in these outputs; see `CitationProvider`."""
+    known = {result.cite.strip("【】"): result for output in outputs for result in read_results(output)}
+    return partial(list_notes, known) if known else None
 
 
-def _list_known(items: Iterable[Item]) -> dict[str, CitedResult]:
-    outputs = [item.output for item in items if isinstance(item, FunctionCallOutput) and item.form == NAME]
-    return {result.cite.strip("【】"): result for output in outputs for result in read_results(output)}
-
-
-def annotate(item: Item, known: dict[str, CitedResult]) -> Item:
-    """A message with the annotations that its marks stand for."""
-    if not isinstance(item, Message):
-        return item
-    content = tuple([_annotate_part(part, known) if isinstance(part, OutputText) else part for part in item.content])
-    return replace(item, content=content)
-
-
-def _annotate_part(part: OutputText, known: dict[str, CitedResult]) -> OutputText:
-    notes: list[Json] = [
+def list_notes(known: dict[str, CitedResult], text: str) -> list[Json]:
+    """The annotations that the marks in a text stand for."""
+    return [
         {"type": "file_citation", "file_id": cited.file_id, "filename": cited.filename, "index": mark.start()}
-        for mark in _MARK.finditer(part.text)
+        for mark in _MARK.finditer(text)
         if (cited := known.get(mark[1])) is not None
     ]
-    return replace(part, annotations=(*part.annotations, *notes)) if notes else part

@@ -56,6 +56,14 @@ class FetchedPage(Struct, frozen=True):
     is_cut: bool
 
 
+class PageText(Struct, frozen=True):
+    """What can be read on a page; of HTML, as Markdown."""
+
+    page: FetchedPage
+    title: str
+    text: str
+
+
 # Why a URL may not be fetched, None if it may.
 Flaw = Callable[[str], Awaitable[str | None]]
 
@@ -85,11 +93,15 @@ class WebFetch:
         self._flaw = flaw
 
     async def execute(self, params: Json, context: ToolContext) -> ToolResult:
-        url = str(params["url"])
+        read = await self.read(str(params["url"]), context)
+        return read if isinstance(read, ToolResult) else _render_piece(read, int(params.get("start", 0)))
+
+    async def read(self, url: str, context: ToolContext) -> PageText | ToolResult:
+        """All text of a page, or what is to be said where there is none."""
         try:
             with anyio.fail_after(self._seconds):
                 page = await self._fetch(url, context)
-            return await _render(page, int(params.get("start", 0)))
+            return await _read_text(page)
         except TimeoutError:
             return ToolResult.fail(f"`{url}` was not read within {self._seconds:g} s; try another source")
         except CallerError as error:
@@ -149,7 +161,7 @@ async def _read_page(url: URL, response: Answer) -> FetchedPage:
     return FetchedPage(str(url), response.status, response.reason, kind, find_charset(response), page, is_cut)
 
 
-async def _render(page: FetchedPage, start: int) -> ToolResult:
+async def _read_text(page: FetchedPage) -> PageText | ToolResult:
     if not page.data:
         told = f"`{page.url}` answered {page.status} {page.reason} without content."
         return ToolResult.fail(told) if page.status >= 400 else ToolResult.ok(told)
@@ -162,10 +174,11 @@ async def _render(page: FetchedPage, start: int) -> ToolResult:
         title, text = read["title"], read["text"]
     if page.status >= 400:
         return ToolResult.fail(f"`{page.url}` answered {page.status} {page.reason}: {text[:500]}")
-    return _render_piece(page, title, text, start)
+    return PageText(page, title, text)
 
 
-def _render_piece(page: FetchedPage, title: str, text: str, start: int) -> ToolResult:
+def _render_piece(read: PageText, start: int) -> ToolResult:
+    page, title, text = read.page, read.title, read.text
     if start and start >= len(text):
         return ToolResult.fail(f"`{page.url}` has {len(text):,} characters of text; there is nothing from {start:,} on")
     end = min(start + PAGE_CHARS, len(text))
