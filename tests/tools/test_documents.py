@@ -80,6 +80,11 @@ def make_slide(*lines: str) -> str:
     return f"<slide {DRAWING}>{told}</slide>"
 
 
+def make_links(**targets: str) -> str:
+    told = "".join([f'<Relationship Id="{id}" Target="{target}"/>' for id, target in targets.items()])
+    return f'<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">{told}</Relationships>'
+
+
 @pytest.fixture(scope="module")
 async def reader() -> AsyncIterator[DocumentReader]:
     async with BuiltinTools() as builtins:
@@ -90,11 +95,22 @@ PARAGRAPHS = (
     "<w:p><w:r><w:t>One</w:t><w:tab/><w:t>more</w:t></w:r></w:p><w:p><w:r><w:t>Two &amp; a half</w:t></w:r></w:p>"
     '<w:p><w:r><w:br w:type="page"/><w:t>Three</w:t></w:r></w:p>'
 )
+OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+SLIDES = "http://schemas.openxmlformats.org/presentationml/2006/main"
+SHOWN = "".join([f'<sldId r:id="{id}"/>' for id in ("rId7", "rId3", "rId9")])
 PRESENTATION = make_archive(
-    ppt__presentation="<p/>",
-    ppt__slides__slide10=make_slide("Last"),
-    ppt__slides__slide2=make_slide("Second", "line"),
-    ppt__notesSlides__notesSlide2=make_slide("A note"),
+    **{
+        "ppt__presentation": f'<p xmlns="{SLIDES}" xmlns:r="{OFFICE}">{SHOWN}</p>',
+        "ppt/_rels/presentation.xml.rels": make_links(
+            rId3="slides/slide10.xml", rId7="/ppt/slides/slide2.xml", rId9="../gone.xml"
+        ),
+        "ppt__slides__slide10": make_slide("Last"),
+        "ppt__slides__slide2": make_slide("First", "line"),
+        "ppt__slides__slide1": make_slide("Not shown"),
+        "ppt/slides/_rels/slide2.xml.rels": make_links(rId1="../notesSlides/notesSlide1.xml", rId2="../media/a.png"),
+        "ppt__notesSlides__notesSlide1": make_slide("A note"),
+        "ppt__notesSlides__notesSlide2": make_slide("A note of no slide"),
+    }
 )
 
 
@@ -103,7 +119,7 @@ PRESENTATION = make_archive(
     [
         ("a.pdf", make_pdf("First", "Second\nhas two"), [(1, "", "First"), (2, "", "Second\nhas two")]),
         ("a.docx", make_docx(PARAGRAPHS), [(1, "", "One\tmore\nTwo & a half"), (2, "", "Three")]),
-        ("a.pptx", PRESENTATION, [(2, "", "Second\nline\nA note"), (10, "", "Last")]),
+        ("a.pptx", PRESENTATION, [(1, "", "First\nline\nA note"), (2, "", "Last")]),
         ("a.xlsx", make_xlsx(), [(1, "Fruit", "apples,3\n\npears,4.5\n")]),
         ("a.html", b"<html><title>News</title><p>Hello <b>there</b><script>no()</script>", [(None, "", "# News\n\nHello there")]),
         ("a.md", "# Grüße\r\nund mehr".encode(), [(None, "", "# Grüße\nund mehr")]),

@@ -9,6 +9,7 @@ import codecs
 import csv
 import io
 import json
+import posixpath
 import re
 import sys
 import zipfile
@@ -26,6 +27,8 @@ UNREADABLE = ("png", "jpg", "jpeg", "gif", "webp", "zip", "gz", "exe", "mp3", "m
 Page = tuple[int | None, str, str]
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
+_SLIDE = "{http://schemas.openxmlformats.org/presentationml/2006/main}sldId"
+_LINK = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
 
 
 class Unreadable(Exception):
@@ -74,9 +77,8 @@ def find_archive_kind(path: str) -> str:
     try:
         with zipfile.ZipFile(path) as archive:
             names = set(archive.namelist())
-            packed, unpacked = (
-                sum([getattr(info, size) for info in archive.infolist()]) for size in ("compress_size", "file_size")
-            )
+            packed = sum([info.compress_size for info in archive.infolist()])
+            unpacked = sum([info.file_size for info in archive.infolist()])
             if unpacked > MOST_UNPACKED or (unpacked > 1 << 20 and unpacked > MOST_RATIO * max(packed, 1)):
                 raise Unreadable("invalid_file", f"it unpacks to {unpacked} bytes, which is too much for what it is")
             if any(info.flag_bits & 1 for info in archive.infolist()):
@@ -182,16 +184,24 @@ def read_docx(path: str) -> Iterator[Page]:
 
 
 def read_pptx(path: str) -> Iterator[Page]:
-    """The slides of a presentation, in the order of their numbers, with their notes."""
+    """The slides of a presentation as they are shown, each with its notes. The names of the parts tell neither."""
     with zipfile.ZipFile(path) as archive:
-        found = {
-            int(match[1]): name for name in archive.namelist() if (match := re.fullmatch(r"ppt/slides/slide(\d{1,5})\.xml", name))
-        }
-        for number, name in sorted(found.items()):
-            notes = f"ppt/notesSlides/notesSlide{number}.xml"
-            parts = [name, *([notes] if notes in archive.namelist() else [])]
-            lines = [read_paragraph(node) for part in parts for node in open_part(archive, part).iter(f"{_DRAWING}p")]
+        links = read_links(archive, "ppt/presentation.xml")
+        listed = [links.get(node.get(_LINK, "")) for node in open_part(archive, "ppt/presentation.xml").iter(_SLIDE)]
+        slides = dict.fromkeys([name for name in listed if name is not None])
+        for number, slide in enumerate(slides, start=1):
+            notes = [name for name in read_links(archive, slide).values() if name.startswith("ppt/notesSlides/")]
+            lines = [read_paragraph(node) for part in (slide, *notes) for node in open_part(archive, part).iter(f"{_DRAWING}p")]
             yield number, "", "\n".join([line for line in lines if line.strip()])
+
+
+def read_links(archive: zipfile.ZipFile, part: str) -> dict[str, str]:
+    """The parts that this one names, by the names that it has for them."""
+    folder, name = posixpath.split(part)
+    links, known = f"{folder}/_rels/{name}.rels", set(archive.namelist())
+    found = list(open_part(archive, links)) if links in known else []
+    targets = {node.get("Id", ""): posixpath.normpath(posixpath.join("/", folder, node.get("Target", "")))[1:] for node in found}
+    return {id: target for id, target in targets.items() if target in known}
 
 
 def read_paragraph(node: ElementTree.Element) -> str:
