@@ -1,7 +1,9 @@
 """A model that can do the job: `models pull` from a hub, a mirror and a file, and the one question about it."""
 
+import errno
 import hashlib
 import json
+import shutil
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -12,6 +14,8 @@ from anyio import to_thread
 from tests.cli.command import Result, Shell, plain
 from tests.providers.hub import Hub, serving_hub
 
+from mainspring.core.errors import Unavailable
+from mainspring.features.models.pull import fetch
 from mainspring.providers.local.catalogue import GB, load_catalogue, pick_model
 from mainspring.providers.local.provider import is_available
 
@@ -74,6 +78,18 @@ async def test_a_mirror_and_a_file_serve_in_place_of_the_hub(hub: Hub, tmp_path:
     assert (brought.code, person.find(NAMES[1]).read_bytes()) == (0, b"GGUF and more")
     assert hashlib.sha256(b"GGUF and more").hexdigest() in brought.err
     assert sorted(path.name for path in person.find(NAMES[1]).parent.iterdir()) == [person.find(NAMES[1]).name]
+
+
+async def test_a_copy_for_which_there_is_no_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(read: object, write: object, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfileobj", fill)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "brought.gguf").write_bytes(b"GGUF and more")
+    with pytest.raises(Unavailable, match="No space left"):
+        await fetch(NAMES[0], str(tmp_path / "brought.gguf"))
+    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
 
 
 @needs_runtime

@@ -8,7 +8,7 @@ import hashlib
 import shutil
 import sys
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -112,15 +112,15 @@ def _take_file(name: str, target: Path) -> Path:
     file = Path(name).expanduser()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("rb") as read, NamedTemporaryFile(dir=target.parent, delete=False) as copy:
+        with TemporaryDirectory(dir=target.parent) as folder, file.open("rb") as read:
             if read.read(4) != b"GGUF":
-                Path(copy.name).unlink()
                 raise InvalidRequest(f"`{file}` is not a GGUF file; name one, or the address of a hub", param="from")
             read.seek(0)
-            shutil.copyfileobj(read, copy, PIECE)
+            with (copy := Path(folder) / target.name).open("wb") as write:
+                shutil.copyfileobj(read, write, PIECE)
             read.seek(0)
             digest = hashlib.file_digest(read, "sha256").hexdigest()
-        Path(copy.name).replace(target)
+            copy.replace(target)
     except OSError as error:
         raise Unavailable(f"`{file}` cannot be taken: {error.strerror}; name a file that you can read") from error
     say(f"its SHA-256 sum is {digest}; compare it with the hub's")
