@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import os
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -248,6 +248,32 @@ async def test_bytes_that_never_became_a_file_are_swept_after_a_crash(tmp_path: 
     await files.receive(in_pieces(b"lost"))
     await files.sweep()
     assert len(list_stored(tmp_path)) == 1, "it may still become a file"
+    store.now += 86_401
+    await files.sweep()
+    assert list_stored(tmp_path) == []
+
+
+class Slow(FileFolder):
+    """Has a file before it says so."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.has_it = asyncio.Event()
+
+    async def put_pieces(self, key: str, pieces: AsyncIterable[bytes]) -> None:
+        await super().put_pieces(key, pieces)
+        self.has_it.set()
+        await asyncio.Event().wait()
+
+
+async def test_bytes_whose_request_was_cancelled_as_they_arrived_are_swept(tmp_path: Path) -> None:
+    store, folder = Clock(), Slow(tmp_path)
+    files = Files(store, folder)
+    receiving = asyncio.create_task(files.receive(in_pieces(b"lost")))
+    await folder.has_it.wait()
+    receiving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await receiving
     store.now += 86_401
     await files.sweep()
     assert list_stored(tmp_path) == []

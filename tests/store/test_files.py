@@ -113,6 +113,20 @@ async def test_pieces_that_break_off_leave_no_parts_in_a_bucket(s3: S3) -> None:
     assert b"<Upload>" not in await anyio.to_thread.run_sync(s3.send, "GET", "/files?uploads")
 
 
+async def test_what_a_crash_has_left_of_a_file_in_a_folder_is_removed_with_it(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, os\nfrom pathlib import Path\nfrom mainspring.storage.file_folder import FileFolder\n"
+        "async def crash():\n    yield b'x' * 100_000\n    os._exit(7)\n"
+        f"asyncio.run(FileFolder(Path({str(tmp_path)!r})).put_pieces('c/large', crash()))"
+    )
+    done = await anyio.to_thread.run_sync(lambda: subprocess.run([sys.executable, "-c", code], check=False))
+    assert done.returncode == 7
+    storage = choose_files(str(tmp_path))
+    assert await storage.list_keys("c") == []
+    await storage.remove(["c/large"])
+    assert os.listdir(tmp_path) == []
+
+
 async def test_many_files_come_and_go_at_once(storage: FileStorage) -> None:
     async def work(number: int) -> None:
         for turn in range(5):

@@ -32,7 +32,7 @@ class FileFolder:
 
     async def put_pieces(self, key: str, pieces: AsyncIterable[bytes]) -> None:
         file = self._folder / key
-        half = file.with_name(f"{_HALF}{os.urandom(8).hex()}")
+        half = _name_half(file)
         try:
             opened = await asyncio.to_thread(self._open_half, half)
             with opened:
@@ -107,7 +107,8 @@ class FileFolder:
     def _remove(self, keys: Sequence[str]) -> None:
         try:
             for key in keys:
-                (self._folder / key).unlink(missing_ok=True)
+                for file in (self._folder / key, _name_half(self._folder / key)):
+                    file.unlink(missing_ok=True)
             for folder in {(self._folder / key).parent for key in keys} - {self._folder}:
                 with suppress(OSError):  # It is not empty, or gone.
                     folder.rmdir()
@@ -132,3 +133,8 @@ class FileFolder:
             f"the folder of files {self._folder} cannot be used: {why}; give this process the right to write there, with room on "
             "the disk, or name another one in `files`"
         )
+
+
+def _name_half(file: Path) -> Path:
+    """Where the pieces of a file are until it is whole. What a crash has left of them goes when the file is removed."""
+    return file.with_name(f"{_HALF}{file.name}")

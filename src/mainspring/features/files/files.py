@@ -131,7 +131,7 @@ class Files:
 
         try:
             await storage.put_pieces(key, count())
-        except BaseException:
+        except Exception:  # Whoever is cancelled cannot know whether it is there: it stays noted.
             with anyio.CancelScope(shield=True), suppress(MainspringError):
                 await self.store.remove(DUE, key)
             raise
