@@ -109,11 +109,14 @@ def test_no_client_is_left_with_half_a_call() -> None:
         ('{"place": "Oslo", "days": 3, ', '{"place": "Oslo", "days": 3}'),
         ('{"place": "Oslo", "days": "three"}', '{"place": "Oslo", "days": "three"}'),
         ('{"place": "\\"days\\": \\"3\\"", "days": "3"}', '{"place": "\\"days\\": \\"3\\"", "days": 3}'),
+        ('{"more": {"days": "5"}, "place": "Oslo", "days": "3"}', '{"more": {"days": "5"}, "place": "Oslo", "days": 3}'),
+        ('{"place": "Oslo", "days": 3, "rate": "NaN"}', '{"place": "Oslo", "days": 3, "rate": "NaN"}'),
     ],
 )
 @given(cuts=st.sets(st.integers(0, 60)))
 def test_values_have_the_types_of_the_schema_however_they_are_cut(written: str, told: str, cuts: set[int]) -> None:
     types = {"place": {"type": "string"}, "days": {"type": "integer"}, "quiet": {"type": "boolean"}}
+    types |= {"more": {"type": "object"}, "rate": {"type": "number"}}
     book = ToolDefinition("book", "", {"type": "object", "properties": types, "required": ["place", "days"]})
     assert make(cut(written, cuts), book).arguments == told
 

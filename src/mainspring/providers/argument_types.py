@@ -3,6 +3,7 @@
 import json
 import re
 from contextlib import suppress
+from itertools import islice
 from typing import Final
 
 from mainspring.core.items import Json, ToolDefinition
@@ -22,9 +23,13 @@ def type_value(value: str, schema: object) -> object:
         return value
     for written in (value, value.lower()):
         with suppress(ValueError, RecursionError):
-            return json.loads(written)
+            return json.loads(written, parse_constant=_refuse)
     literal = parse_loosely(value) if kind in ("array", "object") else None
     return value if literal is None else literal
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"`{constant}` is no JSON")
 
 
 def _takes_text(schema: object) -> bool:
@@ -76,10 +81,19 @@ def fit_arguments(text: str, tool: ToolDefinition) -> str:
 def _rewrite(text: str, value: Json, typed: Json) -> str:
     """The text with other values. What goes on already is not written otherwise."""
     for key in [key for key in value if typed[key] != value[key]]:
-        place = re.search(rf'"{re.escape(key)}"\s*:\s*({STRING.pattern}|-?[\d.eE+-]+)', text, re.DOTALL)
-        if place is not None:
-            text = text[: place.start(1)] + json.dumps(typed[key], ensure_ascii=False) + text[place.end(1) :]
+        value = {**value, key: typed[key]}
+        new = json.dumps(typed[key], ensure_ascii=False)
+        # Another object within the arguments may have the key, too.
+        places = islice(re.finditer(rf'"{re.escape(key)}"\s*:\s*({STRING.pattern}|-?[\d.eE+-]+)', text, re.DOTALL), _MOST_PLACES)
+        written = (text[: place.start(1)] + new + text[place.end(1) :] for place in places)
+        text = next((each for each in written if _is_written(each, value)), text)
     return text
+
+
+def _is_written(text: str, value: Json) -> bool:
+    with suppress(ValueError, RecursionError):
+        return bool(json.loads(text) == value)
+    return False
 
 
 def fits(arguments: Json, tool: ToolDefinition) -> bool:
@@ -101,6 +115,7 @@ def _is_type(value: object, schema: object) -> bool:
     return isinstance(value, _TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
 
 
+_MOST_PLACES: Final = 20
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "array": (list,), "object": (dict,),
 }  # fmt: skip
