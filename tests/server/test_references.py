@@ -68,6 +68,7 @@ CASES = {
         {"tools": [LATER, {"type": "tool_search", "execution": "client", "description": "Finds tools.", "parameters": {}}]},
         {"type": "tool_search_output", "execution": "client", "tools": [LATER]},
     ),
+    "files": Case((call("file_search", queries=["hours"]), say("Nine.")), {"tools": ["file_search"]}),
     "turn that was cut off": Case((cut(turn(say="Half a word", calls=[call("weather")]), after=2), say("Whole."))),
 }
 KINDS = {
@@ -105,8 +106,13 @@ async def serving(case: Case) -> AsyncIterator[tuple[Scripted, Any, Json]]:
                 assert answer.status == 200, told
                 return told
 
-        tools = case.request.get("tools", [])
-        brought = [{"type": "mcp", "server_label": "web", "server_url": web.url} if tool == "mcp" else tool for tool in tools]
+        async with session.post(f"{url}/vector_stores", json={}) as answer:
+            store = (await answer.json())["id"]
+        servers = {
+            "mcp": {"type": "mcp", "server_label": "web", "server_url": web.url},
+            "file_search": {"type": "file_search", "vector_store_ids": [store]},
+        }
+        brought = [servers.get(tool, tool) if isinstance(tool, str) else tool for tool in case.request.get("tools", [])]
         yield script, create, {**case.request, "tools": brought}
 
 

@@ -16,6 +16,7 @@ TREE = [
     ("NotAdmitted", "InvalidRequest", "invalid_request_error", 400, False),
     ("PreviousNotFound", "InvalidRequest", "previous_response_not_found", 400, False),
     ("AlreadyInConversation", "InvalidRequest", "item_already_in_conversation", 400, False),
+    ("ModelUnable", "InvalidRequest", "model_unable", 400, False),
     ("NotFound", "CallerError", "not_found", 404, False),
     ("MemoryLimit", "CallerError", "memory_limit", 429, True),
     ("HistoryTooLarge", "MemoryLimit", "history_too_large", 413, False),
