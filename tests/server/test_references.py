@@ -1,22 +1,26 @@
 """Whatever item an answer had, a later request may name it by `item_reference` instead of sending it."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, get_args
 
 import aiohttp
 import pytest
 from msgspec import Struct
 from tests.mcp.web import served
+from tests.search.test_web_search import open_services
 from tests.server.hosting import hosted
 
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
 from mainspring.core.drafts import item_id
 from mainspring.core.items import CallForm, Json
+from mainspring.features.web_search.searchers import HttpSearcher
+from mainspring.features.web_search.web_search import make_web_search
 from mainspring.providers.scripted import Scripted, call, calls, cut, say, turn
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.builtins import BuiltinTools
+from mainspring.tools.builtin.web_fetch import WebFetch
 from mainspring.tools.functions import tool
 from mainspring.tools.mcp.executor import McpTools
 
@@ -69,6 +73,7 @@ CASES = {
         {"type": "tool_search_output", "execution": "client", "tools": [LATER]},
     ),
     "files": Case((call("file_search", queries=["hours"]), say("Nine.")), {"tools": ["file_search"]}),
+    "web": Case((call("web_search", queries=["sourdough"]), say("A night.")), {"tools": [{"type": "web_search"}]}),
     "turn that was cut off": Case((cut(turn(say="Half a word", calls=[call("weather")]), after=2), say("Whole."))),
 }
 KINDS = {
@@ -96,9 +101,12 @@ def weather() -> str:
 @asynccontextmanager
 async def serving(case: Case) -> AsyncIterator[tuple[Scripted, Any, Json]]:
     script = Scripted(*case.turns, *[say("Fine.", when="Go on.")] * 8, chunk=4)
-    mcp = McpTools(guard=AddressGuard(["127.0.0.1"]))
-    engine = Engine(script, tools=[weather], mcp=mcp, builtins=BuiltinTools(("code_interpreter",)))
-    async with hosted(server(engine)) as url, aiohttp.ClientSession() as session, served("good") as web:
+    guard = AddressGuard(["127.0.0.1"])
+    async with open_services() as services, aiohttp.ClientSession() as session, served("good") as web, AsyncExitStack() as stack:
+        search = make_web_search(HttpSearcher("searxng", f"{services.url}/searxng", ""), WebFetch(guard))
+        builtins = BuiltinTools(("code_interpreter",))
+        engine = Engine(script, tools=[weather], mcp=McpTools(guard=guard), builtins=builtins, parts=[search])
+        url = await stack.enter_async_context(hosted(server(engine)))
 
         async def create(**body: Any) -> Json:
             async with session.post(f"{url}/responses", json=body) as answer:

@@ -19,7 +19,7 @@ from mainspring.http.bodies import MOST_BODY_BYTES
 from mainspring.ports import RunStore
 
 # What items are stored as that clients know by other ids: those of `hosted_calls`, and searches for tools.
-_STORED = {"mcp": ("fc", "fco"), "ci": ("fc", "fco"), "tsc": ("fc",), "tso": ("fco",)}
+_STORED = {**dict.fromkeys(("mcp", "ci", "fs", "ws"), ("fc", "fco")), "tsc": ("fc",), "tso": ("fco",)}
 _PREFIXES = {Message: "msg", FunctionCall: "fc", FunctionCallOutput: "fco", Reasoning: "rs"}
 
 
