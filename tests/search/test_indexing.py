@@ -98,9 +98,14 @@ async def test_passages_are_found_by_words_and_by_meaning(tmp_path: Path) -> Non
         assert [
             found.passage.filename for found in await stores.search("", store.id, ["vehicle"], SearchOptions(filter=only))
         ] == ["c.txt"]
+        before = embedder.count
+        some = parse_filter({"type": "ne", "key": "kind", "value": "x"})
+        found_some = await stores.search("", store.id, ["vehicle"], SearchOptions(filter=some))
+        assert [each.passage.filename for each in found_some] == ["a.txt", "b.txt"]
+        assert embedder.count == before + 1, "a query is embedded once, however many files it is held against"
         await stores.remove("", other.id)
         await engine._indexing.work()
-        assert await engine._passages.find_nearest("vehicle", other.id, None, 10) == []
+        assert await engine._passages.find_nearest("vehicle", other.id, [None], 10) == []
 
 
 async def test_what_could_not_be_embedded_is_found_by_words_and_embedded_later(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ class Memory(RunObserver):
         whose, limit = Scope(tenant, agent, session), 2 * top_k  # what is far down in one list may be up in the other
         await self.capture.flush()
         hits = await self._database.read(rows.search, query=query, whose=whose, limit=limit, now=time.time())
-        if self._embedding is not None and query.strip() and (near := await self._embedding.find_nearest(query, whose, limit)):
+        if self._embedding is not None and query.strip() and (near := await self._embedding.find_nearest(query, [whose], limit)):
             hits = fuse_rankings(hits, near)
         scores = {hit.id: hit.score for hit in hits[:top_k]}
         found = await self._database.read(rows.load, ids=list(scores), whose=whose)

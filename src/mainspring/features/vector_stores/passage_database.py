@@ -93,11 +93,12 @@ class PassageDatabase:
         if self._embedding is not None:
             await self._embedding.catch_up()
 
-    async def find_nearest(self, query: str, store: str, file: str | None, limit: int) -> Sequence[Hit]:
+    async def find_nearest(self, query: str, store: str, files: Sequence[str | None], limit: int) -> Sequence[Hit]:
+        """The passages nearest in meaning, so many of each file; None is all files of the store."""
         await self.open()
         if self._embedding is None or not query.strip():
             return []
-        return await self._embedding.find_nearest(query, rows.scope_vectors(store, file), limit)
+        return await self._embedding.find_nearest(query, [rows.scope_vectors(store, file) for file in files], limit)
 
     async def forget_file(self, tenant: str, file: str) -> None:
         """Takes a file that is deleted out of all stores."""

@@ -204,7 +204,7 @@ class VectorStores:
                 rankings.append(_merge(words))
                 weights.append(weight.text_weight)
             if weight.embedding_weight:
-                rankings.append(_merge([await self._database.find_nearest(query, id, file, limit) for file in few]))
+                rankings.append(await self._database.find_nearest(query, id, few, limit))
                 weights.append(weight.embedding_weight)
         if allowed is not None and is_wide:
             rankings = [[hit for hit in ranking if hit.id.partition(".")[0] in allowed] for ranking in rankings]

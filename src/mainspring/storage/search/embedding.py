@@ -99,11 +99,12 @@ class Embedding:
         await self._vectors.add(placed)
         await self._database.write(self._queue.mark, [each.id for each in waiting])
 
-    async def find_nearest(self, query: str, whose: Scope, limit: int) -> list[Hit]:
-        """The rows nearest to the query in meaning, nearest first; none while vectors cannot be had."""
+    async def find_nearest(self, query: str, scopes: Sequence[Scope], limit: int) -> list[Hit]:
+        """The rows nearest to the query in meaning, so many of each scope, nearest first; none while vectors cannot be had."""
         try:
             vector = (await self._embedder.embed([query[:TEXT_CHARS]]))[0]
-            return await self._vectors.find_nearest(vector, whose, limit)
+            found = [await self._vectors.find_nearest(vector, whose, limit) for whose in scopes]
+            return sorted([hit for hits in found for hit in hits], key=lambda hit: hit.score, reverse=True)
         except MainspringError as error:
             self._warn_once(error)
             return []
