@@ -3,6 +3,7 @@
     MainspringError
     ├── CallerError                 the request is at fault; repeating it will not help
     │   ├── InvalidRequest          400
+    │   │   ├── ModelUnable         the model is known to be unable to do what is needed
     │   │   ├── InvalidInputs       422, an agent's inputs do not fit its definition
     │   │   ├── ModelUnable         the model is known to be unable to do what is asked
     │   │   ├── NotAdmitted         no budget for a run of an application
