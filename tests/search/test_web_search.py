@@ -313,6 +313,14 @@ async def test_the_location_and_the_size_reach_the_search() -> None:
         assert len(search.action.model_dump()["sources"]) == 3, "each page once"
 
 
+async def test_results_of_several_queries_take_turns() -> None:
+    async with serving(CitingModel(queries=["flour", "sourdough", " "])) as (client, services):
+        search, _ = await ask(client)
+        sources = [source["url"] for source in search.action.model_dump()["sources"]]
+        assert sources == [PAGES[2]["url"], PAGES[0]["url"], PAGES[1]["url"]]
+        assert [query["q"] for query in services.asked] == ["flour", "sourdough"]
+
+
 @pytest.mark.parametrize(
     "choice",
     [
@@ -433,6 +441,7 @@ async def test_the_settings_name_the_service(tmp_path: Path) -> None:
         (WebSearchSettings(url="http://127.0.0.1"), "web_search.provider"),
         (WebSearchSettings(provider="searxng"), "web_search.url"),
         (WebSearchSettings(provider="searxng", url="ftp://x"), "web_search.url"),
+        (WebSearchSettings(provider="searxng", url="http://me:sekrit@127.0.0.1"), "web_search.url"),
         (WebSearchSettings(provider="brave"), "web_search.key"),
     ],
 )

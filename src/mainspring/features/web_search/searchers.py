@@ -105,6 +105,9 @@ class HttpSearcher:
             make_endpoint(self._base)
         except ValueError as error:
             raise InvalidRequest(f"web_search.url: {error}", param="web_search.url") from None
+        if self._base.raw_user is not None or self._base.raw_password is not None:
+            told = "web_search.url has a user or password, which would not be sent; leave them out, and set web_search.key"
+            raise InvalidRequest(told, param="web_search.url")
 
     async def search(self, query: WebQuery) -> Sequence[FoundPage]:
         told = await self._ask(self._service.ask(query, self._key))

@@ -93,7 +93,9 @@ class WebSearch:
             _filter_pages(await self._searcher.search(WebQuery(query, most, chars, wanted.domains)), wanted.domains)
             for query in queries
         ]
-        pages = {page.url: page for row in zip_longest(*answers) for page in reversed(row) if page is not None}
+        pages: dict[str, FoundPage] = {}
+        for page in [page for row in zip_longest(*answers) for page in row if page is not None]:
+            pages.setdefault(page.url, page)
         return [CitedPage(make_mark(page.url), page.text[:chars], page.url, page.title[:300]) for page in pages.values()][:most]
 
     async def _open(self, call: ToolCall, wanted: WebSearchTool, room: int) -> ToolResult:
