@@ -157,6 +157,29 @@ async def test_a_driver_that_has_its_lease_again_and_has_confirmed_its_run_keeps
         assert await store.leases.find_driver("a") == "one"
 
 
+@pytest.mark.slow
+@pytest.mark.requirement("M4")
+async def test_a_driver_that_confirms_its_run_while_that_is_cancelled_keeps_it(emptied: Location) -> None:
+    async with open_store(emptied) as store, asyncio.timeout(PATIENCE):
+        await store.leases.beat(Driver("one"), LONG)
+        await begin(store, "a", "one")
+        connection = await asyncpg.connect(emptied.given)
+        try:
+            cancelling = connection.transaction()
+            await cancelling.start()
+            await connection.execute("UPDATE mainspring_runs SET is_cancelled = true")
+            claim = asyncio.create_task(store.leases.claim("a", "one"))
+            waits = "SELECT 1 FROM pg_locks WHERE NOT granted AND pid <> pg_backend_pid()"
+            while await connection.fetchval(waits) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await cancelling.commit()
+            confirmed = await claim
+        finally:
+            await connection.close(timeout=1)
+        assert confirmed is not None
+        assert confirmed.is_cancelled
+
+
 async def test_whoever_waits_is_woken_in_another_process(location: Location) -> None:
     async with open_store(location) as driver, open_store(location) as beside, asyncio.timeout(PATIENCE):
         await driver.leases.beat(Driver("one"), LONG)

@@ -43,11 +43,12 @@ _DRIVER: Final = """
     LEFT JOIN mainspring_drivers driver ON driver.id = run.driver AND driver.expires > now() WHERE run.key = $1
 """
 # Of two who claim at once, one waits for the other, and then finds another row than the one that it has seen. That the driver is
-# the same says nothing: one whose lease was over has it again once it has renewed the lease and claimed its run.
+# the same says nothing: one whose lease was over has it again once it has renewed the lease and claimed its run. Whoever has the
+# run keeps it, whatever else was written to the row, such as a cancel.
 _CLAIM: Final = """
     WITH seen AS MATERIALIZED (SELECT number, driver, xmin FROM mainspring_runs WHERE key = $1)
     UPDATE mainspring_runs run SET driver = $2 FROM seen
-    WHERE run.number = seen.number AND run.xmin = seen.xmin AND run.status = 'in_progress'
+    WHERE run.number = seen.number AND (run.xmin = seen.xmin OR run.driver = $2) AND run.status = 'in_progress'
         AND (seen.driver IS NULL OR seen.driver = $2 OR NOT EXISTS (
             SELECT FROM mainspring_drivers driver WHERE driver.id = seen.driver AND driver.expires > now()
         ))
