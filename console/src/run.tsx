@@ -1,10 +1,11 @@
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { address, get, post, serverUrl } from "./api";
+import { get, post, serverUrl } from "./api";
 import { type Approval, approvals } from "./approvals_data";
 import { ApprovalCard } from "./approvals";
 import { EntryView } from "./entry";
 import { compact, duration, number, reasonSentence, visible } from "./format";
 import { LiveRun } from "./live_run";
+import { readLog, save, writeMarkdown } from "./run_files";
 import { adjust, go, link, place } from "./router";
 import { Copy, Failure, now, Status, Time, useKeys, useTitle } from "./parts";
 import { type Entry, RunModel, textOf } from "./run_model";
@@ -135,7 +136,8 @@ function Head({ id, model, connected, prompt }: { id: string; model: RunModel; d
         {model.startedAt && !model.isOver ? <button class="danger" onClick={cancel}>Cancel</button> : null}
         {spec ? <Copy label="Copy as curl" text={() => asCurl(spec)} /> : null}
         {spec ? <Copy label="Copy as Python" text={() => asPython(spec)} /> : null}
-        {model.isOver ? <a class="button quiet" href={address(`runs/${id}/events`, { limit: 10_000, deltas: true })} download={`${id}.json`}>Download JSON</a> : null}
+        {model.isOver ? <button class="quiet" onClick={() => void readLog(id).then((log) => save(`${id}.json`, log), setError)}>Download JSON</button> : null}
+        {model.isOver ? <button class="quiet" onClick={() => save(`${id}.md`, writeMarkdown(id, model))}>Download Markdown</button> : null}
         {prompt && !spec?.metadata?.demo ? <button class="quiet" onClick={() => go("chat", { ask: prompt, model: spec.model })}>Ask again</button> : null}
         {model.isOver && model.status === "completed" && !spec?.metadata?.demo ? <button class="quiet" onClick={() => go("chat", { after: id })}>Continue</button> : null}
         {spec?.parent ? <a class="button quiet" href={link(`runs/${spec.parent}`)}>The run before</a> : null}
