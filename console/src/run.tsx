@@ -6,6 +6,7 @@ import { EntryView } from "./entry";
 import { compact, duration, number, reasonSentence, visible } from "./format";
 import { LiveRun } from "./live_run";
 import { readLog, save, writeMarkdown } from "./run_files";
+import { RunTree } from "./run_tree";
 import { adjust, go, link, place } from "./router";
 import { Copy, Failure, now, Status, Time, useKeys, useTitle } from "./parts";
 import { type Entry, RunModel, textOf } from "./run_model";
@@ -42,6 +43,7 @@ export function RunScreen({ id }: { id: string }) {
   return (
     <div class="page run">
       <Head id={id} model={model} drawn={drawn} connected={live.connected.value} prompt={prompt} />
+      {model.spec ? <RunTree spec={model.spec} isOver={model.isOver} delegated={model.delegated} returned={model.returned} /> : null}
       {model.startedAt ? <Waterfall model={model} drawn={drawn} now={model.isOver ? 0 : now.value} chosen={chosen} choose={choose} /> : null}
       <div class="bar tools">
         <label class="grow">

@@ -91,6 +91,9 @@ export class RunModel {
   lastAt = 0;
   next = 0;
   usage = noUsage();
+  /** How many calls of other agents have begun, and how many of them have ended. */
+  delegated = 0;
+  returned = 0;
   /** Calls of the run that this one continues: it may perform them. */
   earlier = new Map<string, { name: string; arguments: string }>();
   private items = new Map<string, Entry>();
@@ -149,7 +152,10 @@ export class RunModel {
         });
         return;
       case "tool_started":
-        this.onCall(event, (call) => (call.startedAt = event.at));
+        this.onCall(event, (call) => {
+          call.startedAt = event.at;
+          if (isDelegation(call)) this.delegated += 1;
+        });
         return;
       case "tool_progress":
         this.onCall(event, (call) => call.progress.push(event.text));
@@ -158,6 +164,7 @@ export class RunModel {
         this.onCall(event, (call, entry) => {
           const outcome = event.outcome ?? (event.is_error ? "error" : "ok");
           Object.assign(call, { output: event.output, outcome, endedAt: event.at });
+          if (isDelegation(call)) this.returned += 1;
           if (call.startedAt === null && event.seconds) call.startedAt = event.at - event.seconds;
           entry.until = event.at;
           entry.tone = outcome === "ok" || outcome === "reused" ? "good" : "bad";
@@ -293,3 +300,5 @@ export class RunModel {
 function isCall(item: any): boolean {
   return typeof item.call_id === "string" || item.type === "function_call" || item.type === "mcp_call" || "arguments" in item;
 }
+
+const isDelegation = (call: Call): boolean => call.name.startsWith("agent_");

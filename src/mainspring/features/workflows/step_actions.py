@@ -75,6 +75,11 @@ class StepWork(Struct, frozen=True):
     names: Json
     waiting: Callable[[tuple[str, ...]], Awaitable[None]]
 
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Says of the run which step it is."""
+        return {"workflow": self.order.workflow, "workflow_run": self.order.id, "step": self.key[:500]}
+
 
 def derive_run_id(workflow_run: str, step: str, attempt: int) -> str:
     """The id of the run that does the work of a step, the same in every process and however often the workflow is resumed."""
@@ -107,6 +112,7 @@ class StepActions:
                 caller=order.caller,
                 model=model,
                 background=True,
+                metadata=work.metadata,
                 traceparent=order.traceparent,
             )
 
@@ -216,7 +222,7 @@ def _make_spec(tool: ToolDefinition, arguments: Json, work: StepWork) -> RunSpec
         limits=Limits(max_turns=2, max_tool_calls=1, tool_output_chars=MOST_CHARS),
         dictated=StepCall(tool.name, arguments),
         background=True,
-        metadata={"workflow": order.workflow, "workflow_run": order.id, "step": work.key[:500]},
+        metadata=work.metadata,
         tenant=order.tenant,
         caller=order.caller,
         # One container for all steps of a run.

@@ -1,0 +1,136 @@
+"""The runs around a run, and a run as a file: real runs of agents and workflows, in a real browser."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Download, Page, expect
+from tests.agents.world import written
+from tests.console.axe import find_flaws, require_axe
+from tests.kit.waiting import PATIENCE
+from tests.server.process import Served, serving
+
+NASTY = "<img src=x onerror=alert(1)>\n```\n![spy](http://evil.example/x.png)\x1b"
+BEE = {"calls": [{"name": "agent_bee", "arguments": {"task": "Gather"}}]}
+ANT = {"calls": [{"name": "agent_ant", "arguments": {"task": "Carry"}}]}
+TURNS: list[dict[str, object]] = [
+    {"when": "is every part", "say": "Done."},
+    {"when": "Carry", "say": NASTY},
+    {"when": "Gather", **ANT},
+    {"when": "Gather", "say": "Gathered."},
+    {"when": "Hang", "calls": [{"name": "agent_bee", "arguments": {"task": "Sleep"}}]},
+    {"when": "Sleep", "say": "Zzz.", "stall": True},
+    {"when": "Manage", **BEE},
+    {"when": "Manage", "say": "Managed **well**."},
+]
+WORKFLOW = """
+name: tidy
+version: 1.0.0
+description: Tidies up.
+steps:
+  - {id: look, action: transform, value: seen}
+  - {id: manage, action: invoke-agent, agent: boss, inputs: {task: Manage}, depends_on: [look]}
+"""
+
+expect.set_options(timeout=PATIENCE * 1000)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("tree")
+    written(folder / "agents", "ant")
+    written(folder / "agents", "bee", dependencies=[{"agent": "ant"}])
+    written(folder / "agents", "boss", dependencies=[{"agent": "bee"}])
+    (folder / "workflows").mkdir()
+    (folder / "workflows" / "tidy.yaml").write_text(WORKFLOW)
+    (folder / "mainspring.toml").write_text('agents = ["agents"]\nworkflows = ["workflows"]\n')
+    with serving(folder, TURNS) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def run(served: Served) -> str:
+    """A run of an agent that asks another, which asks a third, as a step of a workflow."""
+    answer = httpx.post(f"{served.url}/workflows/tidy/runs", json={"inputs": {}}, timeout=PATIENCE).json()
+    assert answer.get("status") == "success", answer
+    found: str = answer["steps"][-1]["run_id"]
+    return found
+
+
+def address(served: Served, run: str) -> str:
+    return f"{served.url.removesuffix('/v1')}/#/runs/{run}"
+
+
+def test_sub_agents_and_the_steps_of_a_workflow_are_a_tree(served: Served, run: str, page: Page) -> None:
+    page.goto(address(served, run))
+    tree = page.get_by_role("navigation", name="Runs around this one")
+    expect(tree.get_by_role("link", name="Workflow tidy")).to_be_visible()
+    expect(tree).to_contain_text("Step look")
+    expect(tree.get_by_role("link", name="boss")).to_have_attribute("aria-current", "page")
+    # What the agents below have started is read when somebody wants to see it.
+    expect(tree.get_by_role("link", name="ant")).to_have_count(0)
+    tree.get_by_role("button", name="Runs of bee").click()
+    tree.get_by_role("link", name="ant").click()
+    expect(page.locator(".entry.message")).to_contain_text("onerror")
+    # From below, the way up is there at once.
+    expect(tree.get_by_role("link", name="ant")).to_have_attribute("aria-current", "page")
+    expect(tree.get_by_role("listitem").filter(has=page.get_by_role("link", name="bee")).last).to_contain_text("Carry")
+    tree.get_by_role("link", name="Workflow tidy").click()
+    expect(page.locator(".steps .entry")).to_have_count(2)
+
+
+def test_a_sub_agent_is_in_the_tree_while_it_works(served: Served, page: Page) -> None:
+    asked = {"model": "agent:boss", "input": "Hang", "background": True}
+    found = httpx.post(f"{served.url}/responses", json=asked, timeout=PATIENCE).json()["id"]
+    page.goto(address(served, found))
+    tree = page.get_by_role("navigation", name="Runs around this one")
+    below = tree.get_by_role("listitem").filter(has=page.get_by_role("link", name="bee")).last
+    expect(below).to_contain_text("running")
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator(".runhead .status")).to_have_text("cancelled")
+    expect(below).to_contain_text("cancelled")
+
+
+def download(page: Page, name: str) -> tuple[Download, str]:
+    with page.expect_download() as awaited:
+        page.get_by_role("button", name=f"Download {name}").click()
+    return awaited.value, Path(awaited.value.path()).read_text()
+
+
+def test_a_run_is_downloaded_as_markdown_and_as_its_whole_log(served: Served, run: str, page: Page) -> None:
+    page.goto(address(served, run))
+    file, text = download(page, "Markdown")
+    assert file.suggested_filename == f"{run}.md"
+    assert "- Agent: boss\n- Status: completed\n" in text
+    assert "### Call of agent_bee (event " in text
+    assert '"Gather"' in text
+    assert "\n\nManaged **well**.\n" in text
+    assert text.rstrip().endswith("The model gave its answer.")
+    file, text = download(page, "JSON")
+    log = json.loads(text)["data"]
+    assert (file.suggested_filename, log[0]["type"], log[-1]["type"]) == (f"{run}.json", "run_started", "run_ended")
+    assert [event["seq"] for event in log] == list(range(len(log)))
+
+
+def test_what_models_say_stays_text_in_the_markdown(served: Served, page: Page) -> None:
+    asked = {"model": "scripted", "input": "Carry"}
+    found = httpx.post(f"{served.url}/responses", json=asked, timeout=PATIENCE).json()["id"]
+    page.goto(address(served, found))
+    _, text = download(page, "Markdown")
+    shown = NASTY.replace("\x1b", "␛")
+    assert f"\n````markdown\n{shown}\n````\n" in text
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious_in_the_tree(browser: Browser, served: Served, run: str, theme: str) -> None:
+    require_axe()
+    context = browser.new_context(bypass_csp=True, color_scheme="dark" if theme == "dark" else "light")
+    page = context.new_page()
+    page.goto(address(served, run))
+    page.get_by_role("button", name="Runs of bee").click()
+    expect(page.get_by_role("link", name="ant")).to_be_visible()
+    found = find_flaws(page, "run")
+    context.close()
+    assert found == []
