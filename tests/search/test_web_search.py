@@ -435,6 +435,21 @@ async def test_the_settings_name_the_service(tmp_path: Path) -> None:
         assert told.output_text == "At 240."
 
 
+async def test_the_rules_for_domains_hold_for_pages(tmp_path: Path) -> None:
+    async with open_services() as services:
+        settings = f'allow_hosts = ["127.0.0.1"]\n[web_search]\nprovider = "searxng"\nurl = "{services.url}/searxng"\n'
+        (tmp_path / "mainspring.toml").write_text(
+            settings + '[governance.domains]\nallowed = ["bakers.example"]\ndenied = ["127.0.0.1"]\n'
+        )
+        found = {"calls": [{"name": "web_search", "arguments": {"queries": ["sourdough"]}}]}
+        opened = {"calls": [{"name": "web_search", "arguments": {"url": f"{services.url}/ovens"}}]}
+        script: list[Json] = [found, opened, {"say": "I may not.", "expect": "denied"}]
+        with serving_process(tmp_path, script) as running:
+            async with AsyncOpenAI(base_url=running.url, api_key="unused", max_retries=0) as client:
+                told = await client.responses.create(model="scripted", input="How hot?", tools=declare())
+        assert [item.model_dump().get("status") for item in told.output] == ["completed", "failed", "completed"]
+
+
 @pytest.mark.parametrize(
     ("settings", "param"),
     [
@@ -458,3 +473,23 @@ async def test_a_call_of_the_tool_by_anthropics_door_is_shown() -> None:
         told: Any = await client.post("/messages", body=body, cast_to=object, options={"headers": ON})
         assert [block["type"] for block in told["content"]] == ["mcp_tool_use", "mcp_tool_result", "text"]
         assert told["content"][0]["input"]["queries"] == ["sourdough"]
+
+
+async def test_chat_completions_have_the_tool_and_its_citations() -> None:
+    async with serving(CitingModel()) as (client, services):
+        asked: Any = [{"role": "user", "content": "How long?"}]
+        told = await client.chat.completions.create(model="m", messages=asked, tools=declare())
+        notes = told.choices[0].message.annotations or []
+        assert [note.url_citation.url for note in notes] == [PAGES[0]["url"]] * 2
+        assert len(services.asked) == 1
+
+
+async def test_codex_has_the_tool_and_is_told_of_others_that_are_left_out() -> None:
+    async with serving(CitingModel()) as (client, services):
+        tools: Any = [{"type": "web_search", "external_web_access": False}, {"type": "image_generation"}]
+        told = await client.responses.with_raw_response.create(
+            model="m", input="?", tools=tools, extra_headers={"originator": "codex_exec"}
+        )
+        assert told.headers["Mainspring-Ignored"] == "tools[1]"
+        assert [item.type for item in told.parse().output] == ["web_search_call", "message"]
+        assert len(services.asked) == 1
