@@ -285,3 +285,12 @@ async def test_few_expressions_are_evaluated_at_once() -> None:
         for _ in range(20):
             group.start_soon(resolve_values, "{{ inputs.x }}", crowd)
     assert 1 <= crowd.most <= 2
+
+
+async def test_expressions_that_nobody_waits_for_any_more_count_until_they_are_evaluated() -> None:
+    crowd = Crowd()
+    for _ in range(20):
+        with anyio.move_on_after(0.001):
+            await resolve_values("{{ inputs.x }}", crowd)
+    assert await resolve_values("{{ inputs.x }}", crowd) == 1
+    assert 1 <= crowd.most <= 2

@@ -5,19 +5,18 @@ inserted as text. Unknown names are errors. Only the definition is ever parsed f
 `{{` is not evaluated, and does not import the template engine of `expression_sandbox`.
 """
 
+from asyncio import get_running_loop
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from types import ModuleType
 from typing import Any, Final
 
-from anyio import CapacityLimiter
-from anyio.lowlevel import RunVar
-from anyio.to_thread import run_sync
 from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest
 
 AT_ONCE: Final = 2
-_limiter: RunVar[CapacityLimiter] = RunVar("expressions")
 
 
 class Reading(Struct, frozen=True):
@@ -39,21 +38,19 @@ async def resolve_values(template: object, names: Mapping[str, object]) -> Any:
     """Like `resolve_values_now`, on a thread, so that a long evaluation does not block the event loop."""
     if next(_templates(template), None) is None:
         return resolve_values_now(template, names)
-    return await run_sync(resolve_values_now, template, names, abandon_on_cancel=True, limiter=_get_limiter())
+    return await get_running_loop().run_in_executor(_get_threads(), resolve_values_now, template, names)
 
 
 async def check_condition(expression: str | bool, names: Mapping[str, object]) -> bool:
     """Like `is_true`, on a thread."""
-    return await run_sync(is_true, expression, names, abandon_on_cancel=True, limiter=_get_limiter())
+    return await get_running_loop().run_in_executor(_get_threads(), is_true, expression, names)
 
 
-def _get_limiter() -> CapacityLimiter:
-    """Threads that compute keep each other from the interpreter, and the event loop as well: it waits for all of them in turn."""
-    try:
-        return _limiter.get()
-    except LookupError:
-        _limiter.set(found := CapacityLimiter(AT_ONCE))
-        return found
+@cache
+def _get_threads() -> ThreadPoolExecutor:
+    """Threads that compute keep each other from the interpreter, and the event loop as well: it waits for all of them in turn.
+    One whose result nobody waits for any more counts until it is done."""
+    return ThreadPoolExecutor(AT_ONCE, "expressions")
 
 
 def resolve_values_now(template: object, names: Mapping[str, object]) -> Any:
