@@ -137,15 +137,18 @@ async def test_a_thread_goes_on_with_what_was_sent_and_not_with_what_was_made_of
 
 
 async def test_a_thread_goes_on_with_any_run_and_what_is_sent_anew_counts() -> None:
-    script = Scripted(say("Hi."), repeat=True)
+    script, kind = Scripted(say("Hi."), repeat=True), "Be kind. " * 1000
     async with entered(script) as (client, place):
         run = await place.engine.run("Hello.", instructions="Be brief.")
         more: Any = {"thread": {"type": "continue", "previous_message_id": run.spec.id.replace("resp_", "msg_")}}
         options: Any = {"model": "scripted", "max_tokens": 9, "messages": ASK, "extra_body": more}
         await client.messages.create(**options)
-        await client.messages.create(**options, system="Be kind.", tools=[WEATHER])
+        last = await client.messages.create(**options, system=kind, tools=[WEATHER])
+        more["thread"]["previous_message_id"] = last.id
+        counted = await client.messages.count_tokens(model="scripted", messages=ASK, extra_body=more)
+        assert counted.input_tokens > len(kind) // 10
     _, second, third = script.requests
-    assert (second.instructions, third.instructions) == ("Be brief.", "Be kind.")
+    assert (second.instructions, third.instructions) == ("Be brief.", kind)
     assert "weather" in str(third.tools)
 
 

@@ -3,6 +3,7 @@
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Final
 
 import typer
@@ -39,7 +40,7 @@ def init(
         ) from None
     for name in found:
         print(f"  {folder / name}")
-    enter = "" if folder == Path() else f"cd {folder} && "
+    enter = "" if folder == Path() else f"cd {quote(str(folder))} && "
     print("\nTry it:")
     print(f"  {enter}python -m unittest")
     print("  mainspring agents run order-desk --input question='Where is A-17?' --model scripted:order-desk.json")

@@ -79,6 +79,7 @@ class MessageRoutes:
     async def count_tokens(self, request: Request) -> HttpResponse:
         """Counts the input tokens of a request; estimates them if the provider cannot count. Runs and stores nothing."""
         sent = _parse(request, await read_json_body(request))
+        await self._inherit(request, sent.asked.sent.body)
         asked = await self._engine.preview(await self._door.read_order(request, sent.asked))
         counted = CountedTokens(await count_tokens(self._engine.provider, asked))
         return json_response(counted, headers=sent.asked.sent.ignored.make_headers())
