@@ -11,7 +11,7 @@ from mainspring.http.client_connection import watch_client
 from mainspring.http.endpoints import IDEMPOTENCY_KEY
 from mainspring.http.faults import Fault
 from mainspring.http.frame_log import DONE
-from mainspring.http.streams import PING, EventStream, WriteEvents
+from mainspring.http.streams import PING, EventStream, RenderBreak, WriteEvents
 from mainspring.http.wire import Dialect, hide_addresses
 
 _STATUSES: Final = {
@@ -60,10 +60,11 @@ def make_stream(
     is_owner: bool = True,
     end: bytes = DONE,
     ping: bytes = PING,
+    render_break: RenderBreak = lambda error: b"",
 ) -> EventStream:
     """The stream of a run's events. If its owner disconnects, the run is cancelled, unless it `outlives` its client."""
     on_disconnect = handle.request_cancel if is_owner and not outlives(request) else _go_on
-    return EventStream(write, headers or {}, on_disconnect, end, ping)
+    return EventStream(write, headers or {}, on_disconnect, end, ping, render_break)
 
 
 def _go_on() -> None:

@@ -27,6 +27,7 @@ READ_FRAMES = 512
 FRAME_BYTES = 256
 """What a frame takes beside what it says."""
 WriteEvents = Callable[[BodyWriter], Awaitable[None]]
+RenderBreak = Callable[[MainspringError], bytes]
 
 
 class Wires(Generic[D]):
@@ -106,7 +107,7 @@ async def read_frames(handle: Handle, wire: FrameLog[D], after: int = -1) -> Asy
 
 class EventStream(HttpResponse):
     """A stream of server-sent events: those that `write` writes, and `end`. `on_disconnect` is called if the client leaves before
-    that. A `ping` is sent now and then."""
+    that. A `ping` is sent now and then. Of a stream that breaks off, `render_break` spells the last event."""
 
     media_type = "text/event-stream"
 
@@ -117,10 +118,11 @@ class EventStream(HttpResponse):
         on_disconnect: Callable[[], None],
         end: bytes = DONE,
         ping: bytes = PING,
+        render_break: RenderBreak = lambda error: b"",
     ) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no", **headers}, media_type=self.media_type)
         self._write = write
-        self._on_disconnect, self._end, self._ping = on_disconnect, end, ping
+        self._on_disconnect, self._end, self._ping, self._render_break = on_disconnect, end, ping, render_break
 
     def init_headers(self, headers: dict[str, str] | None = None) -> None:  # type: ignore[override]
         super().init_headers(headers)
@@ -156,9 +158,9 @@ class EventStream(HttpResponse):
             try:
                 await self._write(writer)
             except MainspringError as error:
-                # The server stops, or another has taken the run over: the client may read on there, from its last event.
+                # The server stops, or another has taken the run over: a client whose API can do so reads on there.
                 log.info("a stream was broken off: %s", error)
-                return b""
+                return self._render_break(error)
             return self._end
 
 

@@ -8,7 +8,7 @@ from mainspring.core.ids import derive_id
 from mainspring.engine.engine import Engine
 from mainspring.features.agents.agent_runtime import AgentRuntime
 from mainspring.features.chat_completions.request import CreateChatCompletion, parse_chat
-from mainspring.features.chat_completions.wire import ChatCompletion, ChatDialect, ChatWire, render_completion
+from mainspring.features.chat_completions.wire import ChatCompletion, ChatDialect, ChatWire, render_completion, render_failure
 from mainspring.features.responses.door import Door
 from mainspring.http.auth import get_tenant
 from mainspring.http.bodies import read_json_body
@@ -59,7 +59,8 @@ class ChatCompletionRoutes:
         wants_usage = (sent.body.stream_options or {}).get("include_usage") is True
         dialect = ChatDialect(wants_usage, self._shows_more(request))
         if sent.body.stream:
-            return make_stream(handle, request, self._wires.find_writer(handle, dialect), headers)
+            write = self._wires.find_writer(handle, dialect)
+            return make_stream(handle, request, write, headers, render_break=render_failure)
         await self._door.wait(request, handle, sent.asked.names)
         return json_response(render_completion(handle.response, dialect), headers=headers)
 

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from mainspring.core.errors import MainspringError
 from mainspring.core.events import (
     Delta,
     ItemDone,
@@ -30,7 +31,7 @@ from mainspring.core.response import Response, response
 from mainspring.core.run import Run
 from mainspring.features.chat_completions.messages import OUTPUT
 from mainspring.http.client_tools import read_custom_input
-from mainspring.http.faults import render_error
+from mainspring.http.faults import Fault, render_error
 from mainspring.http.frame_log import FrameLog
 from mainspring.http.plain_answers import describe_waiting, find_client_calls, list_messages, list_thoughts, waits_with_words
 from mainspring.http.run_replies import find_failure
@@ -150,6 +151,11 @@ def _render_usage(usage: Json | None) -> Json | None:
     }
 
 
+def render_failure(error: Fault | MainspringError) -> bytes:
+    """The event that ends a stream without an answer."""
+    return b"data: " + _encode({"error": render_error(error)}) + b"\n\n"
+
+
 class ChatWire(FrameLog[ChatDialect]):
     """The chunks of one run."""
 
@@ -242,7 +248,7 @@ class ChatWire(FrameLog[ChatDialect]):
 
     def _end(self, run: Run) -> None:
         if (failure := find_failure(run)) is not None:
-            self._add(b"data: " + _encode({"error": render_error(failure)}) + b"\n\n")
+            self._add(render_failure(failure))
             return
         if self.dialect.extensions:
             self._tell_output(run)

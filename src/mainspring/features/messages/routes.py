@@ -18,6 +18,7 @@ from mainspring.features.messages.wire import (
     CountedTokens,
     MessagesDialect,
     MessagesWire,
+    render_failure,
     render_fault,
     render_message,
 )
@@ -72,7 +73,7 @@ class MessageRoutes:
         dialect = MessagesDialect(choose_dialect(request, self._dialect).extensions)
         if sent.body.stream:
             write = self._wires.find_writer(handle, dialect)
-            return make_stream(handle, request, write, headers, end=b"", ping=PING)
+            return make_stream(handle, request, write, headers, end=b"", ping=PING, render_break=render_failure)
         await self._door.wait(request, handle, sent.asked.names)
         return json_response(render_message(handle.response, dialect), headers=headers)
 

@@ -291,7 +291,7 @@ class MessagesWire(FrameLog[MessagesDialect]):
 
     def _end(self, run: Run) -> None:
         if (failure := find_failure(run)) is not None:
-            self._tell("error", render_fault(failure))
+            self._add(render_failure(failure))
             return
         told = response(run)
         if self.dialect.extensions:
@@ -315,7 +315,16 @@ class MessagesWire(FrameLog[MessagesDialect]):
                     self._tell_block(block)
 
     def _tell(self, kind: str, body: Json) -> None:
-        self._add(b"event: %b\ndata: %b\n\n" % (kind.encode(), _encode({"type": kind, **body})))
+        self._add(_make_event(kind, body))
+
+
+def render_failure(error: Fault | MainspringError) -> bytes:
+    """The event that ends a stream without an answer."""
+    return _make_event("error", render_fault(error))
+
+
+def _make_event(kind: str, body: Json) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), _encode({"type": kind, **body}))
 
 
 def _text(text: str) -> Json:
