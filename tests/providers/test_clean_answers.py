@@ -34,6 +34,11 @@ ANSWERS = {
     "JSON behind its name": 'JSON:\n\n{\n  "city": "London",\n  "people": 9000000,\n  "list": ["' + 'x", "' * 50 + '"]\n}\n',
     "inputs and outputs": 'Input: {"x": 1}\nOutput: {"y": 2}\nInput: {"x": 3}\nOutput: {"y": 4}\n',
     "JSON of a person": '{"name": "Alice", "age": 30, "about": "' + "word " * 40 + '"}',
+    "JSON with a number first": '{"id": 17, "title": "A plain object", "body": "' + "word " * 40 + '"}',
+    "JSON with an input": '{"input": "2 + 2", "output": "4", "notes": "' + "word " * 40 + '"}',
+    "JSON with parameters": '{"params": {"alpha": 1}, "loss": 0.2, "notes": "' + "word " * 40 + '"}',
+    "JSON with calls": '{"calls": 3, "missed": [1, 2], "notes": "' + "word " * 40 + '"}',
+    "JSON of one key": '{"actions": 3}\n' + "So there were three. " * 12,
     "lines of JSON": '{"type": "log", "level": "info"}\n' * 12,
     "an array": '[{"id": 1}, {"id": 2}, {"id": 3}]',
     "JSON that is announced": 'Let me put it as JSON.\n\n```json\n{"zone": "UTC", "notes": "'

@@ -164,7 +164,11 @@ def may_name_tool(text: str, tools: Tools) -> bool | None:
         return value == ("function" if key == "type" else "assistant")
     if key in _NAME_KEYS and value is not None:
         return find_tool_name(value, tools) in tools
-    return (key in _KEYS and (value is None or key in ARGUMENT_KEYS)) or (value is None and key in tools)
+    if key not in _KEYS or (value is not None and key not in ARGUMENT_KEYS):
+        return value is None and key in tools
+    if (after := _AFTER_VALUE.match(text)) is not None:
+        return (after[1] or after[2] or "").lower() in _KEYS | _MESSAGE_KEYS
+    return True if len(text) >= _MOST_HEAD or _DEEP_VALUE.match(text) else None
 
 
 def _read_json(text: str, place: int, tools: Tools) -> _Found | None:
@@ -381,6 +385,13 @@ _MOST_HEAD: Final = 200
 FUNCTOOLS: Final = "functools["
 _HALF_PYTHON: Final = re.compile(r"\[\s*(?:[A-Za-z_][\w.]*)?")
 _HEAD: Final = re.compile(r'(?:```(?:json|tool_calls?|tool_code|tool)?\s*)?(?:\[\s*)?\{\s*"(\w+)"\s*:\s*(?:"([^"]*)"|[^\s"])')
+# What follows the first value of an object, if that has no objects in it: another key, or the end.
+_FIRST_KEY: Final = r'(?:```\w*\s*)?(?:\[\s*)?\{\s*"\w+"\s*:\s*'
+_AFTER_VALUE: Final = re.compile(
+    rf'{_FIRST_KEY}(?:(?:{STRING.pattern}|[\w.+-]++|\[[^\[\]{{}}]*\])\s*(?:,\s*"(\w+)"|\}})|\{{[^{{}}]*\}}\s*,\s*"(\w+)")',
+    re.DOTALL,
+)
+_DEEP_VALUE: Final = re.compile(rf"{_FIRST_KEY}[\[{{]\s*[\[{{]")
 _PYTHON_HEAD: Final = re.compile(r"(?:```tool_code\s+|\[\s*)(?:print\()?(?!print\()([A-Za-z_][\w.]*)\(")
 _HALF_HEAD: Final = re.compile(
     r'`{0,3}|(?:```tool_code\s+|\[\s*)(?:print\()?(?:[A-Za-z_][\w.]*)?|(?:```[a-z_]*\s*)?(?:\[\s*)?(?:\{\s*(?:"\w*(?:"\s*(?::\s*(?:"[^"]*)?)?)?)?)?'
