@@ -131,7 +131,8 @@ def _makes_again(seen: SeenExchange) -> bool:
 
 def _leaves_stops(seen: SeenExchange) -> bool:
     reader = LeakReader(())
-    return len(reader.feed(seen.text) + reader.end(seen.text).words) < len(seen.text)
+    said = reader.feed(seen.text)
+    return len(said + reader.end(said).words) < len(seen.text)
 
 
 def _leaks(seen: SeenExchange, pattern: str) -> bool:
