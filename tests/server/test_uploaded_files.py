@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import os
 from base64 import b64encode
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -277,6 +277,35 @@ async def test_bytes_whose_request_was_cancelled_as_they_arrived_are_swept(tmp_p
     store.now += 86_401
     await files.sweep()
     assert list_stored(tmp_path) == []
+
+
+class Contended(MemoryStore):
+    """A store in which others do something before shared bytes are first looked for, and before they are next counted."""
+
+    others: list[Callable[[], Awaitable[object]]]
+
+    async def get(self, kind: str, id: str, *, tenant: str = "", parent: str = "") -> Document | None:
+        if kind == CONTENT and len(self.others) == 2:
+            await self.others.pop(0)()
+        return await super().get(kind, id, tenant=tenant, parent=parent)
+
+    async def put(self, documents: Sequence[Document], *, if_absent: bool = False) -> bool:
+        if len(self.others) == 1 and documents[0].kind == CONTENT:
+            await self.others.pop(0)()
+        return await super().put(documents, if_absent=if_absent)
+
+
+async def test_a_file_is_added_although_others_with_its_bytes_come_and_go(tmp_path: Path) -> None:
+    store = Contended()
+    store.others = []
+    files = Files(store, FileFolder(tmp_path))
+
+    async def add() -> str:
+        return (await files.add("", await files.receive(in_pieces(b"same")), "a", "user_data")).id
+
+    first = await add()
+    store.others += [lambda: files.remove("", first), add]
+    assert await files.load(await files.get("", await add()), 10) == b"same"
 
 
 async def test_files_with_the_same_bytes_share_them_within_a_tenant(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ A tenant's files that have the same bytes share them, and a document counts how 
 that document as dead, and nobody brings it back to life: a file that comes in meanwhile keeps its bytes to itself.
 
 What has to be removed some day (what came in and was never made a file, what expires) is noted beforehand, in a document without
-a tenant. So a crash at any point costs room until the next sweep, and loses nothing.
+a tenant. So a crash costs room until the next sweep, and loses nothing; one between a file and the count of its bytes keeps those
+for good.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Sequence
@@ -171,7 +172,13 @@ class Files:
 
     async def _add_shared(self, tenant: str, file: StoredFile) -> bool:
         """Adds one more, with the bytes that are there; with its own if those are about to go."""
-        while (found := await self.store.get(CONTENT, file.content, tenant=tenant)) is not None:
+        while True:
+            if (found := await self.store.get(CONTENT, file.content, tenant=tenant)) is None:
+                if await self._add_alone(tenant, file):
+                    return True
+                if await self.store.get(FILE, file.id, tenant=tenant) is not None:
+                    return False
+                continue
             shared = decode(found.body, SharedContent)
             if shared.count == 0:
                 return await self.store.put(_documents(tenant, replace(file, content="")), if_absent=True)
@@ -180,7 +187,6 @@ class Files:
                     return True
                 await self._release(tenant, file.content)
                 return False
-        return await self._add_alone(tenant, file)
 
     async def _count(self, tenant: str, content: str, known: bytes, change: int) -> bool:
         shared = decode(known, SharedContent)
