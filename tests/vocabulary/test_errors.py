@@ -13,7 +13,6 @@ TREE = [
     ("CallerError", "MainspringError", "invalid_request_error", 400, False),
     ("InvalidRequest", "CallerError", "invalid_request_error", 400, False),
     ("InvalidInputs", "InvalidRequest", "invalid_inputs", 422, False),
-    ("ModelUnable", "InvalidRequest", "model_unable", 400, False),
     ("NotAdmitted", "InvalidRequest", "invalid_request_error", 400, False),
     ("PreviousNotFound", "InvalidRequest", "previous_response_not_found", 400, False),
     ("AlreadyInConversation", "InvalidRequest", "item_already_in_conversation", 400, False),

@@ -5,7 +5,6 @@
     │   ├── InvalidRequest          400
     │   │   ├── ModelUnable         the model is known to be unable to do what is needed
     │   │   ├── InvalidInputs       422, an agent's inputs do not fit its definition
-    │   │   ├── ModelUnable         the model is known to be unable to do what is asked
     │   │   ├── NotAdmitted         no budget for a run of an application
     │   │   ├── PreviousNotFound    the run to continue is unknown
     │   │   └── AlreadyInConversation   an item is to be added twice
