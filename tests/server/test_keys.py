@@ -1,5 +1,6 @@
 """API keys: who gets in, as whom, for what, and that nothing of a key is ever told again."""
 
+import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -17,6 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 from tests.kit.processes import Ended, run
 from tests.server.hosting import hosted
 
+from mainspring.app import server as server_module
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
 from mainspring.core.errors import NotFound
@@ -273,6 +275,21 @@ async def test_what_the_server_is_made_of_is_told_to_those_who_look_after_it(tmp
             status, told, _ = await at.get("/readyz", Authorization=f"Bearer {key}")
             assert (status, set(told.get("mcp", {}))) == (200, seen)
         assert (await at.get("/readyz"))[1].get("mcp", {}) == {}
+
+
+async def test_a_server_is_alive_though_its_store_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "READY_SECONDS", 0.1)
+    async with house(tmp_path) as at:
+        at.base_url = at.base_url.removesuffix("/v1")
+        key = await at.keys.create(scopes=["metrics"])
+
+        async def hang(*args: object, **options: object) -> None:
+            await asyncio.Event().wait()
+
+        for name in ("get", "documents", "put"):
+            monkeypatch.setattr(at.engine.store, name, hang)
+        for headers in ({}, {"Authorization": f"Bearer {key}"}):
+            assert [(await at.get(path, **headers))[0] for path in ("/healthz", "/readyz")] == [200, 503]
 
 
 async def test_behind_a_prefix_the_door_is_closed_too() -> None:
