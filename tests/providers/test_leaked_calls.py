@@ -150,6 +150,7 @@ def test_what_is_no_call_is_found_out_in_time() -> None:
         "<tool_call>get_time" + "\n" * 250_000 + "x",
         "Look.\n" + "Action: call\n" * 20_000,
         "<scratchpad>" + "</b> " * 50_000,
+        "<|a|>" * 50_000 + "x",
         "<analysis>" + " " * 16_000 + "</b>",
         "Thought: none." + "\n" * 16_000 + "No Final Answer: yet.",
         "<tool_call><get_time>" + "<a>" * 80_000 + "</get_time></tool_call>",

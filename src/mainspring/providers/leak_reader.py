@@ -11,6 +11,7 @@ the model has made up.
 
 import re
 from collections.abc import Iterable
+from itertools import islice
 from re import Pattern
 from typing import Final, NamedTuple
 
@@ -179,7 +180,8 @@ class LeakReader:
     def _release(self, start: int = 1) -> str:
         """Lets go of all before the next place, from `start` on, where a call may begin."""
         held = self.drop()
-        places = (place for place in self._list_places(held) if place >= start and not (start and self._is_past(held[place:])))
+        listed = islice(self._list_places(held), _MOST_PLACES)
+        places = (place for place in listed if place >= start and not (start and self._is_past(held[place:])))
         place = next(places, len(held))
         if len(held) - place > MOST_HELD:
             place = len(held)
