@@ -388,12 +388,21 @@ async def test_a_file_without_text_is_not_shown() -> None:
         assert model.requests == []
 
 
+async def test_no_more_text_of_files_is_shown_than_a_request_may_bring() -> None:
+    async with serving(say("Never.")) as (client, model, _):
+        book = await client.files.create(file=("a.txt", b"words " * 1_800_000), purpose="user_data")
+        content: Any = [{"type": "input_file", "file_id": book.id}]
+        with pytest.raises(openai.BadRequestError, match=r"more text than the 10485760 characters.*`file_search`"):
+            await client.responses.create(model="scripted", input=[{"role": "user", "content": content}])
+        assert model.requests == []
+
+
 async def test_a_file_counts_as_often_as_it_is_named() -> None:
     async with serving(say("Seen."), say("Seen.")) as (client, model, _):
         note = await client.files.create(file=("a.txt", b"x" * 1_000_000), purpose="user_data")
         part: Any = {"type": "input_file", "file_id": note.id}
         for count in (34, 2_000):
-            with pytest.raises(openai.BadRequestError, match=r"more than the 33554432 bytes|can be taken here"):
+            with pytest.raises(openai.BadRequestError, match=r"more than the 33554432 bytes|more text than|can be taken here"):
                 await client.responses.create(model="scripted", input=[{"role": "user", "content": [part] * count}])
         assert model.requests == []
         assert (await client.responses.create(model="scripted", input=[{"role": "user", "content": [part] * 3}])).output_text

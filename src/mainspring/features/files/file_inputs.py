@@ -29,6 +29,8 @@ from mainspring.tools.documents.document_reader import DocumentReader, Unreadabl
 
 KEPT_TEXTS: Final = 32
 KEPT_CHARS: Final = 500_000
+MOST_TEXT_CHARS: Final = 10_485_760
+"""As of text that a request brings itself."""
 
 
 class FileInputsStep(OrderStep):
@@ -84,6 +86,7 @@ class FileInputsProvider(ProviderWrapper):
         """Raises `Refused` if a file cannot be shown, or all of them are too much: one that is named twice counts twice."""
         parts: dict[str, InputFile | InputText] = {}
         left, uses = self._files.settings.input_bytes, Counter(list_named_files(request.items))
+        chars_left = MOST_TEXT_CHARS
         for id in ids:
             try:
                 file = await self._files.get(request.tenant, id)
@@ -99,6 +102,9 @@ class FileInputsProvider(ProviderWrapper):
             if (mime := find_mime(data)) is None:
                 parts[id] = text = InputText(f"[file {file.filename}]\n{await self._read_text(file, data)}")
                 shown = max(shown, len(text.text))
+                if (chars_left := chars_left - len(text.text) * uses[id]) < 0:
+                    told = f"the files of this input have more text than the {MOST_TEXT_CHARS} characters that a model is shown"
+                    raise Refused(f"{told}; name fewer, or have them searched by `file_search`")
             else:
                 parts[id] = InputFile(file.filename, f"data:{mime};base64,{b64encode(data).decode()}")
             if (left := left - shown * uses[id]) < 0:
