@@ -165,6 +165,13 @@ def test_a_block_that_follows_an_announcement_is_heard_as_it_comes() -> None:
     assert not reader.is_holding
 
 
+@pytest.mark.parametrize("head", ["<" + "a" * 200, "<code>" + " " * 200, "```" + " " * 200])
+def test_a_beginning_that_cannot_be_told_is_held_no_longer_than_a_head(head: str) -> None:
+    reader = LeakReader([CLOCK])
+    reader.feed(head)
+    assert not reader.is_holding
+
+
 def test_text_stays_text_where_it_is_one_of_several_types() -> None:
     texts = {"anyOf": [{"type": "string"}, {"type": "null"}]}
     tool = ToolDefinition(

@@ -144,7 +144,7 @@ def _may_be_announced(text: str, tools: Tools) -> bool | None:
 def _may_be_element(text: str, tools: Tools) -> bool | None:
     """A call in tags that are called as the tool, in a block of code, in a tag for code, or written for a page."""
     if (head := _ELEMENT_HEAD.match(text)) is None:
-        return None if _HALF_ELEMENT.fullmatch(text) else False
+        return None if len(text) < _MOST_HEAD and _HALF_ELEMENT.fullmatch(text) else False
     name = head[1] or head[2]
     return name is None or find_tool_name(name, tools) in tools
 
