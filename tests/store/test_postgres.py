@@ -153,6 +153,26 @@ async def test_a_log_in_one_row_is_followed_from_where_its_reader_was(emptied: L
 # Traps.
 
 
+async def test_whoever_is_frozen_in_a_transaction_holds_nobody_up(emptied: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "SILENT_IN_TRANSACTION", "300ms")
+    async with open_store(emptied) as frozen, open_store(emptied) as store, asyncio.timeout(PATIENCE):
+        await frozen.append("resp_1", begin("resp_1"))
+        is_locked, is_awake = asyncio.Event(), asyncio.Event()
+
+        async def lock(connection: Any) -> str:
+            found = str(await connection.execute("UPDATE mainspring_runs SET driver = driver"))
+            is_locked.set()
+            await is_awake.wait()
+            return found
+
+        assert isinstance(frozen, postgres_runs.PostgresStore)
+        writing = frozen._writer.transact(lock)
+        await is_locked.wait()
+        assert await store.leases.claim("resp_1", "another") is not None
+        is_awake.set()
+        assert await writing == "UPDATE 1"
+
+
 async def test_numbers_of_documents_follow_the_commits_within_their_parent(emptied: Location) -> None:
     """Whoever has seen number 7 never finds a smaller one later that it has not seen."""
     async with open_store(emptied) as left, open_store(emptied) as right:

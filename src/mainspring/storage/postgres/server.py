@@ -37,6 +37,9 @@ MOST_READERS: Final = 4
 OLDEST: Final = 14
 # Any number, as long as all who migrate use the same.
 MIGRATION_LOCK: Final = 0x4D73_7072
+# A transaction of a process that is frozen in it is taken back, or its locks would hold up whoever takes over. Whoever is silent
+# for as long as this has lost its leases too.
+SILENT_IN_TRANSACTION: Final = "5s"
 # The plans of our statements are the same for few rows and for many, so that one made for an empty table is good for a full one.
 _PLANNING: Final = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "enable_mergejoin": "off", "jit": "off"}
 _LOST: Final = (
@@ -47,6 +50,7 @@ _LOST: Final = (
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
     asyncpg.TooManyConnectionsError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.ReadOnlySQLTransactionError,
     asyncpg.TargetServerAttributeNotMatched,  # until one of the hosts is promoted
     OSError,
@@ -90,13 +94,14 @@ class Server:
         self._verifies = options.get("sslmode", "").startswith("verify")
         direct = options.pop("listen", "")
         self.can_listen = bool(direct) or not self.has_pooler
+        settings = {"application_name": "mainspring", "idle_in_transaction_session_timeout": SILENT_IN_TRANSACTION, **_PLANNING}
         self.options: Mapping[str, Any] = {
             "timeout": float(options.pop("connect_timeout", "") or CONNECT_SECONDS),
             "command_timeout": QUERY_SECONDS,
             "statement_cache_size": 0 if self.has_pooler else 200,
             "max_cached_statement_lifetime": 0,
             "max_cacheable_statement_size": 0,
-            "server_settings": None if self.has_pooler else {"application_name": "mainspring", **_PLANNING},
+            "server_settings": None if self.has_pooler else settings,
         }
         """How asyncpg is to connect."""
         parts = parts._replace(scheme="postgresql")
