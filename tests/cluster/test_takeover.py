@@ -21,7 +21,10 @@ from tests.kit.waiting import PATIENCE, until
 
 from mainspring.engine.presence import LEASE_SECONDS
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif("MAINSPRING_TAKEOVER" not in os.environ, reason="measures takeovers one by one: MAINSPRING_TAKEOVER=1"),
+]
 
 DRIVER = """
     SELECT driver.id, extract(epoch FROM driver.expires)::float8, extract(epoch FROM clock_timestamp())::float8
@@ -88,13 +91,17 @@ async def test_a_run_is_taken_up_when_the_lease_of_its_driver_is_over(
             async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(2 * PATIENCE)) as session:
                 run = await post(session, deployment, "hold")
                 await until(lambda: bool(read_effects(deployment)))
+                first, expires, stopped = await database.fetchrow(DRIVER, run)
                 await deployment.members[survivor].start()
                 stop_at_once(deployment.members[driver], how)
-                first, expires, stopped = await database.fetchrow(DRIVER, run)
-                assert expires - stopped <= LEASE_SECONDS
+                row = await database.fetchrow(DRIVER, run)
+                if row is not None and row[0] == first:  # else somebody was quicker than this look
+                    _, expires, stopped = row
+                    assert expires - stopped <= LEASE_SECONDS
                 with anyio.fail_after(PATIENCE):
-                    while (row := await database.fetchrow(DRIVER, run)) is None or row[0] == first:  # noqa: ASYNC110
+                    while row is None or row[0] == first:
                         await anyio.sleep(0.02)
+                        row = await database.fetchrow(DRIVER, run)
                 print(f"{how}, {driver} to {survivor}: taken up after {row[2] - stopped:.2f} s")
                 is_seen = survivor != "worker2" and driver != "worker2"
                 assert row[2] >= expires or (is_seen and how in ("killed", "zombie")), "nobody takes what is another's"
