@@ -228,6 +228,10 @@ async def test_filters_leave_the_files_that_they_fit(library: tuple[AsyncOpenAI,
         ({"filters": {"type": "and", "filters": []}}, "filters"),
         ({"max_num_results": 51}, "max_num_results"),
         ({"ranking_options": {"score_threshold": 2}}, "ranking_options.score_threshold"),
+        (
+            {"ranking_options": {"hybrid_search": {"embedding_weight": 0, "text_weight": 0}}},
+            "ranking_options.hybrid_search",
+        ),
         ({"rewrite_query": True}, "rewrite_query"),
     ],
 )

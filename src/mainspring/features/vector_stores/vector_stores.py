@@ -37,6 +37,10 @@ class HybridWeights(Struct, frozen=True):
     embedding_weight: Annotated[float, Meta(ge=0)]
     text_weight: Annotated[float, Meta(ge=0)]
 
+    def __post_init__(self) -> None:
+        if not (self.embedding_weight or self.text_weight):
+            raise ValueError("one of the weights must be more than 0")
+
 
 class RankingOptions(Struct, frozen=True):
     ranker: Literal["none", "auto", "default-2024-11-15"] | None = None
