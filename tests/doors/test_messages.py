@@ -275,6 +275,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"output_config": {"format": {"type": "xml"}}}, "output_config.format", "invalid_value"),
     ({"stop_sequences": ["x"]}, "stop_sequences", "unsupported_value"),
     ({"temperature": 1.5}, "temperature", "decimal_above_max_value"),
+    ({"cache_control": {"type": "ephemeral", "ttl": "7d"}}, "cache_control.ttl", "invalid_value"),
+    ({"system": [{"type": "text", "text": "a", "cache_control": {"ttl": [7]}}]}, "cache_control.ttl", "invalid_value"),
     ({"top_k": 3}, "top_k", "unknown_parameter"),
     ({"max_tokns": 3}, "max_tokns", "unknown_parameter"),
 ]  # fmt: skip

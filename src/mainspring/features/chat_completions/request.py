@@ -8,7 +8,7 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
 from mainspring.features.chat_completions.messages import MessageReader
 from mainspring.features.responses.door import DoorRequest, FieldNames
-from mainspring.features.responses.request import MOST_INPUT_CHARS, MOST_NUMBER, MOST_TOOLS, CreateResponse, Penalty
+from mainspring.features.responses.request import MOST_INPUT_CHARS, MOST_TOOLS, Count, CreateResponse, Penalty, RunLimits
 from mainspring.features.responses.sent_request import SentRequest, compare_nested
 from mainspring.http.bodies import Metadata, Name, parse_body
 from mainspring.http.ignored import IgnoredFields, read_fields, refuse_field
@@ -16,12 +16,11 @@ from mainspring.http.kinds import TOOL_KINDS
 from mainspring.http.sent_items import check_text_size
 
 MOST_MESSAGES: Final = 10_000
-Count = Annotated[int, Meta(ge=1, le=MOST_NUMBER)]
 Stop = Annotated[str, Meta(min_length=1, max_length=1000)]
 
 
-class CreateChatCompletion(Struct):
-    """What is understood of a request. The last six are ours, as in requests for responses."""
+class CreateChatCompletion(RunLimits):
+    """What is understood of a request."""
 
     messages: Annotated[tuple[Json, ...], Meta(min_length=1, max_length=MOST_MESSAGES)]
     model: Name | None = None
@@ -51,12 +50,6 @@ class CreateChatCompletion(Struct):
     user: Name | None = None
     safety_identifier: Name | None = None
     prompt_cache_key: Name | None = None
-    max_turns: Count | None = None
-    max_tool_calls: Count | None = None
-    max_tool_calls_per_turn: Count | None = None
-    max_errors_in_row: Count | None = None
-    tool_seconds: Annotated[float, Meta(gt=0, le=MOST_NUMBER)] | None = None
-    max_seconds: Annotated[float, Meta(ge=1, le=MOST_NUMBER)] | None = None
 
 
 class SentChat(Struct, frozen=True):
@@ -85,8 +78,8 @@ OTHER_NAMES: Final = {
 }
 _COPIED: Final = (
     "model", "parallel_tool_calls", "temperature", "top_p", "presence_penalty", "frequency_penalty", "logprobs", "top_logprobs",
-    "stream", "stream_options", "store", "metadata", "service_tier", "user", "safety_identifier", "prompt_cache_key", "max_turns",
-    "max_tool_calls", "max_tool_calls_per_turn", "max_errors_in_row", "tool_seconds", "max_seconds",
+    "stream", "stream_options", "store", "metadata", "service_tier", "user", "safety_identifier", "prompt_cache_key",
+    *RunLimits.__struct_fields__,
 )  # fmt: skip
 
 

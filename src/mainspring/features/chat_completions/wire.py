@@ -16,14 +16,9 @@ from msgspec import UNSET, Struct, UnsetType
 from mainspring.core.errors import MainspringError
 from mainspring.core.events import (
     Delta,
-    ItemDone,
     ReasoningDelta,
-    Recorded,
     RefusalDelta,
-    RunEnded,
-    RunStarted,
     TextDelta,
-    TurnStarted,
 )
 from mainspring.core.ids import derive_id
 from mainspring.core.items import FunctionCall, Item, Json, Message, OutputText, Reasoning, Refusal, to_wire
@@ -32,7 +27,7 @@ from mainspring.core.run import Run
 from mainspring.features.chat_completions.messages import OUTPUT
 from mainspring.http.client_tools import read_custom_input
 from mainspring.http.faults import Fault, render_error
-from mainspring.http.frame_log import FrameLog
+from mainspring.http.frame_log import AnswerLog
 from mainspring.http.plain_answers import describe_waiting, find_client_calls, list_messages, list_thoughts, waits_with_words
 from mainspring.http.run_replies import find_failure
 from mainspring.http.wire import Dialect, render_response
@@ -156,7 +151,7 @@ def render_failure(error: Fault | MainspringError) -> bytes:
     return b"data: " + _encode({"error": render_error(error)}) + b"\n\n"
 
 
-class ChatWire(FrameLog[ChatDialect]):
+class ChatWire(AnswerLog[ChatDialect]):
     """The chunks of one run."""
 
     def reset(self) -> None:
@@ -167,29 +162,6 @@ class ChatWire(FrameLog[ChatDialect]):
         """What was said last in each channel: an empty line stands before something else."""
         self._said: set[object] = set()
         self._told = 0
-        self._waits = False
-
-    def add(self, record: Recorded, run: Run) -> None:
-        event = record.event
-        match event:
-            case TextDelta() | RefusalDelta() | ReasoningDelta():
-                self._tell_delta(event)
-            case ItemDone(item) if not (self._waits and isinstance(item, Message)):
-                self._finish(item)
-            case RunStarted():
-                self._begin(run)
-            case TurnStarted() if self.dialect.extensions:
-                self._tell_output(run)
-            case RunEnded():
-                self._end(run)
-            case _:
-                pass
-        self.ends.append(self._made)
-
-    def add_delta(self, record: Recorded) -> bool:
-        self._tell_delta(record.event)  # type: ignore[arg-type]
-        self.ends.append(self._made)
-        return True
 
     def _tell_delta(self, event: Delta) -> None:
         match event:
@@ -250,8 +222,7 @@ class ChatWire(FrameLog[ChatDialect]):
         if (failure := find_failure(run)) is not None:
             self._add(render_failure(failure))
             return
-        if self.dialect.extensions:
-            self._tell_output(run)
+        self._tell_server_calls(run)
         told = response(run)
         for message in list_messages(told) if self._waits else ():
             self._finish(message)
@@ -265,8 +236,9 @@ class ChatWire(FrameLog[ChatDialect]):
         if self.dialect.usage:
             self._add(self._head + b',"choices":[],"usage":' + _encode(ended.usage) + b"}\n\n")
 
-    def _tell_output(self, run: Run) -> None:
-        """The items that are whole since this was last told."""
+    def _tell_server_calls(self, run: Run) -> None:
+        if not self.dialect.extensions:
+            return
         output = render_response(response(run), _EXTENDED).output
         if fresh := output[self._told :]:
             self._told = len(output)

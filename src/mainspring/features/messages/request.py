@@ -10,7 +10,7 @@ from mainspring.core.ids import derive_id
 from mainspring.core.items import Json, text_of
 from mainspring.features.messages.blocks import BlockReader
 from mainspring.features.responses.door import DoorRequest, FieldNames
-from mainspring.features.responses.request import MOST_INPUT_CHARS, MOST_NUMBER, CreateResponse, Text
+from mainspring.features.responses.request import MOST_INPUT_CHARS, Count, CreateResponse, RunLimits, Text
 from mainspring.features.responses.sent_request import SentRequest, compare_nested
 from mainspring.http.bodies import Name, parse_body
 from mainspring.http.ignored import IgnoredFields, read_fields, refuse_field
@@ -20,11 +20,10 @@ from mainspring.http.sent_items import check_text_size
 MOST_MESSAGES: Final = 10_000
 MOST_TOOLS: Final = 512
 MOST_NAME: Final = 512
-Count = Annotated[int, Meta(ge=1, le=MOST_NUMBER)]
 
 
-class CreateMessage(Struct):
-    """What is understood of a request. The last seven are ours, as in requests for responses."""
+class CreateMessage(RunLimits):
+    """What is understood of a request. `store` is ours, as in requests for responses."""
 
     messages: Annotated[tuple[Json, ...], Meta(min_length=1, max_length=MOST_MESSAGES)]
     model: Name | None = None
@@ -44,12 +43,6 @@ class CreateMessage(Struct):
     cache_control: Json | None = None
     thread: Json | None = None
     store: bool | None = None
-    max_turns: Count | None = None
-    max_tool_calls: Count | None = None
-    max_tool_calls_per_turn: Count | None = None
-    max_errors_in_row: Count | None = None
-    tool_seconds: Annotated[float, Meta(gt=0, le=MOST_NUMBER)] | None = None
-    max_seconds: Annotated[float, Meta(ge=1, le=MOST_NUMBER)] | None = None
 
 
 class SentMessage(Struct, frozen=True):
@@ -72,8 +65,7 @@ OTHER_NAMES: Final = {
     "container": "leave it out, and declare the tool `code_interpreter`, if its operator offers it",
 }
 _COPIED: Final = (
-    "model", "temperature", "top_p", "stream", "store", "service_tier", "max_turns", "max_tool_calls",
-    "max_tool_calls_per_turn", "max_errors_in_row", "tool_seconds", "max_seconds",
+    "model", "temperature", "top_p", "stream", "store", "service_tier", *RunLimits.__struct_fields__,
 )  # fmt: skip
 _TOOL: Final = {"type", "name", "description", "input_schema", "strict", "cache_control"}
 # What is read of the fields that are objects.
@@ -229,6 +221,9 @@ def _read_user(metadata: Json | None, ignored: IgnoredFields) -> str | None:
 def _find_lifetime(body: CreateMessage) -> str | None:
     """How long the prompt is to stay in a cache: the longest that a mark asks for. The backend's adapter sets its own marks."""
     asked = {str(mark.get("ttl") or "5m") for mark in _list_marks(body) if isinstance(mark, dict)}
+    if odd := asked - {"5m", "1h"}:
+        told = f"cache_control.ttl must be `5m` or `1h`, not `{odd.pop()[:80]}`"
+        raise InvalidRequest(told, param="cache_control.ttl", code="invalid_value")
     return "1h" if "1h" in asked else "5m" if asked else None
 
 

@@ -14,14 +14,9 @@ from msgspec import Struct
 from mainspring.core.errors import MainspringError, PreviousNotFound
 from mainspring.core.events import (
     Delta,
-    ItemDone,
     ReasoningDelta,
-    Recorded,
     RefusalDelta,
-    RunEnded,
-    RunStarted,
     TextDelta,
-    TurnStarted,
 )
 from mainspring.core.ids import derive_id
 from mainspring.core.items import FunctionCall, Item, Json, Message, OutputText, Reasoning, Refusal, Unknown, to_wire
@@ -30,7 +25,7 @@ from mainspring.core.run import Run
 from mainspring.core.tokens import estimate
 from mainspring.http.client_tools import parse_arguments
 from mainspring.http.faults import Fault, render_error
-from mainspring.http.frame_log import FrameLog
+from mainspring.http.frame_log import AnswerLog
 from mainspring.http.hosted_calls import SERVER_LABEL
 from mainspring.http.plain_answers import describe_waiting, find_client_calls, list_messages, list_thoughts, waits_with_words
 from mainspring.http.run_replies import find_failure
@@ -173,7 +168,7 @@ _ERRORS: Final = {
 }  # fmt: skip
 
 
-class MessagesWire(FrameLog[MessagesDialect]):
+class MessagesWire(AnswerLog[MessagesDialect]):
     """The events of one run."""
 
     def reset(self) -> None:
@@ -184,29 +179,6 @@ class MessagesWire(FrameLog[MessagesDialect]):
         self._text_head = b""
         self._said: set[object] = set()
         self._told: set[str] = set()
-        self._waits = False
-
-    def add(self, record: Recorded, run: Run) -> None:
-        event = record.event
-        match event:
-            case TextDelta() | RefusalDelta() | ReasoningDelta():
-                self._tell_delta(event)
-            case ItemDone(item) if not (self._waits and isinstance(item, Message)):
-                self._finish(item)
-            case RunStarted():
-                self._begin(run)
-            case TurnStarted() if self.dialect.extensions:
-                self._tell_server_calls(response(run))
-            case RunEnded():
-                self._end(run)
-            case _:
-                pass
-        self.ends.append(self._made)
-
-    def add_delta(self, record: Recorded) -> bool:
-        self._tell_delta(record.event)  # type: ignore[arg-type]
-        self.ends.append(self._made)
-        return True
 
     def _tell_delta(self, event: Delta) -> None:
         match event:
@@ -293,9 +265,8 @@ class MessagesWire(FrameLog[MessagesDialect]):
         if (failure := find_failure(run)) is not None:
             self._add(render_failure(failure))
             return
+        self._tell_server_calls(run)
         told = response(run)
-        if self.dialect.extensions:
-            self._tell_server_calls(told)
         for message in list_messages(told) if self._waits else ():
             self._finish(message)
         for words in describe_waiting(told):
@@ -307,8 +278,8 @@ class MessagesWire(FrameLog[MessagesDialect]):
         self._tell("message_delta", {"delta": ended, "usage": _render_usage(told.usage)})
         self._tell("message_stop", {})
 
-    def _tell_server_calls(self, told: Response) -> None:
-        for item in render_response(told, _PLAIN).output:
+    def _tell_server_calls(self, run: Run) -> None:
+        for item in render_response(response(run), _PLAIN).output if self.dialect.extensions else ():
             if isinstance(item, Unknown) and str(item.data.get("id")) not in self._told:
                 self._told.add(str(item.data.get("id")))
                 for block in _render_item(item):

@@ -34,7 +34,21 @@ Items = Annotated[tuple[Item, ...], Meta(max_length=MOST_ITEMS)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 
 
-class CreateResponse(Struct):
+Count = Annotated[int, Meta(ge=1, le=MOST_NUMBER)]
+
+
+class RunLimits(Struct, kw_only=True):
+    """What a request may bound its run by, whatever API it is of."""
+
+    max_turns: Count | None = None
+    max_tool_calls: Count | None = None
+    max_tool_calls_per_turn: Count | None = None
+    max_errors_in_row: Count | None = None
+    tool_seconds: Annotated[float, Meta(gt=0, le=MOST_NUMBER)] | None = None
+    max_seconds: Annotated[float, Meta(ge=1, le=MOST_NUMBER)] | None = None
+
+
+class CreateResponse(RunLimits):
     """The body of `POST /v1/responses`, as far as it is understood. `allowed_tools` names the tools that may be called, as
     `tool_choice` of that type does; none are named, all may be. With `generate: false` the model is not asked: the response only
     keeps its input, for one that continues it."""
@@ -48,7 +62,6 @@ class CreateResponse(Struct):
     tool_choice: str | Json | None = None
     allowed_tools: Annotated[tuple[Name, ...], Meta(max_length=MOST_TOOLS)] | None = None
     parallel_tool_calls: bool | None = None
-    max_tool_calls: Annotated[int, Meta(ge=1, le=MOST_NUMBER)] | None = None
     max_output_tokens: Annotated[int, Meta(ge=16, le=MOST_NUMBER)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -72,17 +85,9 @@ class CreateResponse(Struct):
     include: tuple[str, ...] | None = None
     prompt: Json | None = None
     generate: bool | None = None
-    max_turns: Annotated[int, Meta(ge=1, le=MOST_NUMBER)] | None = None
-    max_errors_in_row: Annotated[int, Meta(ge=1, le=MOST_NUMBER)] | None = None
-    max_tool_calls_per_turn: Annotated[int, Meta(ge=1, le=MOST_NUMBER)] | None = None
-    tool_seconds: Annotated[float, Meta(gt=0, le=MOST_NUMBER)] | None = None
-    max_seconds: Annotated[float, Meta(ge=1, le=MOST_NUMBER)] | None = None
 
 
-_LIMITS = (
-    "max_tool_calls", "max_output_tokens", "max_turns", "max_errors_in_row", "max_tool_calls_per_turn", "tool_seconds",
-    "max_seconds",
-)  # fmt: skip
+_LIMITS = ("max_output_tokens", *RunLimits.__struct_fields__)
 
 
 LOGPROBS: Final = "message.output_text.logprobs"
