@@ -1,20 +1,26 @@
 """Runs every check of the project: a line per step, the output of those that fail, and a summary line.
 
-A step is a list of commands, and fails with the first that does. The steps form two lanes, one for each core of a small
+A step is a list of commands, and fails with the first that does. A few failed tests are run once more, alone: those that
+then pass are named as unsteady and fail nothing, so that one slip of a busy machine among thousands of tests is told and
+mended without holding up what has nothing to do with it. The steps form two lanes, one for each core of a small
 machine; within a lane they keep their order, because the last ones try out what an earlier one built. A failed step
 stops none of the others. An interrupt ends the running commands and the whole check.
 """
 
 import asyncio
+import json
 import os
 import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
+# More failed tests than these are no slips.
+MOST_UNSTEADY = 8
 
 
 class Step(NamedTuple):
@@ -22,6 +28,7 @@ class Step(NamedTuple):
     commands: list[list[str]]
     cwd: Path = ROOT
     has_summary: bool = False  # the last line of the output is worth showing even when all went well
+    again: Callable[[], list[str] | None] = lambda: None  # after a failure: what may make it good, if anything
 
 
 class Output(NamedTuple):
@@ -35,11 +42,17 @@ def lanes(scratch: Path) -> list[list[Step]]:
     typed = [folder for folder in ("src", "tests", "bench", "scripts") if (ROOT / folder).is_dir()]
     wheels, fresh, elsewhere = scratch / "wheels", scratch / "fresh", scratch / "elsewhere"
     elsewhere.mkdir()
+    cache = scratch / "cache"
     # By the pip of the project: one of its own, and what is never imported in compiled form, would take most of the time.
     pip_install = ["python", "-m", "pip", "--python", f"{fresh}/bin/python", "install", "--quiet", "--no-input", "--no-compile"]
     return [
         [
-            Step("tests", [["pytest", "-q", "-n", "4", "--dist=worksteal"]], has_summary=True),
+            Step(
+                "tests",
+                [["pytest", "-q", "-n", "4", "--dist=worksteal", "-o", f"cache_dir={cache}"]],
+                has_summary=True,
+                again=lambda: rerun_few_failed(cache),
+            ),
         ],
         [
             Step("format", [["ruff", "format", "--check", "."]]),
@@ -81,6 +94,17 @@ def lanes(scratch: Path) -> list[list[Step]]:
     ]
 
 
+def rerun_few_failed(cache: Path) -> list[str] | None:
+    """The command that runs the failed tests once more; None if they are too many, or if something else went wrong."""
+    try:
+        failed: dict[str, bool] = json.loads((cache / "v" / "cache" / "lastfailed").read_text())
+    except (OSError, ValueError):
+        return None
+    if not 0 < len(failed) <= MOST_UNSTEADY:
+        return None
+    return ["pytest", "-q", "--last-failed", "--last-failed-no-failures=none", "-o", f"cache_dir={cache}"]
+
+
 async def run_command(command: list[str], cwd: Path) -> Output:
     try:
         process = await asyncio.create_subprocess_exec(
@@ -110,11 +134,17 @@ async def run_step(step: Step) -> bool:
         if result.status != 0:
             break
     passed = result.status == 0
+    again = None if passed else step.again()
+    if again:
+        second = await run_command(again, step.cwd)
+        passed = second.status == 0
     seconds = time.monotonic() - started
     lines = result.text.rstrip().splitlines()
     summary = f"   {lines[-1].strip('= ')}" if step.has_summary and lines else ""
     print(f"{step.name:<10} {'ok' if passed else 'FAILED':<7} {seconds:6.1f} s{summary}")
-    if not passed:
+    if result.status != 0:
+        if passed:
+            print("    UNSTEADY: what failed below passed when it was run once more; find out why")
         print(f"$ {' '.join(command)}", *lines, f"exit status {result.status}", sep="\n    ")
     sys.stdout.flush()
     return passed
