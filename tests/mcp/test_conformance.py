@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +9,12 @@ from socketserver import StreamRequestHandler, ThreadingUnixStreamServer
 from threading import Thread
 
 import pytest
-from tests.clients import node
-from tests.clients.process import environment
 from tests.kit.processes import start
+from tests.mcp.conformance_suite import run_suite, suite
 
-FOLDER = Path(__file__).parent / "node"
+__all__ = ["suite"]
+
 CLIENT = Path(__file__).parent / "conformance_client.py"
-SECONDS = 120
 # The suite starts this, which has the client forked from a process that has imported everything; it ends as the client does.
 RELAY = """\
 import json, os, socket, sys
@@ -44,16 +42,6 @@ SCENARIOS = {
 LATER = "json-schema-2020-12-preservation"
 
 
-@pytest.fixture(scope="session")
-def suite() -> list[str]:
-    """The command; the suite needs a newer Node than most machines have, so one is installed with it."""
-    node.install(FOLDER)
-    program = FOLDER / "node_modules" / ".bin" / "node"
-    if not program.exists():
-        pytest.skip("the conformance suite needs Node 22, and npm has none for this machine")
-    return [str(program), str(FOLDER / "node_modules" / ".bin" / "conformance")]
-
-
 class ClientForker(StreamRequestHandler):
     def handle(self) -> None:
         arguments, env = json.loads(self.rfile.readline())
@@ -79,7 +67,7 @@ def client_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.mark.slow
 def test_the_list_of_scenarios_is_the_suites_own(suite: list[str]) -> None:
     for revision, scenarios in SCENARIOS.items():
-        said = run([*suite, "list", "--client", "--requirements", revision]).stdout
+        said = run_suite([*suite, "list", "--client", "--requirements", revision]).stdout
         required = said.partition("Client scenarios")[2].partition("Run and reported")[0]
         listed = [line.split()[1] for line in required.splitlines() if line.startswith("  - ")]
         assert [name for name in listed if not name.startswith("auth/")] == scenarios
@@ -100,12 +88,6 @@ def test_a_scenario_passes(revision: str, scenario: str, suite: list[str], clien
         "--timeout",
         "60000",
     )
-    done = run([*suite, "client", *options])
+    done = run_suite([*suite, "client", *options])
     assert done.returncode == 0, done.stdout + done.stderr
     assert "OVERALL: PASSED" in done.stdout + done.stderr
-
-
-def run(command: list[str]) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        command, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS, check=False
-    )

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.clients import node
-from tests.mcp.test_conformance import FOLDER, run
+from tests.mcp.conformance_suite import run_suite, suite
 from tests.tasks.conftest import Served, served
+
+__all__ = ["suite"]
 
 pytestmark = pytest.mark.slow
 
@@ -59,15 +60,6 @@ EXCUSED = {
 }
 
 
-@pytest.fixture(scope="session")
-def suite() -> list[str]:
-    node.install(FOLDER)
-    program = FOLDER / "node_modules" / ".bin" / "node"
-    if not program.exists():
-        pytest.skip("the conformance suite needs Node 22, and npm has none for this machine")
-    return [str(program), str(FOLDER / "node_modules" / ".bin" / "conformance")]
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with served(tmp_path_factory.mktemp("conformance"), "--user", "suite", "--database", "tasks.db") as server:
@@ -76,7 +68,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.mark.parametrize("revision", list(APPLY))
 def test_every_scenario_applies_or_has_a_reason_not_to(revision: str, suite: list[str]) -> None:
-    said = run([*suite, "list", "--server", "--requirements", revision]).stdout
+    said = run_suite([*suite, "list", "--server", "--requirements", revision]).stdout
     required = said.partition("Server scenarios")[2].partition("Client scenarios")[0]
     listed = [line.split()[1] for line in required.splitlines() if line.startswith("  - ")]
     assert set(APPLY[revision]) <= set(listed)
@@ -89,7 +81,7 @@ def test_every_scenario_applies_or_has_a_reason_not_to(revision: str, suite: lis
 )
 def test_a_scenario_passes(revision: str, scenario: str, suite: list[str], server: Served, tmp_path: Path) -> None:
     order = ["server", "--url", server.url, "--scenario", scenario, "--spec-version", revision, "--timeout", "60000"]
-    done = run([*suite, *order, "--output-dir", str(tmp_path)])
+    done = run_suite([*suite, *order, "--output-dir", str(tmp_path)])
     [found] = tmp_path.rglob("checks.json")
     checks = json.loads(found.read_text())
     assert checks, done.stdout + done.stderr
