@@ -58,7 +58,7 @@ async def test_a_later_source_wins_field_by_field_and_each_field_says_why() -> N
     assert sources == {
         "blank": "operator", "window": "operator", "stream_options": "learned", "temperature": "learned", "top_p": "shipped",
     }  # fmt: skip
-    assert "https://" in facts["top_p"].evidence
+    assert facts["top_p"].evidence == "OpenAI's reasoning models know no sampling"
     assert facts["temperature"].evidence == "it was refused"
 
 
@@ -211,6 +211,8 @@ def test_every_shipped_entry_has_a_pattern_a_link_and_fields_that_there_are() ->
     for entry in load_shipped():
         assert entry.server or entry.model
         assert entry.link.startswith("https://")
+        # What people are shown is our own word; where it was seen is in the documentation.
+        assert not any("://" in fact.evidence for fact in entry.facts.values())
         assert all(fact.value in list_values(field)[1:] for field, fact in entry.facts.items())
 
 

@@ -162,7 +162,7 @@ def _read_entry(entry: dict[str, ProfileValue]) -> ShippedProfile:
     patterns = [str(entry.pop(key, "")) for key in ("server", "model")]
     server, model = [re.compile(pattern, re.IGNORECASE) if pattern else None for pattern in patterns]
     why, link = str(entry.pop("why")), str(entry.pop("link"))
-    facts = {name: ProfileFact(value, "shipped", f"{why} ({link})") for name, value in entry.items()}
+    facts = {name: ProfileFact(value, "shipped", why) for name, value in entry.items()}
     return ShippedProfile(server, model, facts, why, link)
 
 
