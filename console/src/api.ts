@@ -26,10 +26,11 @@ export function address(path: string, query: Query = {}): string {
 }
 
 async function send(method: string, url: string, body?: unknown, signal?: AbortSignal): Promise<Response> {
-  const headers: Record<string, string> = body === undefined ? {} : { "content-type": "application/json" };
+  const isForm = body instanceof FormData;
+  const headers: Record<string, string> = body === undefined || isForm ? {} : { "content-type": "application/json" };
   let answer: Response;
   try {
-    const sent = body === undefined ? null : JSON.stringify(body);
+    const sent = body === undefined ? null : isForm ? body : JSON.stringify(body);
     answer = await fetch(url, { method, headers, body: sent, signal: signal ?? null });
   } catch (error) {
     if (signal?.aborted) throw error;
@@ -44,6 +45,17 @@ async function send(method: string, url: string, body?: unknown, signal?: AbortS
 
 export async function get<T>(path: string, query: Query = {}, signal?: AbortSignal): Promise<T> {
   return (await send("GET", address(path, query), undefined, signal)).json();
+}
+
+/** Every entry of a list, however many pages it has. */
+export async function getAll<T extends { id?: string }>(path: string, query: Query = {}): Promise<T[]> {
+  const found: T[] = [];
+  for (let after: string | undefined; ; ) {
+    const page = await get<{ data: T[]; last_id?: string | null; has_more?: boolean }>(path, { limit: 100, ...query, after });
+    found.push(...page.data);
+    if (!page.has_more || !page.last_id) return found;
+    after = page.last_id;
+  }
 }
 
 export async function post<T>(path: string, body: unknown = {}): Promise<T> {

@@ -1,5 +1,6 @@
 import { useEffect, useRef, useState } from "preact/hooks";
-import { get, post, postStream, remove } from "./api";
+import { renew } from "./again";
+import { get, getAll, post, postStream, remove } from "./api";
 import { type Approval, approvals } from "./approvals_data";
 import { ApprovalCard } from "./approvals";
 import { EntryView } from "./entry";
@@ -22,10 +23,56 @@ interface Exchange {
   live: LiveRun;
 }
 
+/** A file that goes with the next question. */
+interface Attached {
+  id: string;
+  name: string;
+  isImage: boolean;
+}
+
+/** A question that is asked once more, in a conversation that parts from this one before it. */
+interface Edited {
+  itemId: string;
+  text: string;
+}
+
+const TASKS = "tasks";
+const PAGE = 20;
+
+async function attach(file: File): Promise<Attached> {
+  const form = new FormData();
+  form.append("purpose", "user_data");
+  form.append("file", file);
+  const made = await post<{ id: string }>("files", form);
+  return { id: made.id, name: file.name, isImage: file.type.startsWith("image/") };
+}
+
+/** A conversation with what was said in another before one of its items. */
+async function branch(conversation: string, itemId: string): Promise<string> {
+  const items = await getAll<any>(`conversations/${conversation}/items`, { order: "asc" });
+  const kept = renew(items.slice(0, items.findIndex((item) => item.id === itemId)));
+  const { id } = await post<Conversation>("conversations", { metadata: { branch_of: conversation } });
+  for (let at = 0; at < kept.length; at += PAGE) await post(`conversations/${id}/items`, { items: kept.slice(at, at + PAGE) });
+  return id;
+}
+
+function contentOf(question: string, files: Attached[]) {
+  if (!files.length) return question;
+  const parts = files.map((file) => (file.isImage ? { type: "input_image", file_id: file.id } : { type: "input_file", file_id: file.id }));
+  return [{ role: "user", content: [{ type: "input_text", text: question }, ...parts] }];
+}
+
 export function Chat() {
   useTitle("Chat");
   const models = useLoaded(() => get<{ data: { id: string }[] }>("models"));
+  const agents = useLoaded(() => get<{ data: { name: string }[] }>("agents").catch(() => ({ data: [] })));
+  const tools = useLoaded(() => get<{ data: { name: string; description: string }[] }>("tools", { limit: 100 }));
   const names = (models.value?.data ?? []).map((each) => each.id);
+  const [off, setOff] = useState<string[]>([]);
+  const [files, setFiles] = useState<Attached[]>([]);
+  const [edited, setEdited] = useState<Edited | null>(null);
+  /** The conversation whose past is shown: one that was found in the list, or that parts from another. */
+  const [before, setBefore] = useState<string | null>(null);
   const [picked, pick] = useState(place.value.query.get("model") ?? "");
   const model = picked || names[0] || "";
   const [text, setText] = useState("");
@@ -37,7 +84,11 @@ export function Chat() {
   const started = useRef<string | null>(null);
   useEffect(() => {
     // What was begun here is shown as it happens; another conversation is read.
-    if (conversation !== started.current) setExchanges([]);
+    if (conversation !== started.current) {
+      setExchanges([]);
+      setEdited(null);
+      setBefore(conversation);
+    }
     started.current = conversation;
   }, [conversation]);
   const follow = (id: string) => setExchanges((known) => [...known, { id, live: new LiveRun(id) }]);
@@ -47,23 +98,40 @@ export function Chat() {
     try {
       let into: Record<string, string> = after ? { previous_response_id: exchanges.at(-1)?.id ?? after } : {};
       if (!after) {
-        const id = conversation ?? (await post<Conversation>("conversations", {})).id;
+        const parted = conversation && edited ? await branch(conversation, edited.itemId) : null;
+        const id = parted ?? conversation ?? (await post<Conversation>("conversations", {})).id;
+        // What was said before the edited question is read again, and what follows is shown as it happens.
+        if (parted) setExchanges([]);
         started.current = id;
+        setBefore(parted);
         adjust({ c: id });
         into = { conversation: id };
       }
-      const body = { model, input: question, stream: true, background: true, ...into };
+      const body = { model, input: contentOf(question, files), stream: true, background: true, ...into, ...chooseTools() };
       for await (const event of await postStream("responses", body, stopping.signal)) {
         const told = JSON.parse(event.data);
         if (!told.response?.id) continue;
         follow(told.response.id);
+        setFiles([]);
+        setEdited(null);
         setChanged((before) => before + 1);
         break;
       }
       stopping.abort();
     } catch (failure) {
       setError(failure);
+      setText(question);
     }
+  };
+  const chooseTools = () => {
+    const on = (tools.value?.data ?? []).map((each) => each.name).filter((name) => !off.includes(name));
+    if (!off.length) return {};
+    return on.length ? { allowed_tools: on } : { tool_choice: "none" };
+  };
+  const edit = (question: Edited) => {
+    setEdited(question);
+    setText(question.text);
+    document.getElementById("question")?.focus();
   };
   const first = place.value.query.get("ask");
   useEffect(() => {
@@ -71,6 +139,19 @@ export function Chat() {
     adjust({ ask: null });
     void ask(first);
   }, [first, model]);
+  const take = async (input: HTMLInputElement) => {
+    const chosen = [...(input.files ?? [])];
+    input.value = "";
+    try {
+      for (const file of chosen) {
+        const made = await attach(file);
+        setFiles((known) => [...known, made]);
+      }
+      setError(null);
+    } catch (failure) {
+      setError(failure);
+    }
+  };
   const send = (event: Event) => {
     event.preventDefault();
     const question = text.trim();
@@ -87,25 +168,40 @@ export function Chat() {
           <label class="inline">
             Model
             <select value={model} onChange={(event) => pick(event.currentTarget.value)}>
-              {names.includes(model) || !model ? null : <option value={model}>{model}</option>}
+              {names.includes(model) || !model || model === TASKS || model.startsWith("agent:") ? null : <option value={model}>{model}</option>}
               {names.map((name) => <option value={name}>{name}</option>)}
+              <optgroup label="Agents">
+                {(agents.value?.data ?? []).map((each) => <option value={`agent:${each.name}`}>{visible(each.name)}</option>)}
+                <option value={TASKS}>Task agent</option>
+              </optgroup>
             </select>
           </label>
+          <Switches tools={tools.value?.data ?? []} off={off} change={setOff} />
           <span class="fill" />
           <button onClick={() => { setExchanges([]); go("chat"); }}>New conversation</button>
         </div>
         {after ? <p class="faint">Continues <a href={link(`runs/${after}`)}>{after}</a></p> : null}
-        {conversation && !exchanges.length ? <Said conversation={conversation} /> : null}
-        {exchanges.map((each) => <ExchangeView key={each.id} exchange={each} follow={follow} />)}
-        {error || models.error ? <Failure error={error ?? models.error} /> : null}
-        <form class="ask composer" onSubmit={send}>
-          <label for="question" class="hidden">Your message</label>
-          <textarea
-            id="question" rows={2} placeholder="Ask something" value={text} onInput={(event) => setText(event.currentTarget.value)}
-            onKeyDown={(event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) send(event); }}
-          />
-          <button class="main" disabled={!text.trim() || !model}>Send</button>
-        </form>
+        {model === TASKS ? <Tasks /> : (
+          <>
+            {conversation && before === conversation ? <Said conversation={conversation} until={exchanges[0]?.live.model.spec?.input?.[0]?.id ?? null} edit={edit} /> : null}
+            {exchanges.map((each) => <ExchangeView key={each.id} exchange={each} follow={follow} edit={conversation ? edit : null} />)}
+            {error || models.error ? <Failure error={error ?? models.error} /> : null}
+            {edited ? <p class="faint">You edit an earlier question; what followed it stays in the conversation it is in. <button class="quiet" onClick={() => { setEdited(null); setText(""); }}>Do not edit</button></p> : null}
+            {files.length ? <ul class="files" aria-label="Attached files">{files.map((file) => <li key={file.id}>{visible(file.name)} <button class="quiet" aria-label={`Remove ${visible(file.name)}`} onClick={() => setFiles(files.filter((each) => each !== file))}>Remove</button></li>)}</ul> : null}
+            <form class="ask composer" onSubmit={send}>
+              <label class="button attach">
+                Attach
+                <input type="file" multiple class="hidden" onChange={(event) => { void take(event.currentTarget); }} />
+              </label>
+              <label for="question" class="hidden">Your message</label>
+              <textarea
+                id="question" rows={2} placeholder="Ask something" value={text} onInput={(event) => setText(event.currentTarget.value)}
+                onKeyDown={(event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) send(event); }}
+              />
+              <button class="main" disabled={!text.trim() || !model}>Send</button>
+            </form>
+          </>
+        )}
       </div>
     </div>
   );
@@ -156,15 +252,91 @@ function Conversations({ chosen, changed }: { chosen: string | null; changed: nu
   );
 }
 
-/** What was said in a conversation so far. */
-function Said({ conversation }: { conversation: string }) {
+/** Which tools of the server the model may call. */
+function Switches({ tools, off, change }: { tools: { name: string; description: string }[]; off: string[]; change: (off: string[]) => void }) {
+  if (!tools.length) return null;
+  return (
+    <details class="switches">
+      <summary>Tools ({tools.length - off.length} of {tools.length})</summary>
+      <div class="card">
+        {tools.map(({ name, description }) => (
+          <label class="check" title={visible(description)}>
+            <input type="checkbox" checked={!off.includes(name)} onChange={(event) => change(event.currentTarget.checked ? off.filter((each) => each !== name) : [...off, name])} />
+            <code>{visible(name)}</code>
+          </label>
+        ))}
+      </div>
+    </details>
+  );
+}
+
+interface TaskMessage {
+  id: string;
+  role: string;
+  content: string;
+}
+
+/** A talk with the task agent, which keeps its own conversations. */
+function Tasks() {
+  const [id, setId] = useState<string | null>(null);
+  const [messages, setMessages] = useState<TaskMessage[]>([]);
+  const [text, setText] = useState("");
+  const [isBusy, setBusy] = useState(false);
+  const [error, setError] = useState<unknown>(null);
+  const send = async (event: Event) => {
+    event.preventDefault();
+    const content = text.trim();
+    if (!content || isBusy) return;
+    setText("");
+    setBusy(true);
+    setMessages((known) => [...known, { id: `asked-${known.length}`, role: "user", content }]);
+    try {
+      const reply = await post<{ conversation_id: string; message: TaskMessage }>("chat", { content, ...(id ? { conversation_id: id } : {}) });
+      setId(reply.conversation_id);
+      setMessages((known) => [...known, reply.message]);
+      setError(null);
+    } catch (failure) {
+      setError(failure);
+      setText(content);
+    }
+    setBusy(false);
+  };
+  return (
+    <>
+      {messages.length ? null : <p class="faint">The task agent keeps a list of tasks: “Remind me to call Ada tomorrow”, “What is on my list?”</p>}
+      <ol class="group">
+        {messages.map((each) => (
+          <li key={each.id} class={`entry ${each.role === "user" ? "input" : "message"}`}>
+            <div class="head"><span class="who">{each.role === "user" ? "Asked" : "Answer"}</span></div>
+            <Markdown text={each.content} />
+          </li>
+        ))}
+      </ol>
+      {isBusy ? <p class="faint" role="status">Working…</p> : null}
+      {error ? <Failure error={error} /> : null}
+      <form class="ask composer" onSubmit={(event) => void send(event)}>
+        <label for="task" class="hidden">Your message</label>
+        <textarea
+          id="task" rows={2} placeholder="Say what there is to do" value={text} onInput={(event) => setText(event.currentTarget.value)}
+          onKeyDown={(event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) void send(event); }}
+        />
+        <button class="main" disabled={!text.trim() || isBusy}>Send</button>
+      </form>
+    </>
+  );
+}
+
+/** What was said in a conversation so far, up to an item that is shown otherwise. */
+function Said({ conversation, until, edit }: { conversation: string; until: string | null; edit: (question: Edited) => void }) {
   const items = useLoaded(() => get<{ data: any[] }>(`conversations/${conversation}/items`, { order: "asc", limit: 100 }), conversation);
   if (items.error) return <Failure error={items.error} />;
+  const known = items.value?.data ?? [];
+  const end = until === null ? -1 : known.findIndex((item) => item.id === until);
   return (
     <ol class="group">
-      {(items.value?.data ?? []).filter((item) => item.role || item.name).map((item) => (
-        <li class={`entry ${item.role === "user" ? "input" : item.role ? "message" : "call"}`}>
-          <div class="head"><span class="who">{item.role === "user" ? "Asked" : item.role ? "Answer" : visible(item.name)}</span></div>
+      {known.slice(0, end < 0 ? undefined : end).filter((item) => item.role || item.name).map((item) => (
+        <li key={item.id} class={`entry ${item.role === "user" ? "input" : item.role ? "message" : "call"}`}>
+          <div class="head"><span class="who">{item.role === "user" ? "Asked" : item.role ? "Answer" : visible(item.name)}</span><span class="fill" />{item.role === "user" ? <button class="link" onClick={() => edit({ itemId: item.id, text: textOf(item.content) })}>Edit</button> : null}</div>
           <Markdown text={item.role ? textOf(item.content) : String(item.arguments ?? "")} />
         </li>
       ))}
@@ -172,12 +344,19 @@ function Said({ conversation }: { conversation: string }) {
   );
 }
 
-function ExchangeView({ exchange, follow }: { exchange: Exchange; follow: (id: string) => void }) {
+interface ExchangeProps {
+  exchange: Exchange;
+  follow: (id: string) => void;
+  edit: ((question: Edited) => void) | null;
+}
+
+function ExchangeView({ exchange, follow, edit }: ExchangeProps) {
   const { live, id } = exchange;
   void live.drawn.value;
   const { model } = live;
   const waiting = model.reason === "approval_needed" ? (approvals.value ?? []).filter((each: Approval) => each.response_id === id) : [];
   useEffect(() => () => live.stop(), [live]);
+  const asked = model.spec?.input?.find((item: any) => item.role === "user");
   return (
     <section aria-label="Exchange">
       <ol class="group">
@@ -189,6 +368,7 @@ function ExchangeView({ exchange, follow }: { exchange: Exchange; follow: (id: s
       <div class="actions">
         <a class="button quiet" href={link(`runs/${id}`)}>The run</a>
         {model.isOver ? null : <button class="quiet" onClick={() => void post(`runs/${id}/cancel`)}>Stop</button>}
+        {model.isOver && edit && asked ? <button class="quiet" onClick={() => edit({ itemId: asked.id, text: textOf(asked.content) })}>Edit the question</button> : null}
       </div>
       {live.error.value ? <Failure error={live.error.value} /> : null}
     </section>

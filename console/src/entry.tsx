@@ -12,22 +12,27 @@ interface Props {
   runId: string;
   revision: number;
   isChosen: boolean;
+  /** Begins a run from here, where that can be done. */
+  branch?: ((entry: Entry) => void) | null;
 }
+
+const BRANCHES: Entry["kind"][] = ["message", "call", "input"];
 
 export class EntryView extends Component<Props> {
   override shouldComponentUpdate(next: Props): boolean {
     const known = this.props;
-    return next.revision !== known.revision || next.isChosen !== known.isChosen || next.entry !== known.entry;
+    return next.revision !== known.revision || next.isChosen !== known.isChosen || next.entry !== known.entry || !next.branch !== !known.branch;
   }
 
   // What is inside gets the revision, too: components whose properties stay the same are not drawn again.
-  override render({ entry, runId, isChosen, revision }: Props) {
+  override render({ entry, runId, isChosen, revision, branch }: Props) {
     return (
       <li id={`event-${entry.seq}-${entry.key}`} class={`entry ${entry.kind} ${entry.tone}${isChosen ? " chosen" : ""}`} aria-current={isChosen ? "true" : undefined}>
         <div class="head">
           <span class="who">{nameOf(entry)}</span>
           {entry.call ? <CallState call={entry.call} revision={revision} /> : null}
           <span class="fill" />
+          {branch && BRANCHES.includes(entry.kind) ? <button class="link" onClick={() => branch(entry)}>Branch</button> : null}
           <Time at={entry.at} />
           <a class="anchor" href={link(`runs/${runId}`, { event: entry.seq })} aria-label={`Link to event ${entry.seq}`}>#{entry.seq}</a>
         </div>

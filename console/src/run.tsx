@@ -1,5 +1,6 @@
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { get, post, serverUrl } from "./api";
+import { Again, type Origin } from "./again";
 import { type Approval, approvals } from "./approvals_data";
 import { ApprovalCard } from "./approvals";
 import { EntryView } from "./entry";
@@ -24,6 +25,9 @@ export function RunScreen({ id }: { id: string }) {
   const given = place.value.query.get("event");
   const chosen = given === null ? null : Number(given);
   const prompt = askedOf(model);
+  const [origin, setOrigin] = useState<Origin | null>(null);
+  const canBegin = model.spec && !model.spec.metadata?.demo && !isAnswer(model);
+  const branch = (entry: Entry) => setOrigin({ id, spec: model.spec, until: entry });
   useTitle(prompt ? visible(prompt).slice(0, 60) : "Run");
   const shown = useMemo(() => filter(model.entries, search), [drawn, search]);
   const at = chosen === null ? -1 : findEntry(shown, chosen);
@@ -42,7 +46,7 @@ export function RunScreen({ id }: { id: string }) {
   if (live.error.value && !model.spec) return <div class="page"><Failure error={live.error.value} /></div>;
   return (
     <div class="page run">
-      <Head id={id} model={model} drawn={drawn} connected={live.connected.value} prompt={prompt} />
+      <Head id={id} model={model} drawn={drawn} connected={live.connected.value} prompt={prompt} again={canBegin ? () => setOrigin({ id, spec: model.spec, until: null }) : null} />
       {model.spec ? <RunTree spec={model.spec} isOver={model.isOver} delegated={model.delegated} returned={model.returned} /> : null}
       {model.startedAt ? <Waterfall model={model} drawn={drawn} now={model.isOver ? 0 : now.value} chosen={chosen} choose={choose} /> : null}
       <div class="bar tools">
@@ -59,14 +63,18 @@ export function RunScreen({ id }: { id: string }) {
         </label>
         <span class="faint" role="status">{search ? `${shown.length} of ${number(model.entries.length)}` : `${number(model.next)} events`}</span>
       </div>
-      <Entries entries={shown} chosen={at < 0 ? null : shown[at]!} runId={id} search={search} drawn={drawn} />
+      <Entries entries={shown} chosen={at < 0 ? null : shown[at]!} runId={id} search={search} drawn={drawn} branch={canBegin && model.isOver ? branch : null} />
+      {origin ? <Again origin={origin} close={() => setOrigin(null)} /> : null}
       <Ending id={id} isWaiting={model.reason === "approval_needed"} />
     </div>
   );
 }
 
+/** Whether a run goes on with a person's answer: it has no question of its own, and cannot begin anew. */
+const isAnswer = (model: RunModel): boolean => Boolean(model.spec?.input?.some((item: any) => item.type === "mcp_approval_response"));
+
 function askedOf(model: RunModel): string {
-  if (model.spec?.input?.some((item: any) => item.type === "mcp_approval_response")) return "Goes on with a person's answer";
+  if (isAnswer(model)) return "Goes on with a person's answer";
   const asked = (model.spec?.input ?? []).filter((item: any) => item.role === "user").at(-1);
   return asked ? textOf(asked.content) : "";
 }
@@ -108,7 +116,16 @@ function useFollowing(model: RunModel, drawn: number, isElsewhere: boolean): voi
   }, [drawn]);
 }
 
-function Head({ id, model, connected, prompt }: { id: string; model: RunModel; drawn: number; connected: boolean; prompt: string }) {
+interface HeadProps {
+  id: string;
+  model: RunModel;
+  drawn: number;
+  connected: boolean;
+  prompt: string;
+  again: (() => void) | null;
+}
+
+function Head({ id, model, connected, prompt, again }: HeadProps) {
   const [error, setError] = useState<unknown>(null);
   const spec = model.spec;
   const took = (model.endedAt ?? now.value) - model.startedAt;
@@ -140,7 +157,7 @@ function Head({ id, model, connected, prompt }: { id: string; model: RunModel; d
         {spec ? <Copy label="Copy as Python" text={() => asPython(spec)} /> : null}
         {model.isOver ? <button class="quiet" onClick={() => void readLog(id).then((log) => save(`${id}.json`, log), setError)}>Download JSON</button> : null}
         {model.isOver ? <button class="quiet" onClick={() => save(`${id}.md`, writeMarkdown(id, model))}>Download Markdown</button> : null}
-        {prompt && !spec?.metadata?.demo ? <button class="quiet" onClick={() => go("chat", { ask: prompt, model: spec.model })}>Ask again</button> : null}
+        {again ? <button class="quiet" onClick={again}>Run again</button> : null}
         {model.isOver && model.status === "completed" && !spec?.metadata?.demo ? <button class="quiet" onClick={() => go("chat", { after: id })}>Continue</button> : null}
         {spec?.parent ? <a class="button quiet" href={link(`runs/${spec.parent}`)}>The run before</a> : null}
       </div>
@@ -179,12 +196,13 @@ interface EntriesProps {
   chosen: Entry | null;
   runId: string;
   search: string;
+  branch: ((entry: Entry) => void) | null;
   /** Grows when there are more: the list stays the same one. */
   drawn: number;
 }
 
 /** Entries in groups, of which only those near the view are in the page: a run may have thousands. */
-function Entries({ entries, chosen, runId, search }: EntriesProps) {
+function Entries({ entries, chosen, runId, search, branch }: EntriesProps) {
   const groups: Entry[][] = [];
   for (let at = 0; at < entries.length; at += GROUP) groups.push(entries.slice(at, at + GROUP));
   const heights = useRef<Heights>({ sum: 0, entries: 0 });
@@ -202,7 +220,7 @@ function Entries({ entries, chosen, runId, search }: EntriesProps) {
     <div class="entries">
       {groups.map((group, index) => (
         <Group
-          key={group[0]!.key} entries={group} chosen={chosen && group.includes(chosen) ? chosen : null} runId={runId} heights={heights.current}
+          key={group[0]!.key} entries={group} chosen={chosen && group.includes(chosen) ? chosen : null} runId={runId} heights={heights.current} branch={branch}
           isLast={index >= groups.length - 1}
         />
       ))}
@@ -221,10 +239,11 @@ interface GroupProps {
   chosen: Entry | null;
   runId: string;
   heights: Heights;
+  branch: ((entry: Entry) => void) | null;
   isLast: boolean;
 }
 
-function Group({ entries, chosen, runId, heights, isLast }: GroupProps) {
+function Group({ entries, chosen, runId, heights, branch, isLast }: GroupProps) {
   const box = useRef<HTMLOListElement>(null);
   const [isNear, setNear] = useState(isLast);
   const height = useRef(0);
@@ -247,7 +266,7 @@ function Group({ entries, chosen, runId, heights, isLast }: GroupProps) {
       {isShown ? entries.map((entry, index) => (
         <>
           {entry.turn && (index === 0 || entries[index - 1]!.turn !== entry.turn) ? <li class="turn" key={`t${entry.turn}`}>Turn {entry.turn}</li> : null}
-          <EntryView key={entry.key} entry={entry} revision={entry.revision} isChosen={entry === chosen} runId={runId} />
+          <EntryView key={entry.key} entry={entry} revision={entry.revision} isChosen={entry === chosen} runId={runId} branch={branch} />
         </>
       )) : null}
     </ol>
