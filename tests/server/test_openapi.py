@@ -67,6 +67,7 @@ def test_every_route_needs_a_scope_and_has_a_summary() -> None:
                 "/v1/files",
                 "/v1/mcp_servers",
                 "/v1/messages",
+                "/v1/prompts",
                 "/v1/responses",
                 "/v1/runs",
                 "/v1/tools",

@@ -16,6 +16,7 @@ from mainspring.features.keys.part import PART as KEYS
 from mainspring.features.mcp.part import PART as MCP
 from mainspring.features.memory.part import PART as MEMORY
 from mainspring.features.models.part import PART as MODELS
+from mainspring.features.prompts.part import PART as PROMPTS
 from mainspring.features.runs.part import PART as RUNS
 from mainspring.features.skills.part import PART as SKILLS
 from mainspring.features.traces.part import PART as TRACES
@@ -46,6 +47,7 @@ PARTS = (
     MCP,
     SKILLS,
     AGENTS,
+    PROMPTS,
     WORKFLOWS,
     APPROVALS,
     GOVERNANCE,

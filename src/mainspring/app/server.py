@@ -18,7 +18,7 @@ from mainspring.app.engine import Engine
 from mainspring.core.errors import InvalidRequest, MainspringError, StoreError
 from mainspring.core.sandbox import SandboxHealth
 from mainspring.features.agents.agent_runtime import PREFIX
-from mainspring.features.agents.routes import AgentRoutes
+from mainspring.features.agents.routes import AgentRoutes, show_as_prompt
 from mainspring.features.approvals.pending import Approvals
 from mainspring.features.approvals.routes import ApprovalRoutes
 from mainspring.features.audit.routes import AuditRoutes
@@ -33,6 +33,7 @@ from mainspring.features.mcp.routes import McpRoutes
 from mainspring.features.memory.routes import MemoryRoutes
 from mainspring.features.messages.routes import MessageRoutes
 from mainspring.features.models.routes import ModelRoutes
+from mainspring.features.prompts.routes import PromptRoutes
 from mainspring.features.responses.routes import ResponseRoutes
 from mainspring.features.runs.routes import RunRoutes
 from mainspring.features.system.reference_routes import ReferenceRoutes
@@ -89,6 +90,7 @@ def server(
         MessageRoutes(core, agents, dialect),
         ConversationRoutes(core),
         AgentRoutes(agents),
+        PromptRoutes(agents.prompts, lambda: [show_as_prompt(each) for each in agents.registry.definitions.values()]),
         ApprovalRoutes(Approvals(core, {spec.label for spec in engine.mcp.servers}), dialect),
         BudgetRoutes(engine.admission, core.store),
         TraceRoutes(core, metrics or engine.metrics),

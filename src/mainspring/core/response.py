@@ -47,6 +47,7 @@ class Response(Struct, frozen=True, kw_only=True):
     truncation: str = "disabled"
     usage: Json | None = None
     safety_identifier: str | None = None
+    prompt: Json | UnsetType = UNSET
     prompt_cache_key: str | None = None
     user: str | None = None
 

@@ -16,6 +16,7 @@ Every mistake is reported with file and line. What a definition says about tools
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -32,6 +33,8 @@ from mainspring.definitions.parameters import InputParameter, find_flaw, is_of_t
 from mainspring.definitions.parsed_file import ParsedFile, hint
 from mainspring.definitions.reader import parse_yaml, read_text
 from mainspring.features.governance.rule_policy import Rules
+from mainspring.features.prompts.prompt_template import SLOT, fill_text, list_misspelt
+from mainspring.features.prompts.prompts import Prompt
 from mainspring.tools.scope import normalize_domain
 
 Role = Literal[
@@ -65,8 +68,6 @@ MOST_TOOL_NAME: Final = 64 - len(TOOL_PREFIX)
 EVERYTHING: Final = "*"
 
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-_BRACES = re.compile(r"\{\{.*?\}\}", re.DOTALL)
-SLOT: Final = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_-]*)\s*\}\}")
 
 
 AgentName = Annotated[
@@ -231,6 +232,21 @@ def make_charter(definition: AgentDefinition, *, root: str = "", skills: tuple[s
     )
 
 
+def make_prompt_agent(prompt: Prompt, inputs: Mapping[str, object]) -> AgentDefinition:
+    """A prompt as an agent. Its instructions have the inputs that are given."""
+    content = prompt.content
+    return AgentDefinition(
+        name=prompt.id,
+        version=f"{prompt.number}.0.0",
+        role="implementer",
+        description=content.description,
+        model=content.model,
+        temperature=content.temperature,
+        inputs={name: InputParameter(required=True) for name in content.variables},
+        prompts=Prompts(system=fill_text(content.instructions, inputs), user=content.prompt),
+    )
+
+
 def _split_list(given: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
     if given is None:
         return None
@@ -266,7 +282,7 @@ def _check(definition: AgentDefinition, parsed: ParsedFile) -> None:
         if name not in definition.inputs:
             told = f"`{{{{ {name} }}}}` stands for no input; {hint(name, tuple(definition.inputs))}"
             parsed.add_problem(("prompts", "user"), told)
-    for other in _BRACES.findall(SLOT.sub("", definition.prompts.user)):
+    for other in list_misspelt(definition.prompts.user):
         told = f"`{other[:80]}` is nothing that could be filled in; write `{{{{ name }}}}` with the name of an input"
         parsed.add_problem(("prompts", "user"), told)
     if (definition.constraints.concurrency or 1) > 1 and not definition.constraints.parallel_allowed:

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 
-from mainspring.core.items import Json, to_json
+from mainspring.core.items import InputText, Json, Message, Part, to_json
 from mainspring.definitions import parameters
-from mainspring.features.agents.agent_definition import SLOT, AgentDefinition
+from mainspring.features.agents.agent_definition import AgentDefinition
+from mainspring.features.prompts.prompt_template import fill_parts, fill_text
+from mainspring.features.prompts.prompts import parse_value
 
 
 def complete_inputs(definition: AgentDefinition, given: Mapping[str, object]) -> Json:
@@ -32,9 +34,15 @@ def parse_inputs(definition: AgentDefinition, given: Mapping[str, object]) -> Js
 def render_message(definition: AgentDefinition, inputs: Json) -> str:
     """The agent's first user message: its template filled in, or else the inputs as JSON."""
     template = definition.prompts.user
-    if not template:
-        return to_json(inputs)
-    return SLOT.sub(lambda slot: value if isinstance(value := inputs.get(slot[1], ""), str) else to_json(value), template)
+    return fill_text(template, inputs) if template else to_json(inputs)
+
+
+def make_message(definition: AgentDefinition, inputs: Json, id: str) -> Message:
+    """That message. An image or a file, as requests have them, is shown where its name stands in the template."""
+    if not definition.prompts.user:
+        return Message("user", (InputText(to_json(inputs)),), id)
+    shown = {name: part if isinstance(part := parse_value(value), Part) else value for name, value in inputs.items()}
+    return Message("user", fill_parts(definition.prompts.user, shown), id)
 
 
 def build_input_schema(definition: AgentDefinition) -> Json:

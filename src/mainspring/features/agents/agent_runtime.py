@@ -12,13 +12,14 @@ from anyio import to_thread
 from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidInputs, InvalidRequest, RunFailed
-from mainspring.core.items import InputFile, InputText, Item, Json, Message, OutputText, Part, encode, to_json, user
+from mainspring.core.items import InputFile, InputText, Item, Json, Message, OutputText, Part, encode, to_json
 from mainspring.core.run import Run
 from mainspring.core.spec import Caller, RunSpec, spec_for
 from mainspring.engine.audit import REASON_CHARS, AuditEntry, digest_of
 from mainspring.engine.engine import Engine
 from mainspring.engine.handle import Handle
-from mainspring.features.agents.agent_inputs import complete_inputs, parse_inputs, render_message
+from mainspring.features.agents.agent_definition import AgentDefinition, make_prompt_agent
+from mainspring.features.agents.agent_inputs import complete_inputs, make_message, parse_inputs
 from mainspring.features.agents.agent_order import AgentOrders, Effort, InvocationSettings, Truncation
 from mainspring.features.agents.agent_registry import AgentRegistry
 from mainspring.features.agents.agent_result import (
@@ -30,6 +31,8 @@ from mainspring.features.agents.agent_result import (
     read_result,
 )
 from mainspring.features.governance.injection import refuse_injection
+from mainspring.features.prompts.prompts import PREFIX as PROMPT_PREFIX
+from mainspring.features.prompts.prompts import Prompts
 from mainspring.ports import Note
 
 PREFIX: Final = "agent:"
@@ -66,12 +69,14 @@ _MANNER = ("effort", "domain", "autonomy_level", "active_skills", "max_seconds",
 
 
 class AgentRuntime:
-    """Runs the agents of a registry in an engine. If the engine is audited, refused inputs are audited as well."""
+    """Runs the agents of a registry in an engine, and prompts as agents. If the engine is audited, refused inputs are audited as
+    well."""
 
     def __init__(
         self, engine: Engine, registry: AgentRegistry, orders: AgentOrders, *, clock: Callable[[], float] = time.time
     ) -> None:
         self.engine, self.registry, self.orders, self._clock = engine, registry, orders, clock
+        self.prompts = Prompts(engine.store, engine.new_id)
 
     async def invoke(self, name: str, inputs: AgentInputs = None, **options: Unpack[InvokeOptions]) -> AgentResult:
         """Has the agent answer in one turn, without tools.
@@ -105,13 +110,13 @@ class AgentRuntime:
         self, name: str, inputs: AgentInputs, config: ToolLoopConfig | None = None, **options: Unpack[InvokeOptions]
     ) -> RunSpec:
         """The order for such a run. Also raises `InvalidRequest` for inputs that try to instruct the model."""
-        definition = self.registry.get(name)
+        definition = await self.find(name, options.get("tenant", ""), inputs or {})
         engine, given = self.engine, complete_inputs(definition, inputs or {})
         domain = _check_domain(options.get("domain") or "")
         if len(encode(given)) > MOST_INPUT_BYTES:
             told = f"the inputs of agent `{name}` have more than {MOST_INPUT_BYTES} bytes; put what is long into a file"
             raise InvalidInputs(told, param="inputs")
-        await self._screen(name, {**(inputs or {}), **({"domain": domain} if domain else {})}, options)
+        await self.screen(name, {**(inputs or {}), **({"domain": domain} if domain else {})}, options)
         fields: Json = {field: value for field, value in options.items() if field not in _MANNER and value is not None}
         manner = {field: value for field, value in options.items() if field in _MANNER and value is not None}
         spec = spec_for(
@@ -119,7 +124,7 @@ class AgentRuntime:
             **{
                 "id": engine.new_id("resp"),
                 "model": definition.model or engine.model,
-                "input": (user(render_message(definition, given), id=engine.new_id("msg")),),
+                "input": (make_message(definition, given, engine.new_id("msg")),),
                 "context_tokens": engine.context_tokens,
                 **({} if definition.temperature is None else {"temperature": definition.temperature}),
                 **fields,
@@ -142,16 +147,22 @@ class AgentRuntime:
         definition = self.registry.get(name)
         # What functions of the client's give back is material, as is what tools of the server do.
         texts = [text for item in spec.input if isinstance(item, Message) for part in item.content for text in _texts(part)]
-        await self._screen(name, [variables, spec.instructions, texts], {"tenant": spec.tenant, "caller": spec.caller})
+        await self.screen(name, [variables, spec.instructions, texts], {"tenant": spec.tenant, "caller": spec.caller})
         if names_no_model and definition.model is not None:
             spec = replace(spec, model=definition.model)
         said: tuple[Item, ...] = ()
         if variables is not None:
             given = complete_inputs(definition, parse_inputs(definition, variables))
-            said = (user(render_message(definition, given), id=self.engine.new_id("msg")),)
+            said = (make_message(definition, given, self.engine.new_id("msg")),)
         return await self.orders.apply_definition(replace(spec, input=(*said, *spec.input)), definition, manner)
 
-    async def _screen(self, name: str, inputs: object, options: InvokeOptions) -> None:
+    async def find(self, name: str, tenant: str, inputs: Mapping[str, object]) -> AgentDefinition:
+        """The agent of this name, or the prompt of this id as an agent whose inputs are its variables. Raises `NotFound`."""
+        if name.startswith(PROMPT_PREFIX):
+            return make_prompt_agent(await self.prompts.get(tenant, name), inputs)
+        return self.registry.get(name)
+
+    async def screen(self, name: str, inputs: object, options: InvokeOptions) -> None:
         """Raises `InvalidRequest` for inputs that try to instruct the model, and audits that."""
         tenant, caller = options.get("tenant", ""), options.get("caller")
         try:

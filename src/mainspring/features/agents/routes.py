@@ -17,6 +17,8 @@ from mainspring.features.agents.agent_definition import AgentDefinition
 from mainspring.features.agents.agent_result import ToolLoopConfig, ToolLoopResult, has_answered, read_result
 from mainspring.features.agents.agent_runtime import AgentRuntime, make_failure
 from mainspring.features.agents.agent_stream import ToolLoopEvent, render_events
+from mainspring.features.prompts.prompts import PREFIX as PROMPT_PREFIX
+from mainspring.features.prompts.routes import PromptObject
 from mainspring.http.auth import INVOKE, get_caller, sign_order
 from mainspring.http.bodies import Metadata, Name, parse_body, read_json_body
 from mainspring.http.endpoints import MODEL_ERRORS, Endpoint
@@ -127,7 +129,8 @@ class AgentRoutes:
 
     async def retrieve(self, request: Request) -> HttpResponse:
         """Retrieves the definition of an agent."""
-        return json_response(require_agents(self._agents).registry.get(_name(request)))
+        runtime, name = _require(self._agents, _name(request)), _name(request)
+        return json_response(await runtime.find(name, get_caller(request).tenant, {}))
 
     async def invoke(self, request: Request) -> HttpResponse:
         """Runs an agent for one turn, without tools."""
@@ -160,7 +163,8 @@ class AgentRoutes:
     async def _start(
         self, request: Request, body: InvokeAgent, config: ToolLoopConfig | None, *, autonomy_level: int | None = None
     ) -> Handle:
-        runtime, name, caller = require_agents(self._agents), _name(request), get_caller(request)
+        name, caller = _name(request), get_caller(request)
+        runtime = _require(self._agents, name)
         order = await runtime.make_order(
             name,
             body.inputs or {},
@@ -187,6 +191,20 @@ def require_agents(agents: AgentRuntime) -> AgentRuntime:
         message = "this server has no agents; name a folder of definitions as `agents` in its settings"
         raise Fault(503, "agents_not_configured", message)
     return agents
+
+
+def show_as_prompt(agent: AgentDefinition) -> PromptObject:
+    """An agent as a prompt whose variables are its inputs."""
+    own = agent.prompts
+    return PromptObject(
+        agent.name, 0, agent.version, True, own.system, own.user, tuple(agent.inputs), agent.model, agent.temperature,
+        agent.description, {}, agent=True,
+    )  # fmt: skip
+
+
+def _require(agents: AgentRuntime, name: str) -> AgentRuntime:
+    """Prompts are there without any agents."""
+    return agents if name.startswith(PROMPT_PREFIX) else require_agents(agents)
 
 
 def _raise_failure(run: Run) -> None:

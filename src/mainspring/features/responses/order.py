@@ -5,12 +5,14 @@ from msgspec.structs import replace
 from starlette.requests import HTTPConnection
 
 from mainspring.core.errors import InvalidRequest, NotFound
-from mainspring.core.items import Tool, Unknown
+from mainspring.core.items import Json, Message, Tool, Unknown, user
 from mainspring.core.spec import RunSpec
 from mainspring.engine.engine import Engine
 from mainspring.features.agents.agent_order import InvocationSettings
 from mainspring.features.agents.agent_result import ToolLoopConfig
 from mainspring.features.agents.agent_runtime import PREFIX, AgentRuntime
+from mainspring.features.prompts.prompts import PREFIX as PROMPT_PREFIX
+from mainspring.features.prompts.prompts import Prompt, fill_prompt
 from mainspring.features.responses.request import MOST_INPUT_CHARS, CreateResponse, find_logprobs, make_order
 from mainspring.features.responses.sent_request import FOREIGN_INCLUDES, RESULTS, SOURCES, SentRequest
 from mainspring.features.vector_stores.file_search import INCLUDE
@@ -34,12 +36,17 @@ class AgentSelection(Struct, frozen=True):
 async def read_order(engine: Engine, agents: AgentRuntime, client: HTTPConnection, sent: SentRequest) -> RunSpec:
     """The order that this client's request stands for. Raises `InvalidRequest`, and `Fault` if it may not call agents.
 
-    An agent is named as `model`, `agent:NAME`, or as `prompt`, with variables that are the agent's inputs.
+    An agent is named as `model`, `agent:NAME`, or as `prompt`, with variables that are the agent's inputs. A prompt that is kept
+    here is named in the same ways, by its id.
     """
     body = sent.body
     needs = list_needs(body)
     await resolve_input(body, engine.store, get_tenant(client))
-    choice = select_agent(body)
+    choice, echo = select_agent(body), Json()
+    if choice is not None and choice.name.startswith(PROMPT_PREFIX):
+        prompt = await _find_prompt(agents, client, choice, body)
+        echo["prompt"] = {"id": prompt.id, "version": str(prompt.number), "variables": choice.variables}
+        body, choice = await _apply_prompt(agents, client, prompt, choice.variables or {}, body), None
     spec = make_order(
         body if choice is None or not _is_agent(body.model) else replace(body, model=None),
         new_id=engine.new_id,
@@ -49,6 +56,8 @@ async def read_order(engine: Engine, agents: AgentRuntime, client: HTTPConnectio
         limits=engine.defaults.limits,
     )
     spec = sign_order(client, spec)
+    if echo:
+        spec = replace(spec, echo={**spec.echo, **echo})
     if choice is not None:
         spec = await _apply_selection(agents, client, choice, body, spec)
     if RESULTS in (body.include or ()):
@@ -128,6 +137,34 @@ def select_agent(body: CreateResponse) -> AgentSelection | None:
             pass
     message = 'prompt must be {"id": NAME, "variables": {...}} with the name of an agent, the same as in `model` if both name one'
     raise InvalidRequest(message, param="prompt")
+
+
+async def _find_prompt(agents: AgentRuntime, client: HTTPConnection, choice: AgentSelection, body: CreateResponse) -> Prompt:
+    try:
+        return await agents.prompts.get(get_tenant(client), choice.name, choice.version)
+    except (NotFound, InvalidRequest) as error:
+        error.param = "prompt.version" if error.param == "version" else "prompt.id" if body.prompt is not None else "model"
+        raise
+
+
+async def _apply_prompt(
+    agents: AgentRuntime, client: HTTPConnection, prompt: Prompt, variables: dict[str, object], body: CreateResponse
+) -> CreateResponse:
+    """The request with what the prompt says: its instructions before those of the request, its message before the input. What
+    the request names itself, the model among it, counts. Raises `InvalidRequest`."""
+    caller = get_caller(client)
+    await agents.screen(prompt.id, variables, {"tenant": caller.tenant, "caller": caller.as_run_caller()})
+    filled, content = fill_prompt(prompt, variables, "prompt.variables"), prompt.content
+    given = body.input if isinstance(body.input, tuple) else () if body.input is None else (user(body.input),)
+    said = (Message("user", filled.parts),) if filled.parts else ()
+    return replace(
+        body,
+        prompt=None,
+        model=content.model if body.model is None or _is_agent(body.model) else body.model,
+        temperature=content.temperature if body.temperature is None else body.temperature,
+        instructions="\n\n".join([text for text in (filled.instructions, body.instructions) if text]) or None,
+        input=(*said, *given),
+    )
 
 
 async def _apply_selection(

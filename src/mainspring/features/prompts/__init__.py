@@ -1,0 +1,1 @@
+"""Prompts: texts with variables, kept in versions."""

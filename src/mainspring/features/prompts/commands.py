@@ -1,0 +1,132 @@
+"""`mainspring prompts`: texts with variables that requests name, in versions."""
+
+from typing import Annotated
+
+import typer
+
+from mainspring.cli import options
+from mainspring.cli.database import open_database
+from mainspring.cli.output import clean, say_more, write_lines
+from mainspring.cli.tenants import choose_tenants, write_of_tenants
+from mainspring.core.items import Json
+from mainspring.features.prompts.prompts import Prompt, PromptContent, Prompts
+from mainspring.features.prompts.routes import PromptObject, render_prompt
+
+app = typer.Typer()
+
+PromptId = Annotated[str, typer.Argument(metavar="PROMPT_ID", help="Prompt, as `list` names it.")]
+Instructions = Annotated[str | None, typer.Option(metavar="TEXT", help="Instructions; `{{ name }}` stands for a variable.")]
+FirstMessage = Annotated[str | None, typer.Option("--prompt", metavar="TEXT", help="First message, with variables as well.")]
+OwnModel = Annotated[str | None, typer.Option("--model", metavar="NAME", help="Model where a request names none.")]
+Description = Annotated[str | None, typer.Option(metavar="TEXT", help="What it is for.")]
+
+
+@app.command("list")
+async def list_prompts(
+    database: options.Database,
+    tenant: options.Tenant = "",
+    all_tenants: options.AllTenants = False,
+    limit: options.Limit = 20,
+    json: options.AsJson = False,
+) -> None:
+    """Lists the prompts, newest first, each in the version that is used."""
+    async with open_database(database) as engine:
+        tenants, prompts = await choose_tenants(engine.store, tenant, all_tenants=all_tenants), Prompts(engine.store)
+        pages = {each: await prompts.list(each, None, limit + 1, newest_first=True) for each in tenants}
+    found = {each: [render_prompt(prompt) for prompt in page[:limit]] for each, page in pages.items()}
+    write_of_tenants(found, ("prompt", "version", "variables", "description"), _cells, as_json=json, named=all_tenants)
+    if any(len(page) > limit for page in pages.values()) and not json:
+        say_more(limit)
+
+
+@app.command()
+async def show(
+    prompt_id: PromptId,
+    database: options.Database,
+    version: Annotated[str | None, typer.Option(metavar="N", help="Version. Default: the one that is used.")] = None,
+    tenant: options.Tenant = "",
+    json: options.AsJson = False,
+) -> None:
+    """Shows a prompt."""
+    async with open_database(database) as engine:
+        prompt = await Prompts(engine.store).get(tenant, prompt_id, version)
+    _write(prompt, as_json=json)
+
+
+@app.command()
+async def create(
+    database: options.Database,
+    instructions: Instructions = None,
+    prompt: FirstMessage = None,
+    model: OwnModel = None,
+    description: Description = None,
+    tenant: options.Tenant = "",
+    json: options.AsJson = False,
+) -> None:
+    """
+    Creates a prompt.
+
+    Examples:
+
+        mainspring prompts create --instructions "You write for {{ reader }}." --prompt "Summarise: {{ text }}"
+    """
+    content = PromptContent(**_given(instructions, prompt, model, description))
+    async with open_database(database) as engine:
+        made = await Prompts(engine.store).create(tenant, content)
+    _write(made, as_json=json)
+
+
+@app.command()
+async def update(
+    prompt_id: PromptId,
+    database: options.Database,
+    instructions: Instructions = None,
+    prompt: FirstMessage = None,
+    model: OwnModel = None,
+    description: Description = None,
+    tenant: options.Tenant = "",
+    json: options.AsJson = False,
+) -> None:
+    """Adds a version to a prompt; what is not named stays as it is."""
+    async with open_database(database) as engine:
+        made = await Prompts(engine.store).add_version(tenant, prompt_id, _given(instructions, prompt, model, description))
+    _write(made, as_json=json)
+
+
+@app.command()
+async def use(
+    prompt_id: PromptId,
+    version: Annotated[str, typer.Argument(metavar="N", help="Version.")],
+    database: options.Database,
+    tenant: options.Tenant = "",
+) -> None:
+    """Has a version be used where a request names none."""
+    async with open_database(database) as engine:
+        await Prompts(engine.store).choose(tenant, prompt_id, version)
+    print(f"{prompt_id} is used in version {version}")
+
+
+@app.command()
+async def delete(prompt_id: PromptId, database: options.Database, tenant: options.Tenant = "") -> None:
+    """Deletes a prompt with all its versions."""
+    async with open_database(database) as engine:
+        await Prompts(engine.store).remove(tenant, prompt_id)
+    print(f"{prompt_id} is deleted")
+
+
+def _given(instructions: str | None, prompt: str | None, model: str | None, description: str | None) -> Json:
+    given = {"instructions": instructions, "prompt": prompt, "model": model, "description": description}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _cells(prompt: PromptObject) -> tuple[str, ...]:
+    return prompt.id, prompt.version, ", ".join(prompt.variables) or "-", clean(" ".join(prompt.description.split()))
+
+
+def _write(prompt: Prompt, *, as_json: bool) -> None:
+    shown = render_prompt(prompt)
+    if as_json:
+        write_lines([shown])
+        return
+    lines = [f"{shown.id}  version {shown.version}", *[f"> {name}" for name in shown.variables]]
+    print(clean("\n".join([*lines, *[text for text in (shown.instructions, shown.prompt) if text]])))

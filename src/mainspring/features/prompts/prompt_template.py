@@ -1,0 +1,47 @@
+"""Texts in which `{{ name }}` stands for a value: a text, or in messages also an image or a file."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from mainspring.core.items import InputText, Part, to_json
+
+SLOT: Final = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_-]*)\s*\}\}")
+_BRACES = re.compile(r"\{\{.*?\}\}", re.DOTALL)
+
+
+def list_slots(*texts: str) -> tuple[str, ...]:
+    """The names that stand in these texts, each once, in their order."""
+    return tuple(dict.fromkeys([name for text in texts for name in SLOT.findall(text)]))
+
+
+def list_misspelt(text: str) -> list[str]:
+    """What is in double braces and is no name."""
+    return _BRACES.findall(SLOT.sub("", text))
+
+
+def fill_text(template: str, values: Mapping[str, object]) -> str:
+    """The text with its values. What is no text is written as JSON; a name without a value leaves nothing."""
+    return SLOT.sub(lambda slot: _write(values.get(slot[1], "")), template)
+
+
+def fill_parts(template: str, values: Mapping[str, object]) -> tuple[Part, ...]:
+    """The content of a message: text, with a part of its own for each value that is one."""
+    parts: list[Part] = []
+    text, place = "", 0
+    for slot in SLOT.finditer(template):
+        text, place, value = text + template[place : slot.start()], slot.end(), values.get(slot[1], "")
+        if isinstance(value, Part):
+            parts += [*_make_text(text), value]
+            text = ""
+        else:
+            text += _write(value)
+    return (*parts, *_make_text(text + template[place:]))
+
+
+def _write(value: object) -> str:
+    return value if isinstance(value, str) else to_json(value)
+
+
+def _make_text(text: str) -> Iterable[Part]:
+    return (InputText(text),) if text.strip() else ()
