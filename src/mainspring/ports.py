@@ -847,21 +847,30 @@ class RateWindow(Struct, frozen=True):
     seconds: float
 
 
+class WindowRoom(Struct, frozen=True):
+    """What is left of a window, and in how many seconds all of it is there again."""
+
+    left: int
+    seconds: float
+
+
 class Grant(Struct, frozen=True):
     """How many permits were got. If these are fewer than were asked for, there may be more in `wait` seconds, and `window` is the
-    one that is used up, None if too many are in use at once."""
+    one that is used up, None if too many are in use at once. `rooms` are those of the limit's windows, in their order."""
 
     count: int
     wait: float = 0.0
     window: RateWindow | None = None
+    rooms: tuple[WindowRoom, ...] = ()
 
 
 class SharedLimit(Protocol):
     """A limit that all processes on a store keep together."""
 
-    async def update(self, in_use: int, wanted: int) -> Grant:
+    async def update(self, in_use: int, wanted: int, noted: int = 0) -> Grant:
         """Says how many permits this process uses, which holds for `LIMIT_SECONDS`, and asks for more. Those that it gets are in
-        use from then on. What it wants and does not get is left to it by the others, up to its share. Raises `StoreError`."""
+        use from then on. What it wants and does not get is left to it by the others, up to its share. `noted` is how much was
+        used since of what is counted afterwards. Raises `StoreError`: then nothing was noted."""
         ...
 
 
@@ -872,7 +881,18 @@ LIMIT_SECONDS = 6.0
 class SharedLimits(Protocol):
     """Opens limits that hold for all processes on a store, by names that mean the same in all of them."""
 
-    def open_limit(self, name: str, *, most_at_once: int | None = None, windows: Sequence[RateWindow] = ()) -> SharedLimit: ...
+    def open_limit(
+        self,
+        name: str,
+        *,
+        most_at_once: int | None = None,
+        windows: Sequence[RateWindow] = (),
+        notes: RateWindow | None = None,
+        waits: bool = True,
+    ) -> SharedLimit:
+        """`notes` is a window for what is counted afterwards, and may be exceeded: no permit is given once it is used up. Of a
+        limit that nobody `waits` for, nothing is left to those who wanted more."""
+        ...
 
 
 @runtime_checkable

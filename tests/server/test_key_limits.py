@@ -1,6 +1,7 @@
 """Limits of single keys: requests, tokens and requests at a time, with the headers that clients know."""
 
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -12,10 +13,16 @@ from tests.server.hosting import hosted
 
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
+from mainspring.core.errors import StoreError
 from mainspring.core.items import Usage
 from mainspring.http.auth import Keys
-from mainspring.http.key_limits import NO_LIMITS, KeyLimits, KeyUse
+from mainspring.http.key_limits import NO_LIMITS, KeyLimits, KeyUse, find_key_limits
+from mainspring.ports import Document, Store
 from mainspring.providers.scripted import Scripted, say, stall
+from mainspring.storage.choose_store import open_store
+from mainspring.storage.location import Location, parse_location
+from mainspring.storage.memory_runs import MemoryStore
+from mainspring.storage.shared_limits import LIMIT, StoreLimits
 
 
 class House:
@@ -30,11 +37,13 @@ class House:
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
     script = Scripted(stall(when="wait"), say("Hello.", usage=Usage(70, 30)), repeat=True)
-    use = KeyUse()
-    engine = Engine(script, database=tmp_path / "runs.db", observers=[use])
-    keys = Keys(engine.store, use=use, limits=KeyLimits(requests_per_minute=50))
-    async with hosted(server(engine, keys=keys)) as url:
-        yield House(url, keys)
+    usual = KeyLimits(requests_per_minute=50)
+    async with open_store(parse_location(tmp_path / "runs.db")) as store:
+        use = KeyUse(StoreLimits(store), partial(find_key_limits, store, usual, None))
+        engine = Engine(script, store=store, observers=[use])
+        keys = Keys(store, use=use, limits=usual)
+        async with hosted(server(engine, keys=keys)) as url:
+            yield House(url, keys)
 
 
 async def test_requests_beyond_a_minutes_are_refused_with_the_usual_headers(house: House) -> None:
@@ -98,9 +107,74 @@ async def test_a_key_made_over_http_is_bound_no_less_than_its_maker(house: House
     assert made["limits"] == {"requests_per_minute": 50, "tokens_per_minute": 7, "requests_at_once": 3}
 
 
-def test_the_next_minute_begins_anew() -> None:
-    now = [0.0]
-    use, limits = KeyUse(lambda: now[0]), KeyLimits(requests_per_minute=1)
-    use.admit("key:a", limits)
-    now[0] = 60.0
-    assert dict(use.admit("key:a", limits).headers)[b"x-ratelimit-remaining-requests"] == b"0"
+class FailingStore(MemoryStore):
+    """A store whose documents cannot be read while it `fails`."""
+
+    fails = False
+
+    async def get(self, kind: str, id: str, *, tenant: str = "", parent: str = "") -> Document | None:
+        if self.fails:
+            raise StoreError("the store is gone")
+        return await super().get(kind, id, tenant=tenant, parent=parent)
+
+
+def open_use(store: Store) -> KeyUse:
+    return KeyUse(StoreLimits(store), partial(find_key_limits, store, KeyLimits(tokens_per_minute=100), None))
+
+
+async def test_what_a_key_used_at_one_process_it_has_used_at_the_other(location: Location) -> None:
+    limits = KeyLimits(requests_per_minute=3, requests_at_once=2)
+    async with open_store(location) as one, open_store(location) as other:
+        uses = [open_use(store) for store in (one, other)]
+        meters = [use.open_meter("key:a", limits) for use in uses]
+        for meter in meters:
+            assert not (await meter.admit()).refusal
+        assert (await meters[0].admit()).code == "too_many_requests"
+        assert not (await meters[0].admit(is_message=True)).refusal, "its connection is under way already"
+        meters[1].leave()
+        refused = await meters[0].admit()
+        assert (refused.code, refused.seconds > 0) == ("rate_limit_exceeded", True)
+        for use in uses:
+            await use.close()
+
+
+async def test_a_request_that_has_ended_elsewhere_makes_room_at_once(location: Location) -> None:
+    limits = KeyLimits(requests_at_once=1)
+    async with open_store(location) as one, open_store(location) as other:
+        uses = [open_use(store) for store in (one, other)]
+        meters = [use.open_meter("key:a", limits) for use in uses]
+        for number in range(10):
+            assert not (await meters[number % 2].admit()).refusal
+            meters[number % 2].leave()
+        for use in uses:
+            await use.close()
+
+
+async def test_tokens_are_kept_while_the_store_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+    async with FailingStore() as store:
+        keys = Keys(store)
+        key = f"key:{(await keys.create()).split('_')[1]}"
+        worker, server = open_use(store), open_use(store)
+        store.fails = True
+        worker.open_meter(key).note(60)
+        worker.open_meter(key).note(40)
+        limits = KeyLimits(tokens_per_minute=100)
+        with pytest.raises(StoreError):
+            await server.open_meter(key, limits).admit()
+        store.fails = False
+        with anyio.fail_after(PATIENCE):
+            while not (refused := await server.open_meter(key, limits).admit()).refusal:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+        assert refused.code == "rate_limit_exceeded"
+        assert len([each for each in caplog.records if each.name == "mainspring.http.key_limits"]) == 2, "once for each meter"
+        for use in (worker, server):
+            await use.close()
+
+
+async def test_a_key_without_limits_leaves_nothing_in_the_store() -> None:
+    async with MemoryStore() as store:
+        use = KeyUse(StoreLimits(store), partial(find_key_limits, store, NO_LIMITS, None))
+        use.open_meter("key:a").note(7)
+        await use.close()
+        assert use.open_meter("key:a").is_idle
+        assert await store.documents(LIMIT) == []

@@ -5,13 +5,17 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
+from sys import executable
 from typing import Any
 
 import aiohttp
+import anyio
 import pytest
 from aiohttp import web
+from tests.kit.databases import database_in
+from tests.kit.processes import run
 from tests.kit.waiting import PATIENCE
-from tests.server.process import Script, Served, serving
+from tests.server.process import Script, Served, serving, working
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("each_database")]
 
@@ -129,3 +133,48 @@ async def test_runs_that_race_for_a_budget_spend_no_more_than_there_is(tmp_path:
     made = len((tmp_path / "tally").read_text().splitlines())
     assert 0 < made <= 8
     assert calls_line["used"] + calls_line["held"] <= 8
+
+
+def create_key(folder: Path, *options: str) -> str:
+    made = run([executable, "-m", "mainspring", "keys", "create", "--database", database_in(folder, "served.db"), *options])
+    assert made.returncode == 0, made.stderr
+    return next(word for word in made.stdout.split() if word.startswith("ms_"))
+
+
+async def test_a_key_uses_no_more_at_all_servers_than_it_may(tmp_path: Path) -> None:
+    """Gateways admit, and the worker that drives a run notes its tokens."""
+    (tmp_path / "mainspring.toml").write_text("[http]\nrequests_per_key = 2\n")
+    rare, few = create_key(tmp_path, "--requests-per-minute", "5"), create_key(tmp_path, "--tokens-per-minute", "10")
+    script: Script = [
+        {"when": "stay", "say": "Hello.", "pause": 3600},
+        {"when": "", "say": "x " * 50, "usage": {"input_tokens": 5, "output_tokens": 50}},
+    ]
+    async with AsyncExitStack() as outer:
+        stack = outer.enter_context(ExitStack())
+        gateways = [stack.enter_context(serving(tmp_path, script, "--role", "gateway")) for _ in range(2)]
+        stack.enter_context(working(tmp_path, script))
+        one, other = [gateway.url for gateway in gateways]
+        session = await outer.enter_async_context(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(2 * PATIENCE)))
+
+        async def post(url: str, key: str, input: str = "Go.", *, stream: bool = False) -> aiohttp.ClientResponse:
+            headers = {"authorization": f"Bearer {key}"}
+            return await session.post(f"{url}/responses", headers=headers, json={"input": input, "stream": stream})
+
+        told = [(await post((one, other)[number % 2], rare)).status for number in range(8)]
+        assert told == [200] * 5 + [429] * 3
+        first = await post(one, few)
+        assert (first.status, first.headers["x-ratelimit-limit-tokens"]) == (200, "10")
+        with anyio.fail_after(PATIENCE):
+            while (refused := await post(other, few)).status == 200:  # until the worker has noted them
+                pass
+        assert (refused.status, (await refused.json())["error"]["code"]) == (429, "rate_limit_exceeded")
+        full = create_key(tmp_path)
+        streams = [await post(url, full, "stay", stream=True) for url in (one, other)]
+        assert [stream.status for stream in streams] == [200, 200]
+        refused = await post(other, full)
+        assert (refused.status, (await refused.json())["error"]["code"]) == (429, "too_many_requests")
+        streams[0].close()
+        with anyio.fail_after(PATIENCE):
+            while (await post(other, full)).status == 429:  # noqa: ASYNC110 - until the other gateway has noticed
+                await anyio.sleep(0.05)
+        streams[1].close()

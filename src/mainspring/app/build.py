@@ -28,7 +28,7 @@ from mainspring.features.memory.settings import MemorySettings
 from mainspring.features.traces.otel import Exporter, is_wanted, name_provider
 from mainspring.features.vector_stores.settings import VectorStoreSettings
 from mainspring.features.web_search.settings import WebSearchSettings
-from mainspring.http.key_limits import KeyUse
+from mainspring.http.key_limits import KeyUse, find_key_limits
 from mainspring.parts import PartContents
 from mainspring.ports import Dispatcher, Embedder, Provider, Store
 from mainspring.storage.choose_files import choose_files
@@ -79,8 +79,9 @@ def compose_engine(
     """
     functions = dict.fromkeys([function for reference in settings.tools for function in load_functions(reference)])
     guard, servers = AddressGuard(settings.allow_hosts), make_server_specs(settings.mcp)
-    store = None if database is None else choose_store(database)
-    policies = build_policies(settings.governance, guard, None if store is None else StoreLimits(store))
+    store = choose_store(database)
+    limits, http = StoreLimits(store), settings.http
+    policies = build_policies(settings.governance, guard, None if database is None else limits)
     if not is_trial:
         check_working_dir(settings)
     builtins = _open_builtins(settings, database, guard, policies, wraps=any(server.is_held for server in servers))
@@ -119,11 +120,11 @@ def compose_engine(
         limits=build_limits(settings.limits),
         quota=quota,
         drives=settings.role != "gateway",
-        dispatcher=None if store is None else _choose_dispatcher(settings, store),
+        dispatcher=None if database is None else _choose_dispatcher(settings, store),
         most_live=settings.runs_at_once,
         exporter=None if is_trial else _exporter(settings, provider.name),
         metrics_by_tenant=settings.metrics_by_tenant,
-        observers=(KeyUse(),),
+        observers=(KeyUse(limits, partial(find_key_limits, store, http.key_limits, http.requests_per_key)),),
         memory=build_memory(database, settings.memory) if settings.memory.enabled else False,
     )
 

@@ -226,6 +226,7 @@ def serve(settings: Settings, file: Path | None = None, siblings: Siblings | Non
         quota=engine.core.quota,
         use=find_key_use(engine),
         limits=settings.http.key_limits,
+        most_at_once=settings.http.requests_per_key,
     )
     is_worker = settings.role == "worker"
     metrics = None if siblings is None else SharedMetrics(engine.metrics, siblings.metrics)

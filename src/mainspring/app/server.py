@@ -118,6 +118,7 @@ def server(
             if resumed:
                 log.info("took up %d unfinished runs", len(resumed))
             async with AsyncExitStack() as stack:
+                stack.push_async_callback(keys.close)
                 for name, part in served:
                     if part.lifespan is not None:
                         with blame_part(name, "start"):

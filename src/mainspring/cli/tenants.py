@@ -7,7 +7,8 @@ import msgspec
 
 from mainspring.cli.output import write_lines, write_table
 from mainspring.core.items import decode
-from mainspring.http.auth import KIND, Key
+from mainspring.http.auth import Key
+from mainspring.http.key_limits import KIND
 from mainspring.ports import OWNED, Store
 
 T = TypeVar("T", bound=msgspec.Struct)

@@ -20,6 +20,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from hashlib import sha256
 from hmac import compare_digest
 from secrets import token_hex
@@ -34,19 +35,29 @@ from mainspring.core.errors import InvalidRequest, MainspringError, NotFound
 from mainspring.core.items import decode, encode
 from mainspring.core.lru_cache import LRUCache
 from mainspring.core.memory_quota import MemoryQuota, find_holder
-from mainspring.core.spec import Caller, RunSpec, pick_least
+from mainspring.core.spec import Caller, RunSpec
 from mainspring.engine.approvals import APPROVE
 from mainspring.engine.traceparent import clean_traceparent
 from mainspring.http.client_connection import CONNECTION, ClientConnection
 from mainspring.http.endpoints import PUBLIC, WEBSOCKET, KeyScope, ScopeTable
 from mainspring.http.faults import Fault, RenderFault, fault_response, wrap_error
-from mainspring.http.key_limits import NO_LIMITS, Headers, KeyAdmission, KeyLimits, KeyUse
+from mainspring.http.key_limits import (
+    KEY_SUBJECT,
+    KIND,
+    NO_LIMITS,
+    Headers,
+    KeyAdmission,
+    KeyLimits,
+    KeyMeter,
+    KeyUse,
+    find_key_limits,
+)
 from mainspring.http.origins import REMEMBERED, require_local, require_same_origin
 from mainspring.http.sessions import Sessions, read_token
 from mainspring.ports import Document, DocumentStore
+from mainspring.storage.shared_limits import StoreLimits
 from mainspring.tools.contract import EXECUTE
 
-KIND: Final = "api_key"
 MEMORY: Final = 5.0
 POLICY_VIOLATION: Final = 1008
 
@@ -118,7 +129,8 @@ class _Seen(Struct, frozen=True):
 
 class Keys:
     """The keys of a store. `configured` is one more, for the default tenant and everything, that the store knows nothing of.
-    `limits` hold for every key of the store that has none of its own, `use` is what keys have used of them."""
+    `limits` hold for every key of the store that has none of its own, `use` is what keys have used of them. No key may have more
+    than `most_at_once` requests under way at all processes, and `most_requests` at this one."""
 
     def __init__(
         self,
@@ -129,6 +141,7 @@ class Keys:
         quota: MemoryQuota | None = None,
         use: KeyUse | None = None,
         limits: KeyLimits = NO_LIMITS,
+        most_at_once: int | None = None,
         clock: Seconds = time.time,
         ticks: Seconds = time.monotonic,
     ) -> None:
@@ -139,7 +152,8 @@ class Keys:
         self._most_requests = most_requests
         self._open: Counter[str] = Counter()
         self._quota = quota
-        self._use, self._limits = use or KeyUse(), limits
+        self._use, self._limits = use or KeyUse(StoreLimits(store), partial(find_key_limits, store, limits, most_at_once)), limits
+        self._most_at_once = most_at_once
         self._seen: LRUCache[bytes, _Seen] = LRUCache(REMEMBERED)
         self._revocations = 0
         self._has_keys = False
@@ -243,32 +257,35 @@ class Keys:
             raise Fault(401, "invalid_api_key", f"this API key is not known here, or was revoked: {_HOW}")
         if key.expires_at is not None and key.expires_at <= self._clock():
             raise Fault(401, "expired_api_key", f"this API key has expired: {_HOW}")
-        return ApiCaller(key.tenant, key.scopes, f"key:{key.id}", key.expires_at, key.limits.complete(self._limits))
+        limits = key.limits.complete(self._limits, self._most_at_once)
+        return ApiCaller(key.tenant, key.scopes, f"{KEY_SUBJECT}{key.id}", key.expires_at, limits)
 
-    def count_request(self, caller: ApiCaller, receive: Receive) -> "CountedRequest":
+    async def close(self) -> None:
+        await self._use.close()
+
+    async def count_request(self, caller: ApiCaller, receive: Receive) -> "CountedRequest":
         """Counts a request until its end is told. Raises `Fault` 429 if this key has as many as it may, or does not read its
-        answers."""
+        answers, and `StoreError`."""
         if caller.subject:
             if self._quota is not None and self._quota.is_over(caller.holder):
                 message = "the answers to this API key that are not read yet are as many bytes as it may have; read them"
                 raise Fault(429, "too_many_requests", message, retry_after=1)
-            most = pick_least(self._most_requests, caller.limits.requests_at_once)
-            if most is not None and self._open[caller.subject] >= most:
-                message = f"this API key has {most} requests under way; wait for one to end"
+            if self._most_requests is not None and self._open[caller.subject] >= self._most_requests:
+                message = f"this API key has {self._most_requests} requests under way here; wait for one to end"
                 raise Fault(429, "too_many_requests", message, retry_after=1)
-            admission = self.admit(caller)
+            if caller.limits is NO_LIMITS:
+                self._open[caller.subject] += 1
+                return CountedRequest(self._open, self._quota, caller, receive)
+            meter = self._use.open_meter(caller.subject, caller.limits)
+            admission = _check_admission(await meter.admit())
             self._open[caller.subject] += 1
-            return CountedRequest(self._open, self._quota, caller, receive, admission.headers)
+            return CountedRequest(self._open, self._quota, caller, receive, admission.headers, meter)
         return CountedRequest(self._open, self._quota, caller, receive)
 
-    def admit(self, caller: ApiCaller) -> KeyAdmission:
-        """Counts a request against the minute of this key. Raises `Fault` 429 if that is used up."""
-        if not caller.subject or caller.limits is NO_LIMITS:
-            return KeyAdmission()
-        admission = self._use.admit(caller.subject, caller.limits)
-        if admission.refusal:
-            raise Fault(429, "rate_limit_exceeded", admission.refusal, retry_after=admission.seconds)
-        return admission
+    async def admit_message(self, caller: ApiCaller) -> None:
+        """Counts a message of a connection against the minute of its key. Raises `Fault` 429 if that is used up, `StoreError`."""
+        if caller.subject and caller.limits is not NO_LIMITS:
+            _check_admission(await self._use.open_meter(caller.subject, caller.limits).admit(is_message=True))
 
     async def _key(self, token: str, digest: bytes) -> Key | None:
         now = self._ticks()
@@ -286,15 +303,27 @@ class Keys:
         return key
 
 
+def _check_admission(admission: KeyAdmission) -> KeyAdmission:
+    if admission.refusal:
+        raise Fault(429, admission.code, admission.refusal, retry_after=admission.seconds)
+    return admission
+
+
 class CountedRequest:
     """A request under way, with the bytes that it has brought: a thousand bodies may come at once."""
 
-    __slots__ = ("_caller", "_open", "_quota", "_receive", "_size", "headers")
+    __slots__ = ("_caller", "_meter", "_open", "_quota", "_receive", "_size", "headers")
 
     def __init__(
-        self, open: Counter[str], quota: MemoryQuota | None, caller: ApiCaller, receive: Receive, headers: Headers = ()
+        self,
+        open: Counter[str],
+        quota: MemoryQuota | None,
+        caller: ApiCaller,
+        receive: Receive,
+        headers: Headers = (),
+        meter: KeyMeter | None = None,
     ) -> None:
-        self.headers = headers
+        self.headers, self._meter = headers, meter
         self._open, self._quota, self._caller, self._receive = open, quota, caller, receive
         self._size = 0
 
@@ -320,6 +349,8 @@ class CountedRequest:
     def end(self) -> None:
         if self._caller.subject:
             self._open[self._caller.subject] -= 1
+        if self._meter is not None:
+            self._meter.leave()
         if self._quota is not None and self._size:
             self._quota.give_back(self._caller.holder, self._size)
 
@@ -343,7 +374,7 @@ class AuthMiddleware:
         try:
             scope[_MIDDLEWARE] = self
             scope[_CALLER] = caller = await self.authorize(HTTPConnection(scope))
-            counted = self._keys.count_request(caller, receive)
+            counted = await self._keys.count_request(caller, receive)
         except (Fault, MainspringError) as fault:
             found = self._scopes.find(scope.get("method", WEBSOCKET), find_path(scope)).endpoint
             await _refuse(fault, wrap_error if found is None else found.render_fault, scope, receive, send)
@@ -380,9 +411,9 @@ class AuthMiddleware:
     async def needs_key(self) -> bool:
         return not self._is_local or await self._keys.are_needed()
 
-    def admit(self, caller: ApiCaller) -> None:
-        """Raises `Fault` 429 if this key has used up its minute."""
-        self._keys.admit(caller)
+    async def admit_message(self, caller: ApiCaller) -> None:
+        """Raises `Fault` 429 if this key has used up its minute, `StoreError`."""
+        await self._keys.admit_message(caller)
 
 
 def _add_headers(send: Send, headers: Headers) -> Send:
@@ -429,11 +460,12 @@ async def authorize_again(connection: HTTPConnection) -> None:
         await middleware.authorize(connection)
 
 
-def admit_again(connection: HTTPConnection) -> None:
-    """Counts one more request on a connection that brings many. Raises `Fault` 429 if its key has used up its minute."""
+async def admit_again(connection: HTTPConnection) -> None:
+    """Counts one more request on a connection that brings many. Raises `Fault` 429 if its key has used up its minute,
+    `StoreError`."""
     middleware = connection.scope.get(_MIDDLEWARE)
     if isinstance(middleware, AuthMiddleware):
-        middleware.admit(get_caller(connection))
+        await middleware.admit_message(get_caller(connection))
 
 
 def sign_order(connection: HTTPConnection, spec: RunSpec) -> RunSpec:

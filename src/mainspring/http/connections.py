@@ -55,7 +55,7 @@ class ConnectionTable:
         self.settings = settings
         self.most = settings.connections or max(files - SPARE_FILES, 64)
         self.most_per_address = settings.connections_per_address or max(self.most // 2, 1)
-        self.most_per_key = settings.requests_per_key or max(self.most // 2, 1)
+        self.most_per_key = max(self.most // 2, 1)
         self.by_address: Counter[str] = Counter()
         # uvicorn wants a class, and calls it once per connection.
         self.protocol = cast("type[asyncio.Protocol]", partial(BoundedProtocol, self))

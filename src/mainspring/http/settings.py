@@ -39,7 +39,8 @@ class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True):
     key_limits: KeyLimits = NO_LIMITS
     """Limits of every API key of the database that has none of its own; `mainspring keys create` gives a key its own."""
     requests_per_key: Annotated[int, Meta(ge=1)] | None = None
-    """The most requests at a time with one key at one process, open streams among them; half of `connections` if not given."""
+    """The most requests at a time with one key at all processes together, open streams among them. If not given, a key may have
+    half of the `connections` of each process."""
 
 
 def find_most_bytes(settings: HttpSettings) -> int:

@@ -163,7 +163,7 @@ class _Connection:
         parent: Any = None
         is_well = False
         try:
-            admit_again(self._socket)
+            await admit_again(self._socket)
             body = text.encode()
             await check_value_count(body)
             parent = _parse_frame(text).previous_response_id
