@@ -16,7 +16,7 @@ from tests.cluster.history import (
     Cancelled,
     Contents,
     Conversed,
-    Faulted,
+    Froze,
     Kept,
     Seen,
     Streamed,
@@ -28,7 +28,6 @@ from tests.cluster.history import (
 REPEATABLE = ("look",)
 WORKFLOW_ENDED = ("success", "partial", "failed", "cancelled")
 # A step that a frozen process was in the middle of is finished as soon as it wakes up. That is not promised away.
-FROZEN = ("freeze", "freeze one", "pause")
 AWAKE = 1.0
 # What is on its way to another process may be read there a moment later.
 ON_ITS_WAY = 1.0
@@ -93,10 +92,11 @@ def find_late(history: Sequence[Seen], contents: Contents) -> Iterator[str]:
     for run in cancelled:
         if run in contents.runs and contents.runs[run].status != "cancelled":
             yield f"{run} was answered to be cancelled, and is {contents.runs[run].status}"
-    frozen = [(seen.at, seen.at + seen.seconds) for seen in history if isinstance(seen, Faulted) and seen.kind in FROZEN]
+    frozen = [seen for seen in history if isinstance(seen, Froze)]
     for effect in contents.effects:
         if effect.at > (told := cancelled.get(effect.run, effect.at)):
-            if any(begun < told < woken <= effect.at < woken + AWAKE for begun, woken in frozen):
+            own = [each for each in frozen if each.pid == effect.pid]
+            if any(each.at < told < each.until <= effect.at < each.until + AWAKE for each in own):
                 continue
             late = effect.at - cancelled[effect.run]
             yield f"{effect.call} of {effect.run} has {effect.phase} {late:.3f} s after the cancel was answered"

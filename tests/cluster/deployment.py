@@ -55,9 +55,8 @@ from mainspring.ports import CallContext
 
 
 def leave(context: CallContext, phase: str) -> None:
-    line = dict(
-        at=time.monotonic(), run=context.run_id, call=context.call_id, tool=context.tool.name, tenant=context.tenant, phase=phase
-    )
+    line = dict(at=time.monotonic(), run=context.run_id, call=context.call_id, tool=context.tool.name, tenant=context.tenant)
+    line |= dict(phase=phase, pid=os.getpid())
     file = os.open("effects", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(file, json.dumps(line).encode() + b"\\n")
     os.close(file)

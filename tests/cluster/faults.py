@@ -1,8 +1,10 @@
 """Faults, in an order that follows from a seed: for each process, and for the database, one after the other."""
 
+import os
 import signal
 from asyncio import to_thread
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from time import monotonic
@@ -10,7 +12,7 @@ from time import monotonic
 import anyio
 from msgspec import Struct
 from tests.cluster.deployment import SERVERS, WORKERS, Deployment, Member, find_faketime
-from tests.cluster.history import Faulted, Seen
+from tests.cluster.history import Faulted, Froze, Seen
 from tests.kit.link import Link
 
 from mainspring.engine.presence import LEASE_SECONDS
@@ -127,7 +129,7 @@ class Saboteur:
                 if self.is_done:
                     return
                 self._begin(fault, member.name)
-                await hurt(member, fault)
+                await hurt(member, fault, self._history)
 
     async def _hurt_all(self) -> None:
         random = Random(f"{self._seed} {DATABASE} pauses")
@@ -156,7 +158,7 @@ class Saboteur:
                 await restart(member)
 
 
-async def hurt(member: Member, fault: Fault) -> None:
+async def hurt(member: Member, fault: Fault, history: list[Seen]) -> None:
     """Does it, and undoes it when its time is up."""
     match fault.kind:
         case "kill":
@@ -166,21 +168,28 @@ async def hurt(member: Member, fault: Fault) -> None:
         case "restart":
             await restart(member)
         case "freeze" | "pause":
-            member.send_signal(signal.SIGSTOP)
-            await anyio.sleep(fault.seconds)
-            member.send_signal(signal.SIGCONT)
+            await freeze(member.pid, fault.seconds, history)
         case "kill one":
             member.signal_child(-1, signal.SIGKILL)
             await anyio.sleep(fault.seconds)
         case "freeze one":
-            member.signal_child(0, signal.SIGSTOP)
-            await anyio.sleep(fault.seconds)
-            member.signal_child(0, signal.SIGCONT)
+            if member.children:
+                await freeze(member.children[0], fault.seconds, history)
         case "reload":
             member.send_signal(signal.SIGHUP)
         case _:
             assert member.link is not None
             await hurt_link(member, member.link, fault)
+
+
+async def freeze(pid: int, seconds: float, history: list[Seen]) -> None:
+    """Stops a process for a time, unless it is gone."""
+    begun = monotonic()
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGSTOP)
+        await anyio.sleep(seconds)
+        history.append(Froze(begun, pid, monotonic()))
+        os.kill(pid, signal.SIGCONT)
 
 
 async def hurt_link(member: Member, link: Link, fault: Fault) -> None:

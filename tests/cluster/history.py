@@ -102,6 +102,14 @@ class Faulted(Struct, frozen=True, tag=True):
     seconds: float = 0.0
 
 
+class Froze(Struct, frozen=True, tag=True):
+    """A process was stopped by SIGSTOP, and was woken at `until`."""
+
+    at: float
+    pid: int
+    until: float
+
+
 Seen = (
     Accepted
     | Cancelled
@@ -114,11 +122,13 @@ Seen = (
     | Kept
     | Conversed
     | Faulted
+    | Froze
 )
 
 
 class Effect(Struct, frozen=True):
-    """What a tool has left outside of everything that we write: one line when it begins, and one when it is done."""
+    """What a tool has left outside of everything that we write: one line when it begins, and one when it is done. `pid` is the
+    process that did it."""
 
     at: float
     run: str
@@ -126,6 +136,7 @@ class Effect(Struct, frozen=True):
     tool: str
     tenant: str
     phase: Literal["begun", "done"]
+    pid: int = 0
 
 
 class StoredRun(Struct, frozen=True):

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.cluster.checker import RULES, check
 from tests.cluster.history import (
@@ -15,6 +17,7 @@ from tests.cluster.history import (
     Conversed,
     Effect,
     Faulted,
+    Froze,
     Kept,
     Seen,
     StoredRun,
@@ -90,10 +93,27 @@ def test_a_sound_history_breaks_nothing() -> None:
 
 
 def test_a_step_that_is_finished_when_its_process_wakes_up_is_not_late() -> None:
-    late = with_effect(CONTENTS, Effect(9.1, "r2", "c2", "count", "", "done"))
+    late = with_effect(CONTENTS, Effect(9.1, "r2", "c2", "count", "", "done", 7))
     assert {breach.rule for breach in check(HISTORY, late)} == {"late"}
-    assert check([*HISTORY, Faulted(3.0, "freeze", "worker1", 6.0)], late) == []
-    assert {breach.rule for breach in check([*HISTORY, Faulted(4.5, "freeze", "worker1", 4.6)], late)} == {"late"}
+    assert check([*HISTORY, Froze(3.0, 7, 9.0)], late) == []
+
+
+moments = st.floats(0.0, 20.0)
+
+
+@given(moments, moments, moments, st.integers(7, 8))
+def test_only_the_frozen_process_is_excused_and_only_as_it_wakes_up(frozen: float, woken: float, done: float, pid: int) -> None:
+    """Whatever froze and whenever: `r2` was answered to be cancelled at 4.0."""
+    late = with_effect(CONTENTS, Effect(done, "r2", "c2", "count", "", "done", 7))
+    found = {breach.rule for breach in check([*HISTORY, Froze(frozen, pid, woken)], late)}
+    is_excused = done <= 4.0 or (pid == 7 and frozen < 4.0 < woken <= done < woken + 1.0)
+    assert found == (set() if is_excused else {"late"})
+
+
+@pytest.mark.parametrize("fault", ["freeze", "kill", "partition", "outage", "skew"])
+def test_no_other_fault_excuses_a_late_effect(fault: str) -> None:
+    late = with_effect(CONTENTS, Effect(9.1, "r2", "c2", "count", "", "done", 7))
+    assert {breach.rule for breach in check([*HISTORY, Faulted(3.0, fault, "worker1", 6.0)], late)} == {"late"}
 
 
 Damage = Callable[[list[Seen], Contents], Contents]
