@@ -1,14 +1,22 @@
 """How a server is started: its keys on the command line, and what it says once it listens."""
 
+import os
+import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from sys import executable
 
 import aiohttp
+import anyio
 import pytest
+from tests.kit.processes import Ended, run
+from tests.kit.s3 import S3, running_s3
 from tests.providers.backend import ASKED, DONE, chunk, sse
 from tests.providers.backend import serving as backend_serving
+from tests.sandbox.kube.cluster import open_cluster
 from tests.server.process import Served, serving
 
 from mainspring.http.auth import Keys
@@ -70,3 +78,34 @@ async def _asked(served: Served, key: str) -> int:
         session.post(f"{served.url}/responses", json={"input": "What time is it?"}) as answer,
     ):
         return answer.status
+
+
+@pytest.mark.parametrize("command", [("serve", "--port", "0"), ("worker", "--workers", "2"), ("serve", "--check")], ids=" ".join)
+def test_a_bucket_that_is_not_there_is_told_at_the_start(bucket: S3, tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "mainspring.toml").write_text('files = "s3://other/x"\n')
+    ended = start_in(tmp_path, command, bucket.environment)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert re.fullmatch("mainspring: files cannot be kept in s3://other/x: there is no such bucket; create it.*\n", ended.stderr)
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[S3]:
+    with running_s3() as s3:
+        yield s3
+
+
+def start_in(folder: Path, command: tuple[str, ...], environment: dict[str, str]) -> Ended:
+    script = folder / "script.json"
+    script.write_text('{"turns": [{"say": "Hello."}]}')
+    options = ("--database", str(folder / "served.db"), "--model", f"scripted:{script}")
+    return run([executable, "-m", "mainspring", *command, *options], cwd=folder, env={**os.environ, **environment})
+
+
+async def test_rights_that_a_cluster_does_not_give_are_told_at_the_start(tmp_path: Path) -> None:
+    async with open_cluster(tmp_path) as world:
+        world.cluster.forbidden = {("create", "pods")}
+        settings = f'sandbox = "kubernetes"\nbuiltins = ["code_interpreter"]\n[kubernetes]\nkubeconfig = "{world.kubeconfig}"\n'
+        (tmp_path / "mainspring.toml").write_text(settings)
+        ended = await anyio.to_thread.run_sync(start_in, tmp_path, ("serve", "--port", "0"), {})
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert re.fullmatch("mainspring: RBAC lets us not `create` `pods` in namespace .*\n", ended.stderr)

@@ -36,7 +36,7 @@ from mainspring.storage.choose_store import choose_store
 from mainspring.storage.location import Location
 from mainspring.storage.shared_limits import StoreLimits
 from mainspring.tools.addresses import AddressGuard
-from mainspring.tools.builtin.builtins import BuiltinTools
+from mainspring.tools.builtin.builtins import LASTING, BuiltinTools
 from mainspring.tools.functions import load_functions
 from mainspring.tools.mcp.connection import CONNECT_SECONDS
 from mainspring.tools.mcp.executor import McpTools
@@ -158,6 +158,18 @@ def check_working_dir(settings: Settings) -> None:
     if "file_ops" in settings.builtins and not (settings.working_dir and Path(settings.working_dir).is_dir()):
         told = "the built-in tool `file_ops` needs the folder that it works in; set `working_dir` in mainspring.toml, or export "
         raise InvalidRequest(f"{told}MAINSPRING_WORKING_DIR; it is {settings.working_dir or 'not set'}", param="working_dir")
+
+
+async def check_surroundings(settings: Settings) -> None:
+    """Tries out what the settings name beside the database. Raises `FilesUnavailable` for a folder or bucket that cannot be used,
+    and `SandboxError` for a cluster that would give no pods, with what to do."""
+    if settings.files is not None:
+        await choose_files(settings.files).open()
+    if settings.sandbox == "kubernetes" and {*LASTING} & {*settings.builtins}:
+        from mainspring.tools.sandbox.kubernetes.sandbox import KubernetesSandbox  # brings along an HTTP client
+
+        async with KubernetesSandbox(settings.kubernetes) as pods:
+            await pods.check()
 
 
 def _open_builtins(

@@ -19,6 +19,7 @@ from uvicorn import Config, Server
 
 import mainspring
 from mainspring.app.assembly import ServerEngine, build_server_engine
+from mainspring.app.build import check_surroundings
 from mainspring.app.server import find_key_use, server
 from mainspring.app.settings import Settings, load
 from mainspring.app.shared_listener import ConnectionLoads, SharedListener, bind_listener
@@ -217,7 +218,7 @@ def serve(settings: Settings, file: Path | None = None, siblings: Siblings | Non
     count, is_first = (1, True) if siblings is None else (siblings.count, siblings.is_first)
     choice = build_server_engine(settings, file, count=count, is_quiet=not is_first)
     engine = choice.engine
-    asyncio.run(_try_out(engine.store))
+    asyncio.run(_try_out(engine.store, settings, is_first=is_first))
     connections = ConnectionTable(settings.http, raise_file_limit(), engine.core.quota)
     keys = Keys(
         engine.store,
@@ -259,10 +260,12 @@ def _list_settings(settings: Settings, file: Path | None) -> SettingList:
     return list_settings(settings, file)
 
 
-async def _try_out(store: Store) -> None:
-    """A file that cannot be used is told in one line, before anything is started."""
+async def _try_out(store: Store, settings: Settings, *, is_first: bool) -> None:
+    """A database, bucket or cluster that cannot be used is told in one line, before anything is started."""
     await store.open()
     await store.close()
+    if is_first:
+        await check_surroundings(settings)
 
 
 def _serve_given() -> int:

@@ -95,9 +95,18 @@ def serve(
     settings = load(given, file=config)
     if not check:
         become_server(given, settings, config)
-    from mainspring.features.models.doctor import SandboxChoice, check_configured  # a server has no use for it
+    return _check(settings)
 
-    return check_configured(settings, SandboxChoice(settings.sandbox, settings.kubernetes), parse_location(settings.database))
+
+async def _check(settings: Settings) -> int:
+    """Examines the models, once what else the settings name has been tried out."""
+    # A server has no use for the one, and starts the other by itself.
+    from mainspring.app.build import check_surroundings
+    from mainspring.features.models.doctor import SandboxChoice, check_configured
+
+    await check_surroundings(settings)
+    choice = SandboxChoice(settings.sandbox, settings.kubernetes)
+    return await check_configured(settings, choice, parse_location(settings.database))
 
 
 def work(

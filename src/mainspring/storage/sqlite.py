@@ -504,6 +504,11 @@ class Database(Worker[sqlite3.Connection]):
         return isinstance(error, sqlite3.Error) and _code(error) in _DAMAGED and self.path is not None
 
 
+def find_partial(path: Path) -> Path:
+    """Where a copy is made that becomes this file once it is complete."""
+    return path.with_name(f"{path.name}.partial")
+
+
 def make_folder(path: Path) -> None:
     """Makes the folder, and those above it that are missing, for their owner alone. Raises `OSError`."""
     for folder in reversed([path, *path.parents]):
@@ -523,6 +528,9 @@ def _create(path: Path, schema: Schema) -> None:
             told = f"the write-ahead log {path}-wal is damaged ({damage}), so the last changes are lost"
             raise StoreError(f"{told}; restore both files from a backup, or move the log away to go on without them")
         if not path.exists():
+            if (partial := find_partial(path)).exists():
+                told = "run the same `mainspring migrate` or `restore` again, to its end, or remove that file"
+                raise StoreError(f"{path} is being filled, in {partial}; {told}")
             # SQLite's own files beside it get the permissions of this one. Never for a file that is there: to close it would give
             # up the locks that other connections of this process have on it.
             with suppress(FileExistsError):

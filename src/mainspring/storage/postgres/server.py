@@ -59,7 +59,7 @@ _LOST: Final = (
 _AGAIN: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 _FILES: Final = ("sslrootcert", "sslcert", "sslkey")
-_SCHEMAS: Final = "CREATE TABLE IF NOT EXISTS mainspring_schemas (name TEXT PRIMARY KEY, version INT NOT NULL)"
+SCHEMAS: Final = "CREATE TABLE IF NOT EXISTS mainspring_schemas (name TEXT PRIMARY KEY, version INT NOT NULL)"
 
 UNFINISHED: Final = "copying"
 """The schema that is there while a copy is made in the database."""
@@ -277,7 +277,7 @@ async def _migrate(connection: Connection, schema: ServerTables, name: str, may_
     if version != known:
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
-            await connection.execute(_SCHEMAS)
+            await connection.execute(SCHEMAS)
             await _apply(connection, schema, name)
     wanted = "SELECT t || ': ' || p FROM unnest($1::text[]) t, unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p"
     if missing := await connection.fetch(f"{wanted} WHERE NOT has_table_privilege(t, p)", list(schema.tables)):

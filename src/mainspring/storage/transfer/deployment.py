@@ -15,6 +15,7 @@ from mainspring.core.errors import InvalidRequest, StoreError
 from mainspring.storage.audit_chain import verify
 from mainspring.storage.choose_store import choose_store, open_store
 from mainspring.storage.location import Location, parse_location
+from mainspring.storage.sqlite import find_partial
 from mainspring.storage.transfer.archive import ArchiveRows, Manifest, TableManifest, create_archive, open_archive
 from mainspring.storage.transfer.content import ContentKind, Placed, RowReader, RowWriter
 from mainspring.storage.transfer.copy_rows import CopiedTable, Owners, TableCopier, Tell
@@ -138,7 +139,7 @@ def _find_unfinished(place: Placed) -> Placed:
     file = place.location.file
     if file is None:
         return replace(place, location=replace(place.location, is_unfinished=True))
-    return replace(place, location=parse_location(file.with_name(f"{file.name}.partial")))
+    return replace(place, location=parse_location(find_partial(file)))
 
 
 def _by_location(placed: Sequence[Placed]) -> list[tuple[Location, list[ContentKind]]]:

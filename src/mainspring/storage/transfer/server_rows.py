@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from mainspring.core.errors import StoreError
 from mainspring.storage.location import Location
 from mainspring.storage.postgres.run_tables import escape, unescape
-from mainspring.storage.postgres.server import UNFINISHED, Connection, Server
+from mainspring.storage.postgres.server import MIGRATION_LOCK, SCHEMAS, UNFINISHED, Connection, Server
 from mainspring.storage.postgres.sql_database import PREFIX
 from mainspring.storage.transfer.content import ContentKind, Counted, Row, TableForm, Value
 
@@ -137,6 +137,8 @@ class ServerRows:
 async def open_server(location: Location, contents: Sequence[ContentKind], *, is_source: bool) -> AsyncIterator[ServerRows]:
     """The server with the tables of these kinds: a source as it is at this moment, any other made if missing. Raises
     `StoreError`."""
+    if not is_source:
+        await _begin_copy(location)  # before there is a table that somebody could use
     await make_tables(replace(location, is_unfinished=not is_source), contents)
     server = Server(location)
     with server.explain_errors():
@@ -144,7 +146,6 @@ async def open_server(location: Location, contents: Sequence[ContentKind], *, is
         writing = reading if is_source else await server.connect()
     try:
         if not is_source:
-            await writing.execute(f"INSERT INTO mainspring_schemas VALUES ('{UNFINISHED}', 0) ON CONFLICT DO NOTHING")
             rows = ServerRows(server, reading, writing, contents)
             yield rows
             await rows.settle(contents)
@@ -165,6 +166,13 @@ async def make_tables(location: Location, contents: Sequence[ContentKind]) -> No
         server = Server(location)
         await server.open(content.served)
         server.close()
+
+
+async def _begin_copy(location: Location) -> None:
+    async with _ask(location) as connection, connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
+        await connection.execute(SCHEMAS)
+        await connection.execute("INSERT INTO mainspring_schemas VALUES ($1, 0) ON CONFLICT DO NOTHING", UNFINISHED)
 
 
 async def finish_server(location: Location) -> None:
