@@ -2,6 +2,7 @@ import { useEffect, useState } from "preact/hooks";
 import { get, type Json, post } from "./api";
 import { visible } from "./format";
 import { go, link } from "./router";
+import { WorkflowGraph } from "./workflow_graph";
 import { Empty, Failure, Loading, Status, Tree, useLoaded, useTitle } from "./parts";
 
 interface Input {
@@ -87,6 +88,7 @@ function Card({ definition, act, started }: { definition: Definition; act: strin
         <button class="main">{act}</button>
       </form>
       {error ? <Failure error={error} /> : null}
+      {definition.steps ? <details><summary>Steps</summary><WorkflowGraph steps={definition.steps} after={definition.after} done={[]} /></details> : null}
       <details><summary>Definition</summary><Tree value={definition as unknown as Json} /></details>
     </article>
   );
@@ -128,7 +130,8 @@ export function WorkflowScreen({ name, id }: { name: string; id: string }) {
     const timer = setInterval(run.reload, 1000);
     return () => clearInterval(timer);
   }, [isOver]);
-  const act = (what: string) => post(`${path}/runs/${encodeURIComponent(id)}/${what}`).then(run.reload);
+  const [failure, setFailure] = useState<unknown>(null);
+  const act = (what: string) => post(`${path}/runs/${encodeURIComponent(id)}/${what}`).then(() => { setFailure(null); run.reload(); }, setFailure);
   return (
     <div class="page">
       <p class="crumbs"><a href={link("agents")}>Workflows</a> / <code>{id}</code></p>
@@ -140,6 +143,8 @@ export function WorkflowScreen({ name, id }: { name: string; id: string }) {
             <div class="actions">
               {isOver ? <button onClick={() => void act("resume")}>Resume</button> : <button class="danger" onClick={() => void act("cancel")}>Cancel</button>}
             </div>
+            {failure ? <Failure error={failure} /> : null}
+            {definition.value ? <WorkflowGraph steps={definition.value.steps} after={definition.value.after} done={value.steps} /> : null}
             <ol class="group steps">
               {(definition.value?.steps ?? []).map((step: any) => {
                 const done = value.steps.find((each) => each.id === step.id);

@@ -34,6 +34,8 @@ inputs:
   folder: {type: string, required: true, description: Where.}
 steps:
   - {id: look, action: transform, value: "{{ inputs.folder }}"}
+  - {id: count, action: transform, value: 3}
+  - {id: report, action: transform, value: "{{ steps.look.output }} has {{ steps.count.output }}"}
 """
 
 expect.set_options(timeout=PATIENCE * 1000)
@@ -234,7 +236,14 @@ def test_a_workflow_runs_from_its_form(page: Page, served: Served) -> None:
     page.goto(address(served, "agents"))
     page.get_by_label("folder").fill("/archive")
     page.get_by_role("button", name="Run").click()
-    expect(page.locator(".steps .entry")).to_contain_text("success")
+    expect(page.locator(".steps .entry").last).to_contain_text("success")
+    graph = page.get_by_role("region", name="Graph of the steps")
+    expect(graph.locator(".node.success")).to_have_count(3)
+    # What comes after two others is drawn below them, with a line to each.
+    look, count, report = (graph.locator(".node", has_text=name).bounding_box() for name in ("look", "count", "report"))
+    assert look and count and report
+    assert look["y"] == count["y"] < report["y"]
+    expect(graph.locator("path")).to_have_count(2)
 
 
 def test_usage_is_summed_a_call_is_tried_and_the_audit_verified(page: Page, served: Served) -> None:

@@ -7,12 +7,13 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from mainspring.core.items import Json
+from mainspring.features.workflows.graph import find_predecessors
 from mainspring.features.workflows.workflow_definition import Workflow
 from mainspring.features.workflows.workflow_run import Status, WorkflowRecord, WorkflowResumed, WorkflowRun, WorkflowStarted
 
 
 class ShownWorkflow(Struct, frozen=True):
-    """A workflow as it is defined, with every default."""
+    """A workflow as it is defined, with every default. `after` has what each of its steps waits for."""
 
     name: str
     version: str
@@ -21,6 +22,7 @@ class ShownWorkflow(Struct, frozen=True):
     outputs: Json
     execution: Json
     steps: tuple[Json, ...]
+    after: dict[str, tuple[str, ...]]
     object: str = "workflow"
 
 
@@ -59,7 +61,9 @@ class ShownRun(Struct, frozen=True):
 
 
 def render_workflow(workflow: Workflow) -> ShownWorkflow:
-    return msgspec.convert(msgspec.to_builtins(workflow), ShownWorkflow)
+    after = find_predecessors(workflow.steps, workflow.execution.mode)
+    shown = {**msgspec.to_builtins(workflow), "after": {id: sorted(before) for id, before in after.items()}}
+    return msgspec.convert(shown, ShownWorkflow)
 
 
 def render_run(run: WorkflowRun) -> ShownRun:
