@@ -117,7 +117,8 @@ interface WorkflowRun {
   steps: { id: string; action: string; status: string; attempt: number; error: string | null; run_id: string | null; approvals: string[] }[];
 }
 
-const OVER = ["completed", "success", "succeeded", "failed", "cancelled", "partial"];
+const DONE = ["completed", "success", "succeeded"];
+const OVER = [...DONE, "failed", "cancelled", "partial"];
 
 export function WorkflowScreen({ name, id }: { name: string; id: string }) {
   useTitle(name);
@@ -125,6 +126,7 @@ export function WorkflowScreen({ name, id }: { name: string; id: string }) {
   const definition = useLoaded(() => get<Definition>(path), name);
   const run = useLoaded(() => get<WorkflowRun>(`${path}/runs/${encodeURIComponent(id)}`), id);
   const isOver = OVER.includes(run.value?.status ?? "");
+  const isDone = DONE.includes(run.value?.status ?? "");
   useEffect(() => {
     if (isOver) return;
     const timer = setInterval(run.reload, 1000);
@@ -141,7 +143,7 @@ export function WorkflowScreen({ name, id }: { name: string; id: string }) {
           <>
             <div class="facts"><Status status={value.status} />{value.error ? <span class="bad">{visible(value.error)}</span> : null}</div>
             <div class="actions">
-              {isOver ? <button onClick={() => void act("resume")}>Resume</button> : <button class="danger" onClick={() => void act("cancel")}>Cancel</button>}
+              {isOver ? (isDone ? null : <button onClick={() => void act("resume")}>Resume</button>) : <button class="danger" onClick={() => void act("cancel")}>Cancel</button>}
             </div>
             {failure ? <Failure error={failure} /> : null}
             {definition.value ? <WorkflowGraph steps={definition.value.steps} after={definition.value.after} done={value.steps} /> : null}

@@ -7,6 +7,8 @@ const short = new Intl.NumberFormat(undefined, { notation: "compact", maximumFra
 
 export const number = (value: number): string => count.format(value);
 export const compact = (value: number): string => (value < 10_000 ? count.format(value) : short.format(value));
+/** An amount in the currency of the prices, with as many digits as tell it from nothing. */
+export const money = (amount: number): string => (amount === 0 || amount >= 0.1 ? amount.toFixed(2) : amount.toPrecision(2));
 export const exactTime = (seconds: number): string => day.format(seconds * 1000);
 
 export function time(seconds: number, now: number = Date.now() / 1000): string {

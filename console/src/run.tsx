@@ -4,12 +4,12 @@ import { Again, type Origin } from "./again";
 import { type Approval, approvals } from "./approvals_data";
 import { ApprovalCard } from "./approvals";
 import { EntryView } from "./entry";
-import { compact, duration, number, reasonSentence, visible } from "./format";
+import { compact, duration, money, number, reasonSentence, visible } from "./format";
 import { LiveRun } from "./live_run";
 import { readLog, save, writeMarkdown } from "./run_files";
 import { RunTree } from "./run_tree";
 import { adjust, go, link, place } from "./router";
-import { Copy, Failure, now, Status, Time, useKeys, useTitle } from "./parts";
+import { Copy, Failure, now, Status, Time, useKeys, useLoaded, useTitle } from "./parts";
 import { type Entry, RunModel, textOf } from "./run_model";
 import { Waterfall } from "./waterfall";
 
@@ -130,6 +130,8 @@ function Head({ id, model, connected, prompt, again }: HeadProps) {
   const spec = model.spec;
   const took = (model.endedAt ?? now.value) - model.startedAt;
   const calls = model.entries.filter((entry) => entry.kind === "call").length;
+  // Prices are the server's to know.
+  const priced = useLoaded(async () => (model.isOver ? (await get<{ cost: number | null }>(`runs/${encodeURIComponent(id)}`)).cost : null), `${id} ${model.isOver}`);
   const cancel = () => post(`runs/${encodeURIComponent(id)}/cancel`).then(() => setError(null), setError);
   return (
     <header class="runhead">
@@ -147,6 +149,7 @@ function Head({ id, model, connected, prompt, again }: HeadProps) {
         <span title={`${number(model.usage.input_tokens)} in, ${number(model.usage.output_tokens)} out, ${number(model.usage.cached)} from the cache`}>
           <span class="faint">Tokens</span> {compact(model.usage.total_tokens)}
         </span>
+        {priced.value === null ? null : <span><span class="faint">Cost</span> {money(priced.value)}</span>}
       </div>
       <p class="why" role="status">
         {model.isOver ? `${reasonSentence(model.reason)} ${visible(model.error)}` : connected ? "It is running; this page follows it." : "The connection is lost; trying again."}

@@ -1,9 +1,8 @@
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { get, post } from "./api";
-import { compact, number, visible } from "./format";
-import { adjust, place } from "./router";
-import { Empty, Grid, Loading, useLoaded, useTitle, Tree } from "./parts";
-import type { Json } from "./api";
+import { compact, money, number, visible } from "./format";
+import { adjust, link, place } from "./router";
+import { Empty, Failure, Grid, Loading, useLoaded, useTitle } from "./parts";
 
 interface Line {
   group: string;
@@ -39,12 +38,12 @@ export function Usage() {
               <span><span class="faint">Runs</span> {number(total.runs)}</span>
               <span><span class="faint">Failed</span> {number(total.failed)}</span>
               <span><span class="faint">Tokens</span> {compact(total.input_tokens + total.output_tokens)}</span>
-              {total.cost === null ? null : <span><span class="faint">Cost</span> {total.cost.toFixed(2)}</span>}
+              {total.cost === null ? null : <span><span class="faint">Cost</span> {money(total.cost)}</span>}
             </div>
-            {by === "day" && data.length > 1 ? <Chart lines={data} /> : null}
+            <Charts lines={data} by={by} />
             <Grid label="Usage" head={[by, "runs", "failed", "input tokens", "output tokens", "seconds (mean)", "cost"]} rows={data.map((line) => [
               visible(line.group || "(none)"), number(line.runs), number(line.failed), number(line.input_tokens), number(line.output_tokens),
-              line.seconds === null ? "" : line.seconds.toFixed(2), line.cost === null ? "" : line.cost.toFixed(4),
+              line.seconds === null ? "" : line.seconds.toFixed(2), line.cost === null ? "" : money(line.cost),
             ])} />
           </>
         )}
@@ -65,24 +64,71 @@ function download(lines: Line[], by: string): void {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-/** Tokens by day. The table below has the same figures. */
-function Chart({ lines }: { lines: Line[] }) {
+/** What a chart can show: a figure of each group, or several that belong together. */
+const CHARTS: Record<string, { name: string; series: [label: string, colour: string, of: (line: Line) => number | null][] }> = {
+  tokens: { name: "Tokens", series: [["input", "--turn", (line) => line.input_tokens], ["output", "--call", (line) => line.output_tokens]] },
+  runs: { name: "Runs and errors", series: [["runs", "--turn", (line) => line.runs], ["failed", "--bad", (line) => line.failed]] },
+  latency: { name: "Latency", series: [["seconds (mean)", "--warn", (line) => line.seconds]] },
+  cost: { name: "Cost", series: [["cost", "--good", (line) => line.cost]] },
+};
+
+function Charts({ lines, by }: { lines: Line[]; by: string }) {
+  const chosen = CHARTS[place.value.query.get("chart") ?? "tokens"] ?? CHARTS.tokens!;
+  const isKnown = (name: string) => name !== "cost" || lines.some((line) => line.cost !== null);
+  return (
+    <figure class="card">
+      <div class="tabs" role="group" aria-label="Chart">
+        {Object.entries(CHARTS).filter(([name]) => isKnown(name)).map(([name, chart]) => (
+          <button aria-pressed={chart === chosen} onClick={() => adjust({ chart: name })}>{chart.name}</button>
+        ))}
+      </div>
+      {by === "day" && lines.length > 1 ? <Chart key={chosen.name} lines={lines} series={chosen.series} /> : <Bars lines={lines} series={chosen.series} />}
+      <figcaption class="faint">
+        {chosen.series.map(([label, colour]) => <span class="mark"><span class="swatch" style={{ background: `var(${colour})` }} aria-hidden="true" /> {label}</span>)}
+        {" "}by {by}; the table below has the same figures
+      </figcaption>
+    </figure>
+  );
+}
+
+type Series = (typeof CHARTS)[string]["series"];
+
+/** The groups that have most of the first figure, as bars. */
+function Bars({ lines, series }: { lines: Line[]; series: Series }) {
+  const shown = [...lines].sort((a, b) => (series[0]![2](b) ?? 0) - (series[0]![2](a) ?? 0)).slice(0, 20);
+  const most = Math.max(...shown.flatMap((line) => series.map(([, , of]) => of(line) ?? 0)), Number.MIN_VALUE);
+  return (
+    <div class="bars" aria-hidden="true">
+      {shown.map((line) => (
+        <>
+          <span class="label">{visible(line.group || "(none)")}</span>
+          <span>
+            {series.map(([, colour, of]) => <span class="barline" style={{ width: `${((of(line) ?? 0) / most) * 100}%`, background: `var(${colour})` }} />)}
+          </span>
+        </>
+      ))}
+    </div>
+  );
+}
+
+/** Figures by day. */
+function Chart({ lines, series }: { lines: Line[]; series: Series }) {
   const box = useRef<HTMLDivElement>(null);
   useEffect(() => {
     let chart: { destroy: () => void } | null = null;
     let isWanted = true;
     void Promise.all([import("uplot"), import("uplot/dist/uPlot.min.css")]).then(([{ default: UPlot }]) => {
       if (!isWanted || !box.current) return;
-      const style = getComputedStyle(document.documentElement);
+      const style = getComputedStyle(box.current);
       const colour = (name: string) => style.getPropertyValue(name).trim();
       const sorted = [...lines].sort((a, b) => a.group.localeCompare(b.group));
-      const axis = { stroke: colour("--faint"), grid: { stroke: colour("--line"), width: 1 } };
+      const axis = { stroke: style.color, grid: { stroke: "#80808040", width: 1 } };
       chart = new UPlot(
         {
           width: box.current.clientWidth, height: 240, legend: { show: false }, axes: [axis, { ...axis, size: 70 }],
-          series: [{}, { label: "input", stroke: colour("--turn"), width: 2 }, { label: "output", stroke: colour("--call"), width: 2 }],
+          series: [{}, ...series.map(([label, name]) => ({ label, stroke: pick(colour(name)), width: 2 }))],
         },
-        [sorted.map((line) => Date.parse(line.group) / 1000), sorted.map((line) => line.input_tokens), sorted.map((line) => line.output_tokens)],
+        [sorted.map((line) => Date.parse(line.group) / 1000), ...series.map(([, , of]) => sorted.map(of))],
         box.current,
       );
     });
@@ -90,14 +136,55 @@ function Chart({ lines }: { lines: Line[] }) {
       isWanted = false;
       chart?.destroy();
     };
-  }, [lines]);
-  return <figure class="card"><div ref={box} aria-hidden="true" /><figcaption class="faint">Input (blue) and output tokens (green) by day</figcaption></figure>;
+  }, [lines, series]);
+  return <div ref={box} aria-hidden="true" />;
+}
+
+/** A canvas knows no `light-dark()`: the colour of the theme in force. */
+function pick(colour: string): string {
+  const probe = document.createElement("span");
+  probe.style.color = colour;
+  document.body.append(probe);
+  const found = getComputedStyle(probe).color;
+  probe.remove();
+  return found;
+}
+
+interface BudgetLine {
+  measure: string;
+  used: number;
+  held: number;
+  left: number | null;
+  limit: number | null;
+}
+
+interface Budget {
+  id: string;
+  state: string;
+  lines: BudgetLine[];
+  runs: string[];
+}
+
+function BudgetMeter({ measure, used, held, limit }: BudgetLine) {
+  const share = (part: number) => `${Math.min(100, (part / (limit || 1)) * 100)}%`;
+  const told = `${number(used)} of ${number(limit!)} used${held ? `, ${number(held)} held for runs under way` : ""}`;
+  return (
+    <div class="meter">
+      <span class="label">{measure.replaceAll("_", " ")}</span>
+      <span class="track" role="img" aria-label={`${measure}: ${told}`}>
+        <span class={`span ${used >= limit! ? "bad" : "model"}`} style={{ left: "0", width: share(used) }} />
+        <span class="span held" style={{ left: share(used), width: share(held) }} />
+      </span>
+      <span>{told}</span>
+    </div>
+  );
 }
 
 function Budgets() {
-  const budgets = useLoaded(() => get<{ data: any[] }>("budgets"));
+  const budgets = useLoaded(() => get<{ data: Budget[] }>("budgets"));
+  const [error, setError] = useState<unknown>(null);
   const change = async (id: string, what: string) => {
-    await post(`budgets/${encodeURIComponent(id)}/${what}`);
+    await post(`budgets/${encodeURIComponent(id)}/${what}`).then(() => setError(null), setError);
     budgets.reload();
   };
   return (
@@ -106,14 +193,20 @@ function Budgets() {
       <Loading of={budgets}>
         {({ data }) => data.length === 0 ? <p class="faint">No budget is configured.</p> : (
           <>
+            {error ? <Failure error={error} /> : null}
             {data.map((budget) => (
-              <article class="card">
+              <article class="card" key={budget.id}>
                 <div class="bar">
-                  <h3>{visible(String(budget.name ?? budget.id))}</h3><span class="fill" />
-                  <button onClick={() => void change(budget.id, "suspend")}>Suspend</button>
-                  <button onClick={() => void change(budget.id, "activate")}>Activate</button>
+                  <h3 class="name">{visible(budget.id)}</h3><span class={budget.state === "active" ? "faint" : "bad"}>{budget.state}</span><span class="fill" />
+                  {budget.state === "suspended"
+                    ? <button onClick={() => void change(budget.id, "activate")}>Activate</button>
+                    : <button onClick={() => void change(budget.id, "suspend")}>Suspend</button>}
                 </div>
-                <Tree value={budget as Json} />
+                {budget.lines.filter((line) => line.limit !== null).map((line) => <BudgetMeter key={line.measure} {...line} />)}
+                {budget.lines.some((line) => line.limit === null && line.used) ? (
+                  <p class="faint">Without a limit: {budget.lines.filter((line) => line.limit === null && line.used).map((line) => `${line.measure.replaceAll("_", " ")} ${number(line.used)}`).join(", ")}</p>
+                ) : null}
+                {budget.runs.length ? <p class="faint">{budget.runs.length} {budget.runs.length === 1 ? "run holds" : "runs hold"} a share: {budget.runs.slice(0, 10).map((run) => <><a href={link(`runs/${run}`)}>{run}</a> </>)}</p> : null}
               </article>
             ))}
           </>

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
-from tests.console.axe import find_flaws, require_axe
+from playwright.sync_api import Page, Route, expect
 from tests.kit.waiting import PATIENCE
 from tests.server.process import Served, serving
 
@@ -240,9 +239,9 @@ def test_a_workflow_runs_from_its_form(page: Page, served: Served) -> None:
     graph = page.get_by_role("region", name="Graph of the steps")
     expect(graph.locator(".node.success")).to_have_count(3)
     # What comes after two others is drawn below them, with a line to each.
-    look, count, report = (graph.locator(".node", has_text=name).bounding_box() for name in ("look", "count", "report"))
-    assert look and count and report
-    assert look["y"] == count["y"] < report["y"]
+    boxes = [graph.locator(".node", has_text=name).bounding_box() for name in ("look", "count", "report")]
+    look, count, report = [box["y"] for box in boxes if box]
+    assert look == count < report
     expect(graph.locator("path")).to_have_count(2)
 
 
@@ -261,26 +260,3 @@ def test_usage_is_summed_a_call_is_tried_and_the_audit_verified(page: Page, serv
     expect(page.get_by_text("Whole: ")).to_be_visible()
     page.goto(address(served, "system"))
     expect(page.get_by_role("cell", name="Removes a report from the archive.")).to_be_visible()
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_serious_on_any_screen(browser: Browser, served: Served, theme: str) -> None:
-    require_axe()
-    run = ask(served, "Clean up.")
-    context = browser.new_context(bypass_csp=True, color_scheme="dark" if theme == "dark" else "light")
-    page = context.new_page()
-    page.set_default_timeout(PATIENCE * 1000)
-    found: list[str] = []
-    screens = {
-        "": "Mainspring is running",
-        "runs": "Clean up.",
-        f"runs/{run}": "Arguments",
-        "approvals": "Arguments",
-        "chat": "Model",
-    }
-    for screen, sign in screens.items():
-        page.goto(address(served, screen))
-        expect(page.get_by_text(sign).first).to_be_visible()
-        found += find_flaws(page, screen or "welcome")
-    context.close()
-    assert found == []

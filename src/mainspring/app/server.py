@@ -94,7 +94,7 @@ def server(
         ApprovalRoutes(Approvals(core, {spec.label for spec in engine.mcp.servers}), dialect),
         BudgetRoutes(engine.admission, core.store),
         TraceRoutes(core, metrics or engine.metrics),
-        RunRoutes(core),
+        RunRoutes(core, engine.admission.find_price),
         KeyRoutes(keys),
         AuditRoutes(core),
         PolicyRoutes(core),

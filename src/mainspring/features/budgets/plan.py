@@ -19,7 +19,7 @@ from mainspring.core.autonomy import Autonomy
 from mainspring.core.errors import InvalidRequest, MainspringError
 from mainspring.core.items import Json, ToolDefinition
 from mainspring.core.run import Run
-from mainspring.core.spec import RunSpec, spec_for
+from mainspring.core.spec import Price, RunSpec, spec_for
 from mainspring.features.budgets.budget import LEVELS, AutonomyBudget, Share
 from mainspring.features.budgets.budget_policy import (
     BudgetPolicy,
@@ -145,6 +145,10 @@ class Admission(OrderStep):
         self.is_shared = plan is not None and plan.per != "run"
         self.policy = BudgetPolicy(self.ledger.find_state if self.is_shared else None)
         self._root = root
+
+    def find_price(self, model: str) -> Price | None:
+        """What the tokens of a model cost; None if no price is known."""
+        return None if self.plan is None else self.plan.budget.price(model)
 
     async def prepare(self, order: RunSpec, context: OrderContext) -> RunSpec:
         if (continued := context.continued) is None:

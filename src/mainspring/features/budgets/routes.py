@@ -9,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
 from mainspring.core.items import Usage
-from mainspring.core.spec import Price
 from mainspring.features.budgets.budget import State
 from mainspring.features.budgets.ledger import Statement, make_statement
 from mainspring.features.budgets.plan import Admission
@@ -56,7 +55,7 @@ class BudgetRoutes:
     """Every endpoint under `/v1/budgets`, and the sums. Budgets of single runs have no account, and are not listed."""
 
     def __init__(self, admission: Admission, store: RunStore) -> None:
-        self._plan, self._ledger, self._store = admission.plan, admission.ledger, store
+        self._find_price, self._ledger, self._store = admission.find_price, admission.ledger, store
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
@@ -114,5 +113,5 @@ class BudgetRoutes:
         )
 
     def _price(self, used: UsageSum) -> float | None:
-        price: Price | None = None if self._plan is None else self._plan.budget.price(used.model)
+        price = self._find_price(used.model)
         return None if price is None else price.of(Usage(used.input_tokens, used.output_tokens))

@@ -1,7 +1,7 @@
 """`/v1/runs`: every run in a line, what becomes of runs as it happens, and the log of each."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Final, get_args
 
@@ -14,6 +14,7 @@ from mainspring.core.delegation import child_id, is_delegation
 from mainspring.core.end_reasons import describe_end
 from mainspring.core.events import Status
 from mainspring.core.items import Usage, encode
+from mainspring.core.spec import Price
 from mainspring.engine.engine import Engine
 from mainspring.engine.handle import Handle
 from mainspring.features.runs.change_feed import ChangeFeed
@@ -79,7 +80,8 @@ class RunLine(Struct, frozen=True):
 
 class RunDetails(RunLine, frozen=True, kw_only=True):
     """A run, and those around it: `within` is the run that has delegated it, `children` are those that it has delegated,
-    `continued_by` those that go on with it. `why` says in a sentence why it ended. `events` counts its log."""
+    `continued_by` those that go on with it. `why` says in a sentence why it ended. `events` counts its log. `cost` is
+    what its own tokens cost, null if the price of its model is not known."""
 
     within: str | None
     children: tuple[RunLine, ...]
@@ -91,13 +93,14 @@ class RunDetails(RunLine, frozen=True, kw_only=True):
     calls: int
     events: int
     why: str | None
+    cost: float | None
 
 
 class RunRoutes:
     """Every endpoint under `/v1/runs`."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine, self._feed = engine, ChangeFeed(engine.store)
+    def __init__(self, engine: Engine, find_price: Callable[[str], Price | None] = lambda model: None) -> None:
+        self._engine, self._feed, self._find_price = engine, ChangeFeed(engine.store), find_price
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
@@ -212,6 +215,7 @@ class RunRoutes:
             calls=len(run.allowed),
             events=len(handle.log),
             why=None if (why := describe_end(run)) is None else hide_addresses(why),
+            cost=None if (price := self._find_price(spec.model)) is None else price.of(run.usage),
         )
 
 
