@@ -298,8 +298,9 @@ class Runs(Protocol):
 class CallContext(Struct, frozen=True):
     """What a tool may know of the run that calls it. `progress` shows a line of text while the tool works.
 
-    `tenant` is whose run it is. `scope` names what the runs of one conversation share, and is the run's own id outside of one.
-    `runs` is the engine that performs the call. `call_id` names the call: by it, others can tell that they are asked twice.
+    `tenant` is whose run it is, `user` for whom of theirs. `scope` names what the runs of one conversation share, and is the
+    run's own id outside of one. `runs` is the engine that performs the call. `call_id` names the call: by it, others can tell
+    that they are asked twice.
     """
 
     run_id: str
@@ -309,6 +310,7 @@ class CallContext(Struct, frozen=True):
     scope: str = ""
     runs: Runs | None = None
     call_id: str = ""
+    user: str = ""
 
 
 class ToolExecutor(Protocol):

@@ -43,6 +43,7 @@ from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.registry import Registry
 
 if TYPE_CHECKING:
+    from mainspring.tools.mcp.sign_in import SignIns
     from mainspring.tools.sandbox.packages import PackageList
 
 # A worker has nothing else to do, and a file tells nobody of new runs.
@@ -79,6 +80,7 @@ def compose_engine(
     """
     functions = dict.fromkeys([function for reference in settings.tools for function in load_functions(reference)])
     guard, servers = AddressGuard(settings.allow_hosts), make_server_specs(settings.mcp)
+    has_sign_ins = any(server.oauth is not None for server in servers)
     store = choose_store(database)
     limits, http = StoreLimits(store), settings.http
     policies = build_policies(settings.governance, guard, None if database is None else limits)
@@ -103,7 +105,13 @@ def compose_engine(
         store=store,
         owns_store=True,
         preset=preset,
-        mcp=McpTools(servers, guard=guard, wrap=builtins.wrap, start_seconds=start_seconds),
+        mcp=McpTools(
+            servers,
+            guard=guard,
+            wrap=builtins.wrap,
+            start_seconds=start_seconds,
+            sign_ins=None if not has_sign_ins else _open_sign_ins(settings, store, database, guard),
+        ),
         builtins=builtins,
         files=choose_file_storage(settings.files, database),
         uploads=settings.uploads,
@@ -170,6 +178,13 @@ async def check_surroundings(settings: Settings) -> None:
 
         async with KubernetesSandbox(settings.kubernetes) as pods:
             await pods.check()
+
+
+def _open_sign_ins(settings: Settings, store: Store, database: Location | None, guard: AddressGuard) -> "SignIns":
+    # Who has no such servers needs no cryptography.
+    from mainspring.features.mcp.open_sign_ins import open_sign_ins
+
+    return open_sign_ins(store, database, guard, secret_key=settings.secret_key, public_url=settings.public_url)
 
 
 def _open_builtins(

@@ -86,6 +86,7 @@ from mainspring.tools.builtin.builtins import BuiltinTools, HostedToolsStep
 from mainspring.tools.contract import Tool as CallableTool
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.mcp_tools_step import McpToolsStep
+from mainspring.tools.mcp.sign_in_policy import SignInPolicy
 from mainspring.tools.registry import Registry
 from mainspring.tools.schema import Validators
 from mainspring.tools.tool_search import ToolSearch
@@ -362,8 +363,14 @@ class Engine:
         return [
             {"skill scope": (SkillScopePolicy(lambda: self.skills.definitions, _skills_of),)} if self.skills.folders else {},
             {"charter": (CharterPolicy(),)},
+            *self._sign_in_slots(),
             *[part.policies for part in self.parts],
         ]
+
+    def _sign_in_slots(self) -> list[PolicySlots]:
+        if self.mcp.sign_ins is None:
+            return []
+        return [{"approval": (SignInPolicy(self.mcp.servers, self.mcp.sign_ins),)}]
 
     def _steps(
         self,

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from logging import getLogger
 from time import time
-from typing import Final, get_args
+from typing import TYPE_CHECKING, Final, get_args
 
 from anyio import create_task_group, fail_after, move_on_after, sleep
 from msgspec import Struct
@@ -53,6 +53,10 @@ from mainspring.parts import Host, PartContents, ServedPart, blame_part
 from mainspring.ports import Document, Store
 from mainspring.tools.mcp.watch import ServerState
 
+if TYPE_CHECKING:
+    from mainspring.features.mcp.open_sign_ins import WaitingRuns
+    from mainspring.features.mcp.sign_in_routes import SignInRoutes
+
 log = getLogger(__name__)
 
 DAY: Final = 86_400.0
@@ -83,6 +87,8 @@ def server(
     """
     dialect, keys = dialect or Dialect(), keys or Keys(engine.store, use=find_key_use(engine))
     core, agents = engine.core, engine.agents
+    approvals = Approvals(core, {spec.label for spec in engine.mcp.servers})
+    sign_ins = _open_sign_ins(engine, approvals)
     served = [] if is_worker else [(part.name, _serve_part(part, engine.host)) for part in engine.parts]
     routes = (
         ResponseRoutes(core, agents, dialect),
@@ -91,7 +97,7 @@ def server(
         ConversationRoutes(core),
         AgentRoutes(agents),
         PromptRoutes(agents.prompts, lambda: [show_as_prompt(each) for each in agents.registry.definitions.values()]),
-        ApprovalRoutes(Approvals(core, {spec.label for spec in engine.mcp.servers}), dialect),
+        ApprovalRoutes(approvals, dialect),
         BudgetRoutes(engine.admission, core.store),
         TraceRoutes(core, metrics or engine.metrics),
         RunRoutes(core, engine.admission.find_price),
@@ -124,6 +130,8 @@ def server(
                         with blame_part(name, "start"):
                             await stack.enter_async_context(part.lifespan())
                 engine.mcp.connect()
+                if sign_ins is not None and not is_worker:
+                    await sign_ins.waiting.continue_all()
                 async with create_task_group() as tasks:
                     tasks.start_soon(engine.watch_over)
                     if keep_days is not None:
@@ -132,6 +140,7 @@ def server(
                     tasks.cancel_scope.cancel()
 
     endpoints = [endpoint for each in routes for endpoint in each.endpoints() if not is_worker or endpoint.path in WORKER_PATHS]
+    endpoints += [] if sign_ins is None or is_worker else sign_ins.routes.endpoints()
     owners = dict.fromkeys([(endpoint.method, endpoint.path) for endpoint in endpoints], "Mainspring")
     for name, part in served:
         for endpoint in part.endpoints:
@@ -139,6 +148,22 @@ def server(
         owners |= dict.fromkeys([(endpoint.method, endpoint.path) for endpoint in part.endpoints], f"the part `{name}`")
         endpoints += part.endpoints
     return build_app(endpoints, keys=keys, is_local=is_local, version=mainspring.__version__, lifespan=lifespan, layers=layers)
+
+
+class _SignIns(Struct, frozen=True):
+    routes: "SignInRoutes"
+    waiting: "WaitingRuns"
+
+
+def _open_sign_ins(engine: Engine, approvals: Approvals) -> _SignIns | None:
+    """The routes for signing in to MCP servers, None if there is no such server."""
+    if engine.mcp.sign_ins is None:
+        return None
+    from mainspring.features.mcp.open_sign_ins import WaitingRuns
+    from mainspring.features.mcp.sign_in_routes import SignInRoutes
+
+    waiting = WaitingRuns(approvals, engine.store, engine.mcp.sign_ins)
+    return _SignIns(SignInRoutes(engine.mcp.servers, engine.mcp.sign_ins, waiting), waiting)
 
 
 async def _prune_regularly(store: Store, seconds: float) -> None:

@@ -80,6 +80,12 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     """Limits on connections and on the heads of requests: a table `[http]`."""
     mcp: dict[str, McpServerSettings] = field(default_factory=dict)
     """MCP servers whose tools every request may use, each a table `[mcp.LABEL]` with `command` and `args`, or `url`."""
+    public_url: str = ""
+    """Where browsers reach this server, such as https://agents.example.com: people come back there after signing in to an MCP
+    server. Default: the address that a browser on this machine uses."""
+    secret_key: str = ""
+    """Encrypts what is kept of sign-ins to MCP servers: at least 16 characters, the same for all processes on a database.
+    Default: a key file beside a database that is a file."""
     mcp_start_seconds: Annotated[float, Meta(gt=0)] = 5.0
     """How long a request waits for a configured MCP server that is starting; later ones have its tools when it is ready."""
     allow_hosts: tuple[str, ...] = ()

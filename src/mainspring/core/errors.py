@@ -24,6 +24,7 @@
     │   │       ├── EmptyAnswer     a model has said nothing and called nothing
     │   │       └── TooManyItems    its turn has more calls and other items than one may have
     │   ├── ToolUnavailable         a tool's server cannot be reached, does not answer, or refuses
+    │   │   ├── SignInNeeded        a person must sign in to it first
     │   │   └── ToolTimeout         it did not answer in time
     │   ├── RunFailed               a run whose text was being read ended `failed`
     │   └── DelegateToClient        an executor hands its call to the client
@@ -215,6 +216,18 @@ class ToolUnavailable(PeerError):
 
     code = "tool_unavailable"
     retryable = True
+
+
+class SignInNeeded(ToolUnavailable):
+    """A person must sign in to a tool's server first. `scope` is all that they have to grant, if they have signed in before."""
+
+    code = "sign_in_needed"
+    retryable = False
+
+    def __init__(self, label: str, scope: str = "") -> None:
+        again = " again, and permit more" if scope else ""
+        super().__init__(f"MCP server `{label}` needs a person to sign in{again}: mainspring mcp sign-in {label}")
+        self.label, self.scope = label, scope
 
 
 class ToolTimeout(ToolUnavailable):

@@ -260,6 +260,12 @@ class RunSpec(Struct, frozen=True):
     role: str = ""
 
     @property
+    def user(self) -> str:
+        """For whom of the tenant's users it runs: whom the request names, else whoever has its key."""
+        named = self.echo.get("user") or self.echo.get("safety_identifier")
+        return named if isinstance(named, str) else self.caller.subject
+
+    @property
     def step_call(self) -> StepCall | None:
         """The call of a workflow step, None for a run of a model."""
         match self.sampling.extra:

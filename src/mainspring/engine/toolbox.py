@@ -125,7 +125,7 @@ class Toolbox:
 
         conversation = run.spec.conversation
         scope = run.spec.scope or (run.spec.id if conversation is None else conversation.id)
-        context = CallContext(run.spec.id, tool, progress, run.spec.tenant, scope, self._runs, call.call_id)
+        context = CallContext(run.spec.id, tool, progress, run.spec.tenant, scope, self._runs, call.call_id, run.spec.user)
         work = self._execute(call, tool, context, run.spec.limits.tool_output_chars)
         return Running(call, start(work), perf_counter(), run.spec.tool_seconds(tool))
 

@@ -133,8 +133,8 @@ def hide_secrets(name: str, value: Any) -> Any:
             return [HIDDEN if _SECRET_OPTION.fullmatch(before) else redact_text(each) for before, each in pairs]
         case list() | tuple():
             return [hide_secrets(name, each) for each in value]
-        case str() if name == "key" or name.endswith("_key"):
-            return HIDDEN
+        case str() if name == "key" or name.endswith(("_key", "_secret")):
+            return HIDDEN if value else value
         case str():
             return redact_text(value) if (url := hide_password(value)) == value else url
         case _:

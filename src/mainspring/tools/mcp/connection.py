@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 
 from mainspring.core.backoff import backoff
-from mainspring.core.errors import MainspringError, ToolTimeout, ToolUnavailable
+from mainspring.core.errors import MainspringError, SignInNeeded, ToolTimeout, ToolUnavailable
 from mainspring.core.items import Json
 from mainspring.core.text import shorten_line
 from mainspring.tools.addresses import AddressGuard
@@ -34,6 +34,7 @@ from mainspring.tools.mcp.server_specs import CALL_SECONDS, ServerSpec
 
 if TYPE_CHECKING:
     from mainspring.tools.mcp.session import McpSession
+    from mainspring.tools.mcp.sign_in import Authorizer
     from mainspring.tools.sandbox.grants import Wrap
 
 log = getLogger(__name__)
@@ -58,13 +59,14 @@ class Connection:
         guard: AddressGuard | None = None,
         wrap: "Wrap | None" = None,
         elicit: Elicit | None = None,
+        authorizer: "Authorizer | None" = None,
         connect_seconds: float = CONNECT_SECONDS,
     ) -> None:
         guard = guard or AddressGuard()
         self.spec = spec
         self._guard = guard.allow(spec.host) if spec.trusted else guard
         self._wrap = wrap
-        self._elicit = elicit
+        self._elicit, self._authorizer = elicit, authorizer
         self._connect_seconds = connect_seconds
         self._life: _Life | None = None
         self._owners: set[asyncio.Task[None]] = set()
@@ -234,7 +236,8 @@ class Connection:
             from mainspring.tools.mcp.session import open_session
 
             with anyio.move_on_after(self._connect_seconds) as scope:
-                async with open_session(self.spec, self._guard, self._wrap, self._elicit, self.forget_tools) as session:
+                opening = open_session(self.spec, self._guard, self._wrap, self._elicit, self.forget_tools, self._authorizer)
+                async with opening as session:
                     scope.deadline = math.inf
                     life.session = session
                     life.opened.set()
@@ -256,7 +259,7 @@ class Connection:
         self.forget_tools()
         if life.has_answered and not life.has_said_too_much:
             self._failures = 0
-        elif not is_ours:
+        elif not is_ours and not isinstance(life.fault, SignInNeeded):
             self._failures += 1
             self._failure = self._describe(life)
             pause = backoff(self._failures, base=FIRST_PAUSE, cap=LONGEST_PAUSE)

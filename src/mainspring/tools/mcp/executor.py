@@ -4,12 +4,14 @@ A connection to a server that the operator configured serves everybody, any othe
 came with a request are not shared. Connections stay open between runs and are closed after a period without use.
 """
 
+import asyncio
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import anyio
+from msgspec.structs import replace
 
-from mainspring.core.errors import MainspringError, ToolTimeout
+from mainspring.core.errors import InvalidRequest, MainspringError, SignInNeeded, ToolTimeout, ToolUnavailable
 from mainspring.core.items import ServerTool, ToolDefinition, ToolKind
 from mainspring.ports import CallContext, ToolCall, ToolResult
 from mainspring.tools.addresses import AddressGuard
@@ -17,10 +19,19 @@ from mainspring.tools.mcp.connection import CONNECT_SECONDS, Connection
 from mainspring.tools.mcp.content import render_answer
 from mainspring.tools.mcp.exchange import ToolListing
 from mainspring.tools.mcp.server_specs import ServerSpec
-from mainspring.tools.mcp.toolset import ServerOffer, ToolRoute, Toolset, build_offer, build_toolset
+from mainspring.tools.mcp.toolset import (
+    ServerOffer,
+    ToolRoute,
+    Toolset,
+    build_offer,
+    build_toolset,
+    is_sign_in,
+    make_sign_in_tool,
+)
 from mainspring.tools.mcp.watch import ServerState, ServerWatch
 
 if TYPE_CHECKING:
+    from mainspring.tools.mcp.sign_in import Authorizer, SignIns
     from mainspring.tools.sandbox.grants import Wrap
 
 IDLE_SECONDS = 600.0
@@ -45,11 +56,13 @@ class McpTools:
         connect_seconds: float = CONNECT_SECONDS,
         start_seconds: float = CONNECT_SECONDS,
         most_strangers: int = MOST_STRANGERS,
+        sign_ins: "SignIns | None" = None,
     ) -> None:
         labels = [spec.label for spec in servers]
         if twice := [label for label in labels if labels.count(label) > 1]:
             raise ValueError(f"two MCP servers are called `{twice[0]}`; give one of them another label")
         self.servers = tuple(servers)
+        self.sign_ins = sign_ins
         self._guard = guard or AddressGuard()
         self._wrap = wrap
         self._connect_seconds, self._start_seconds = connect_seconds, start_seconds
@@ -62,33 +75,47 @@ class McpTools:
         self._bound: dict[str, Toolset] = {}
 
     async def collect_tools(
-        self, servers: Sequence[ServerSpec] | None = None, *, principal: str = "", taken: Collection[str] = ()
+        self,
+        servers: Sequence[ServerSpec] | None = None,
+        *,
+        principal: str = "",
+        user: str = "",
+        taken: Collection[str] = (),
+        keeps_sign_in: bool = False,
     ) -> Toolset:
         """The tools of these servers, by default the operator's. A server that fails has an offer without tools that says why.
 
-        `taken` are names that others have; the client's functions keep theirs.
+        `taken` are names that others have; the client's functions keep theirs. A server that the user has yet to sign in to
+        offers the tool for that alone; with `keeps_sign_in`, also those that they have signed in to offer it.
         """
         self._release_idle()
         wanted = self.servers if servers is None else tuple(servers)
         offers: dict[int, ServerOffer] = {}
 
         async def ask(place: int, spec: ServerSpec) -> None:
-            offers[place] = await self._fetch_offer(spec, principal)
+            offer = await self._fetch_offer(spec, principal, user)
+            if spec.is_personal and keeps_sign_in and not offer.needs_sign_in and offer.error is None:
+                offer = replace(offer, tools=(*offer.tools, make_sign_in_tool(spec)))
+            offers[place] = offer
 
         async with anyio.create_task_group() as tasks:
             for place, spec in enumerate(wanted):
                 tasks.start_soon(ask, place, spec)
-        return build_toolset([offers[place] for place in range(len(wanted))], principal=principal, taken=taken)
+        found = [offers[place] for place in range(len(wanted))]
+        return build_toolset(found, principal=principal, user=user, taken=taken)
 
     def connect(self) -> None:
         """Starts to connect the operator's servers, in the background."""
         for spec in self.servers:
-            self._watch(spec).start()
+            if not spec.is_personal:
+                self._watch(spec).start()
 
     @property
     def states(self) -> tuple[ServerState, ...]:
         """How the operator's servers are doing."""
-        return tuple([self._watch(spec).state for spec in self.servers])
+        return tuple(
+            [ServerState(spec.label, "personal") if spec.is_personal else self._watch(spec).state for spec in self.servers]
+        )
 
     def bind(self, run_id: str, tools: Toolset) -> None:
         """Routes the calls of this run to the tools of this set."""
@@ -103,13 +130,15 @@ class McpTools:
     async def execute(self, call: ToolCall, context: CallContext) -> ToolResult:
         tools = self._bound.get(context.run_id)
         # A resumed run has no set bound to it; it has the operator's servers.
-        tools = tools if tools is not None else await self.collect_tools()
+        tools = tools if tools is not None else await self.collect_tools(principal=context.tenant, user=context.user)
         route = tools.route(call.name)
         if route is None or not _is_meant(route, context.tool):
             missing = ", ".join([f"`{offer.spec.label}`: {offer.error}" for offer in tools.offers if offer.error])
             why = f"; not available: {missing}" if missing else "; it may have been renamed, or its server is no longer given"
             return ToolResult(call.id, f"No MCP server has a tool `{call.name}`{why}", is_error=True)
-        return await self._perform(call, context, route, tools.principal)
+        if is_sign_in(route.spec, route.tool.name):
+            return await self._confirm_sign_in(call, route.spec, tools)
+        return await self._perform(call, context, route, tools)
 
     async def close(self) -> None:
         """Ends every session, and every server that is a process."""
@@ -123,49 +152,106 @@ class McpTools:
             for connection in connections:
                 tasks.start_soon(connection.close)
 
-    async def _fetch_offer(self, spec: ServerSpec, principal: str) -> ServerOffer:
+    async def _fetch_offer(self, spec: ServerSpec, principal: str, user: str) -> ServerOffer:
         try:
-            listing = await (self._watch(spec) if spec.trusted else self._get_connection(spec, principal)).list_tools()
+            listing = await self._list_tools(spec, principal, user)
+        except SignInNeeded:
+            return ServerOffer(spec, (make_sign_in_tool(spec),), needs_sign_in=True)
         except MainspringError as error:
             return ServerOffer(spec, error=error.message)
-        known, offer = self._offers.get(self._key(spec, principal), (None, None))
+        key = self._key(spec, principal, user)
+        known, offer = self._offers.get(key, (None, None))
         if offer is None or known != listing or offer.spec != spec:
             offer = await build_offer(spec, listing)
-            self._offers[self._key(spec, principal)] = listing, offer
+            self._offers[key] = listing, offer
         return offer
 
-    async def _perform(self, call: ToolCall, context: CallContext, route: ToolRoute, principal: str) -> ToolResult:
-        connection = self._get_connection(route.spec, principal)
+    async def _list_tools(self, spec: ServerSpec, principal: str, user: str) -> ToolListing:
+        if not spec.is_personal:
+            return await (self._watch(spec) if spec.trusted else self._get_connection(spec, principal, user)).list_tools()
+        account = self._get_sign_ins().find_account(spec, principal, user)
+        if not await self._get_sign_ins().is_signed_in(spec, account):
+            raise SignInNeeded(spec.label)
+        try:
+            async with asyncio.timeout(self._start_seconds):
+                return await self._get_connection(spec, principal, user).list_tools()
+        except TimeoutError:
+            raise ToolUnavailable(f"MCP server `{spec.label}` is not ready yet; its tools come when it is") from None
+
+    async def _confirm_sign_in(self, call: ToolCall, spec: ServerSpec, tools: Toolset) -> ToolResult:
+        """What the model is told after it has asked for a sign-in."""
+        offer = await self._fetch_offer(spec, tools.principal, tools.user)
+        if offer.needs_sign_in:
+            return ToolResult(call.id, f"Nobody has signed in to `{spec.label}` yet.", is_error=True)
+        if offer.error is not None:
+            return ToolResult(call.id, offer.error, is_error=True)
+        names = ", ".join([f"`{name}`" for name, route in tools.routes.items() if route.spec.label == spec.label])
+        return ToolResult(call.id, f"The user has signed in to `{spec.label}`. Its tools: {names}")
+
+    def _get_sign_ins(self) -> "SignIns":
+        if self.sign_ins is None:
+            raise InvalidRequest("a server with `oauth` needs a place for its sign-ins; pass `sign_ins`")
+        return self.sign_ins
+
+    async def _perform(self, call: ToolCall, context: CallContext, route: ToolRoute, tools: Toolset) -> ToolResult:
+        connection = self._get_connection(route.spec, tools.principal, tools.user)
         seconds = context.tool.timeout if context.tool.timeout is not None else route.spec.timeout
         try:
             answer = await connection.call(
                 route.tool.name, call.parsed, progress=context.progress, seconds=seconds, repeatable=context.tool.repeatable
             )
+        except SignInNeeded as error:
+            return await self._refuse_for_now(call, route, tools, error)
         except MainspringError as error:
             # The tool may be gone, or want other arguments by now.
             connection.forget_tools()
             return ToolResult(call.id, error.message, is_error=True, is_late=isinstance(error, ToolTimeout))
         return ToolResult(call.id, render_answer(answer), answer.is_error)
 
-    def _get_connection(self, spec: ServerSpec, principal: str) -> Connection:
-        key = self._key(spec, principal)
+    async def _refuse_for_now(self, call: ToolCall, route: ToolRoute, tools: Toolset, error: SignInNeeded) -> ToolResult:
+        """The next call of the tool waits for the user, who is shown a link."""
+        spec, sign_ins = route.spec, self._get_sign_ins()
+        if not spec.is_personal:
+            return ToolResult(call.id, error.message, is_error=True)
+        if error.scope:
+            account = sign_ins.find_account(spec, tools.principal, tools.user)
+            await sign_ins.want(spec, account, route.tool.name, error.scope)
+        told = f"`{spec.label}` wants the user to sign in first. Call `{call.name}` again, and the user is asked to."
+        return ToolResult(call.id, told, is_error=True)
+
+    def _get_connection(self, spec: ServerSpec, principal: str, user: str = "") -> Connection:
+        key = self._key(spec, principal, user)
         if key not in self._connections:
-            self._connections[key] = Connection(spec, guard=self._guard, wrap=self._wrap, connect_seconds=self._connect_seconds)
+            self._connections[key] = Connection(
+                spec,
+                guard=self._guard,
+                wrap=self._wrap,
+                authorizer=self._make_authorizer(spec, principal, user),
+                connect_seconds=self._connect_seconds,
+            )
         return self._connections[key]
+
+    def _make_authorizer(self, spec: ServerSpec, principal: str, user: str) -> "Authorizer | None":
+        if spec.oauth is None:
+            return None
+        sign_ins = self._get_sign_ins()
+        return sign_ins.authorize(spec, sign_ins.find_account(spec, principal, user))
 
     def _watch(self, spec: ServerSpec) -> ServerWatch:
         if spec.target not in self._watches:
             self._watches[spec.target] = ServerWatch(self._get_connection(spec, ""), self._start_seconds)
         return self._watches[spec.target]
 
-    def _key(self, spec: ServerSpec, principal: str) -> tuple[bytes, str]:
+    def _key(self, spec: ServerSpec, principal: str, user: str) -> tuple[bytes, str]:
+        if spec.is_personal:
+            return spec.target, f"{principal}\0{user}"
         return spec.target, "" if spec.trusted else principal
 
     def _release_idle(self) -> None:
         """Closes connections of requests that were idle for too long, and the least recently used if there are too many."""
         self._released = {connection for connection in self._released if not connection.is_over}
         strangers = sorted(
-            [(connection.idle_seconds(), key) for key, connection in self._connections.items() if not connection.spec.trusted],
+            [(connection.idle_seconds(), key) for key, connection in self._connections.items() if _is_strange(connection.spec)],
             reverse=True,
         )
         surplus = len(strangers) - self._most_strangers
@@ -175,6 +261,11 @@ class McpTools:
                 connection = self._connections.pop(key)
                 connection.release()
                 self._released.add(connection)
+
+
+def _is_strange(spec: ServerSpec) -> bool:
+    """Whether a connection to it is for some requests only."""
+    return spec.is_personal or not spec.trusted
 
 
 def _is_meant(route: ToolRoute, tool: ToolDefinition) -> bool:

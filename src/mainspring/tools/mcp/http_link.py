@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
 
 from mainspring.core.backoff import backoff
 from mainspring.core.errors import MainspringError
@@ -33,6 +34,9 @@ from mainspring.tools.mcp.json_rpc import (
 )
 from mainspring.tools.mcp.server_specs import ServerSpec
 
+if TYPE_CHECKING:
+    from mainspring.tools.mcp.sign_in import Authorizer
+
 # How long a connection may take to end its answer once we know it.
 LINGER_SECONDS = 1.0
 RESUME_SECONDS = 1.0
@@ -44,10 +48,12 @@ _SESSION_ID = re.compile(r"[!-~]{1,4096}")
 
 
 @asynccontextmanager
-async def open_http_link(spec: ServerSpec, guard: AddressGuard, hear: Hear) -> "AsyncGenerator[HttpLink, None]":
+async def open_http_link(
+    spec: ServerSpec, guard: AddressGuard, hear: Hear, authorizer: "Authorizer | None" = None
+) -> "AsyncGenerator[HttpLink, None]":
     """A link that ends the server's session, if there is one, when it is left."""
     async with make_guarded_http(guard, SILENCE_SECONDS) as client:
-        link = HttpLink(spec, client, hear)
+        link = HttpLink(spec, client, hear, authorizer)
         yield link
         await link.end_session()
 
@@ -58,8 +64,8 @@ class HttpLink:
     # Each request has a connection of its own, which closing cancels, and headers.
     is_http = True
 
-    def __init__(self, spec: ServerSpec, client: HttpClient, hear: Hear) -> None:
-        self._sender, self._hear = HttpSender(spec, client), hear
+    def __init__(self, spec: ServerSpec, client: HttpClient, hear: Hear, authorizer: "Authorizer | None" = None) -> None:
+        self._sender, self._hear = HttpSender(spec, client, authorizer=authorizer), hear
         self._session = self._version = b""
         self._is_resumable = True
 

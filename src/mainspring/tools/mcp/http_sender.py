@@ -1,6 +1,7 @@
 """Sends HTTP requests to one MCP server: to checked addresses only, without a proxy, and to no other server by a redirect."""
 
 from base64 import b64encode
+from typing import TYPE_CHECKING
 
 from yarl import URL
 
@@ -11,16 +12,25 @@ from mainspring.tools.mcp.exchange import MOST_BYTES, SessionLost
 from mainspring.tools.mcp.json_rpc import refuse
 from mainspring.tools.mcp.server_specs import ServerSpec
 
+if TYPE_CHECKING:
+    from mainspring.tools.mcp.sign_in import Authorizer
+
 # How long an answer may take is for the caller of each tool to say; a stream of notifications may be silent for long.
 SILENCE_SECONDS = 86_400.0
 MOST_REDIRECTS = 5
+MOST_REFUSALS = 2
 
 
 class HttpSender:
-    """Sends requests with the headers of a server's spec, each once. `url` is another address of the same server."""
+    """Sends requests with the headers of a server's spec, each once. `url` is another address of the same server.
 
-    def __init__(self, spec: ServerSpec, client: HttpClient, url: URL | None = None) -> None:
-        self._client = client
+    One that is refused for its token has not been carried out, and is sent again if there is another token.
+    """
+
+    def __init__(
+        self, spec: ServerSpec, client: HttpClient, url: URL | None = None, authorizer: "Authorizer | None" = None
+    ) -> None:
+        self._client, self._authorizer = client, authorizer
         try:
             self.url = url or URL(spec.url)
             self._endpoint = make_endpoint(self.url)
@@ -30,18 +40,36 @@ class HttpSender:
 
     async def send(self, method: str, body: bytes | None = None, headers: bytes = b"") -> Answer:
         """The answer, which is no redirect. Raises `SessionLost` if there is none, `RequestRefused` for a redirect elsewhere."""
+        refusals = 0
         for _ in range(MOST_REDIRECTS + 1):
+            token = b"" if self._authorizer is None else await self._authorizer.get_header()
+            head = b"".join((self._head, token, headers))
             try:
-                answer = await self._client.request(method, self._endpoint, self._head + headers, body, is_repeatable=False)
+                answer = await self._client.request(method, self._endpoint, head, body, is_repeatable=False)
             except Unreachable as error:
                 raise SessionLost(f"it cannot be reached: {error}") from error
             except HttpError as error:
                 raise SessionLost(f"it gave no answer: {error}") from error
+            if answer.status in (401, 403) and self._authorizer is not None and refusals < MOST_REFUSALS:
+                refusals += 1
+                if await self._recover(answer, token):
+                    continue
             if not 300 <= answer.status < 400:
                 return answer
             answer.close()
             self._follow_redirect(answer)
         raise refuse(f"It redirects more than {MOST_REDIRECTS} times")
+
+    async def _recover(self, answer: Answer, token: bytes) -> bool:
+        assert self._authorizer is not None
+        try:
+            is_recovered = await self._authorizer.recover(answer.status, answer.headers, token)
+        except BaseException:
+            answer.close()
+            raise
+        if is_recovered:
+            answer.close()
+        return is_recovered
 
     def is_same_server(self, url: URL) -> bool:
         """Whether the address is of this server: its origin, or the same by TLS, both at their usual ports."""

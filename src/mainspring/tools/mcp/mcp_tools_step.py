@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.core.history import list_answers
 from mainspring.core.ids import NewId
 from mainspring.core.items import Item, Json, ServerTool, Tool, ToolDefinition, Unknown
 from mainspring.core.spec import RunSpec, ToolChoice
@@ -58,7 +59,11 @@ async def join_mcp_tools(spec: RunSpec, servers: McpTools, new_id: NewId) -> Run
     _check_labels([*own, *described])
     others = tuple([tool for tool in spec.tools if not (isinstance(tool, Unknown) and tool.data.get("type") == "mcp")])
     taken = [tool.name for tool in others if isinstance(tool, ToolDefinition)]
-    found = await servers.collect_tools([*own, *described], principal=spec.tenant, taken=taken)
+    # A run that goes on after a sign-in has the tool that was called for it.
+    is_answered = bool(list_answers(spec.input))
+    found = await servers.collect_tools(
+        [*own, *described], principal=spec.tenant, user=spec.user, taken=taken, keeps_sign_in=is_answered
+    )
     servers.bind(spec.id, found)
     deferred = {tool["server_label"]: str(tool.get("server_description") or "") for tool in given if tool.get("defer_loading")}
     tools: tuple[Tool, ...] = (*others, *[_build_definition(route, deferred) for route in found.routes.values()])

@@ -50,6 +50,28 @@ class ApprovalFilter(Struct, frozen=True, forbid_unknown_fields=True):
     never: ToolFilter | None = None
 
 
+class OAuthOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to get access to a remote server by OAuth 2.1. An empty table will do: most servers say all that is needed."""
+
+    grant: Literal["authorization_code", "client_credentials"] = "authorization_code"
+    """`authorization_code` has people sign in, each for themselves; with `client_credentials` the client itself has access."""
+    shared: bool = False
+    """One sign-in, the operator's, is for all requests. Default: each `user` of each tenant signs in."""
+    client_id: str = ""
+    """The client, if it is registered by hand. Default: the client is registered on its own."""
+    client_secret: str = ""
+    """Its secret, if it has one."""
+    private_key_file: str = ""
+    """The file (PEM) with its private key, if it proves itself by one."""
+    client_metadata_url: str = ""
+    """The address of a client metadata document, as the client's id. Default: our own, if `public_url` is https."""
+    scopes: tuple[str, ...] = ()
+    """What to ask for. Default: what the server says."""
+
+    def __repr__(self) -> str:
+        return f"OAuthOptions({self.grant!r})"
+
+
 class ServerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How an MCP server is reached, and what may be done with it."""
 
@@ -65,6 +87,8 @@ class ServerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The address of a server that is reached by HTTP."""
     headers: dict[str, str] = {}
     """Headers to send with every request."""
+    oauth: OAuthOptions | None = None
+    """How to sign in to it: a table `[mcp.LABEL.oauth]`, which may be empty."""
     allowed_tools: tuple[str, ...] | ToolFilter | None = None
     """The tools that may be used, by name, or a table with `tool_names` and `read_only`. Default: all."""
     require_approval: Literal["always", "never"] | ApprovalFilter = "always"
@@ -121,7 +145,7 @@ class ServerSpec(ServerOptions, frozen=True):
         return msgspec.json.encode(
             (
                 *(self.transport, self.command, self.args, self.env, self.cwd, self.url, self.headers, self.trusted),
-                *(self.sandboxed, self.network, self.folders, self.reads),
+                *(self.sandboxed, self.network, self.folders, self.reads, self.oauth),
             ),
             order="sorted",
         )
@@ -130,6 +154,11 @@ class ServerSpec(ServerOptions, frozen=True):
     def at(self) -> str:
         """Which server a request means, without its URL, which may hold a secret. The operator's are known by their label."""
         return "" if self.trusted else sha256(self.url.encode()).hexdigest()[:16]
+
+    @property
+    def is_personal(self) -> bool:
+        """Whether each user has access of their own, so that nothing of it may be shared."""
+        return self.oauth is not None and self.oauth.grant == "authorization_code" and not self.oauth.shared
 
     @property
     def is_held(self) -> bool:
@@ -164,8 +193,8 @@ class ServerSpec(ServerOptions, frozen=True):
     def _check_process(self) -> None:
         if not self.trusted:
             raise ValueError(f"MCP server `{self.label}`: only the operator can configure a server that is a process")
-        if not self.command or self.url:
-            raise ValueError(f"MCP server `{self.label}`: a stdio server has a command and no url")
+        if not self.command or self.url or self.oauth is not None:
+            raise ValueError(f"MCP server `{self.label}`: a stdio server has a command, no url and no oauth")
         if not self.sandboxed and (self.network or self.folders or self.reads):
             raise ValueError(f"MCP server `{self.label}`: with `sandboxed = false` there is nothing to grant; leave it out")
         for path in (*self.folders, *self.reads):
@@ -173,6 +202,8 @@ class ServerSpec(ServerOptions, frozen=True):
                 raise ValueError(f"MCP server `{self.label}`: `{path}` cannot be granted; give the whole path of a folder")
 
     def _check_url(self) -> None:
+        if self.oauth is not None:
+            self._check_oauth(self.oauth)
         if self.command or self.args or self.env or self.cwd or self.network or self.folders or self.reads or not self.sandboxed:
             raise ValueError(f"MCP server `{self.label}`: a server with a url has no command, args, env, cwd or sandbox")
         if "@" in urlsplit(self.url).netloc and not self.trusted:
@@ -184,6 +215,21 @@ class ServerSpec(ServerOptions, frozen=True):
         for name, value in self.headers.items():
             if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value) or name.lower() in _OUR_HEADERS:
                 raise ValueError(f"MCP server `{self.label}`: header `{name}` cannot be sent")
+
+    def _check_oauth(self, oauth: OAuthOptions) -> None:
+        what = f"MCP server `{self.label}`:"
+        if any(name.lower() == "authorization" for name in self.headers):
+            raise ValueError(f"{what} with `oauth`, the header `Authorization` is not yours to set; leave one of them out")
+        if urlsplit(self.url).scheme != "https" and self.host not in ("127.0.0.1", "::1", "localhost"):
+            raise ValueError(f"{what} with `oauth`, its url must be https, or of this machine")
+        if (oauth.client_secret or oauth.private_key_file) and not oauth.client_id:
+            raise ValueError(f"{what} a secret or a private key needs its `client_id`")
+        if oauth.client_secret and oauth.private_key_file:
+            raise ValueError(f"{what} give `client_secret` or `private_key_file`, not both")
+        if oauth.grant == "client_credentials" and not (oauth.client_secret or oauth.private_key_file):
+            raise ValueError(f"{what} `client_credentials` needs `client_id` with `client_secret` or `private_key_file`")
+        if oauth.client_metadata_url and not oauth.client_metadata_url.startswith("https://"):
+            raise ValueError(f"{what} `client_metadata_url` must be https")
 
 
 def parse_server_spec(tool: Json) -> ServerSpec:

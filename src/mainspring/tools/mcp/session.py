@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from importlib.metadata import version
 from itertools import count
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import TaskGroup
@@ -51,6 +52,9 @@ from mainspring.tools.mcp.sse_link import open_sse_link
 from mainspring.tools.mcp.stdio_process import open_process_link
 from mainspring.tools.sandbox.grants import Wrap
 
+if TYPE_CHECKING:
+    from mainspring.tools.mcp.sign_in import Authorizer
+
 # Either carries messages to a server and back, and raises `SessionLost` and `RequestRefused`.
 Link = HttpLink | SharedLink
 
@@ -71,7 +75,12 @@ _META = "io.modelcontextprotocol/"
 
 @asynccontextmanager
 async def open_session(
-    spec: ServerSpec, guard: AddressGuard, wrap: Wrap | None, elicit: Elicit | None, changed: Callable[[], None]
+    spec: ServerSpec,
+    guard: AddressGuard,
+    wrap: Wrap | None,
+    elicit: Elicit | None,
+    changed: Callable[[], None],
+    authorizer: "Authorizer | None" = None,
 ) -> "AsyncGenerator[McpSession, None]":
     """A session, from its handshake to its end; must be left in the task that entered it. `changed` hears of a new tool list.
 
@@ -80,7 +89,7 @@ async def open_session(
     """
     is_open = False
     try:
-        async with _open_session(spec, guard, wrap, elicit, changed) as session:
+        async with _open_session(spec, guard, wrap, elicit, changed, authorizer) as session:
             is_open = True
             yield session
         return
@@ -89,7 +98,7 @@ async def open_session(
             raise
         refusal = error
     try:
-        async with _open_session(replace(spec, transport="sse"), guard, wrap, elicit, changed) as session:
+        async with _open_session(replace(spec, transport="sse"), guard, wrap, elicit, changed, authorizer) as session:
             is_open = True
             yield session
     except Exception:
@@ -105,11 +114,16 @@ def _may_be_older(status: int) -> bool:
 
 @asynccontextmanager
 async def _open_session(
-    spec: ServerSpec, guard: AddressGuard, wrap: Wrap | None, elicit: Elicit | None, changed: Callable[[], None]
+    spec: ServerSpec,
+    guard: AddressGuard,
+    wrap: Wrap | None,
+    elicit: Elicit | None,
+    changed: Callable[[], None],
+    authorizer: "Authorizer | None" = None,
 ) -> "AsyncGenerator[McpSession, None]":
     questions, tasks = Questions(elicit, changed), anyio.create_task_group()
     try:
-        async with _open_link(spec, guard, wrap, questions.hear) as link:
+        async with _open_link(spec, guard, wrap, questions.hear, authorizer) as link:
             session = McpSession(spec.label, link, questions, tasks)
             await session.shake_hands()
             async with tasks:
@@ -120,14 +134,16 @@ async def _open_session(
         raise ToolUnavailable(f"MCP server `{spec.label}` refused the connection: {error}") from error
 
 
-def _open_link(spec: ServerSpec, guard: AddressGuard, wrap: Wrap | None, hear: Hear) -> AbstractAsyncContextManager[Link]:
+def _open_link(
+    spec: ServerSpec, guard: AddressGuard, wrap: Wrap | None, hear: Hear, authorizer: "Authorizer | None"
+) -> AbstractAsyncContextManager[Link]:
     match spec.transport:
         case "stdio":
             return open_process_link(spec, wrap, hear)
         case "sse":
-            return open_sse_link(spec, guard, hear)
+            return open_sse_link(spec, guard, hear, authorizer)
         case "http":
-            return open_http_link(spec, guard, hear)
+            return open_http_link(spec, guard, hear, authorizer)
 
 
 class HandshakeRefused(ToolUnavailable):

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
 
 import anyio
 from yarl import URL
@@ -15,21 +16,26 @@ from mainspring.tools.mcp.json_rpc import EventReader, Hear, RequestRefused, ref
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.mcp.shared_link import SharedLink
 
+if TYPE_CHECKING:
+    from mainspring.tools.mcp.sign_in import Authorizer
+
 MOST_BYTES = 1024 * 1024
 
 
 @asynccontextmanager
-async def open_sse_link(spec: ServerSpec, guard: AddressGuard, hear: Hear) -> AsyncGenerator[SharedLink, None]:
+async def open_sse_link(
+    spec: ServerSpec, guard: AddressGuard, hear: Hear, authorizer: "Authorizer | None" = None
+) -> AsyncGenerator[SharedLink, None]:
     """A link for as long as the event stream lasts. Raises `RequestRefused` if there is none, `SessionLost` when it ends."""
     async with make_guarded_http(guard, SILENCE_SECONDS) as client:
-        sender = HttpSender(spec, client)
+        sender = HttpSender(spec, client, authorizer=authorizer)
         answer = await sender.send("GET")
         if answer.status != 200 or read_content_type(answer) != "text/event-stream":
             answer.close()
             raise refuse(f"HTTP {answer.status}", answer.status)
         stream = _Stream(answer)
         endpoint = await stream.find_endpoint(sender)
-        poster = HttpSender(spec, client, endpoint)
+        poster = HttpSender(spec, client, endpoint, authorizer)
 
         async def post(message: bytes) -> None:
             taken = await poster.send("POST", message)

@@ -25,6 +25,7 @@ MOST_TOOLS = 128
 LONGEST_DESCRIPTION = 8_000
 MOST_SCHEMA_BYTES = 64_000
 MOST_BYTES = 512_000
+SIGN_IN = "sign_in_to_"
 
 
 class ServerOffer(Struct, frozen=True):
@@ -34,6 +35,7 @@ class ServerOffer(Struct, frozen=True):
     tools: tuple[RemoteTool, ...] = ()
     rejected: tuple[RejectedTool, ...] = ()
     error: str | None = None
+    needs_sign_in: bool = False
 
 
 class ToolRoute(Struct, frozen=True):
@@ -46,12 +48,13 @@ class ToolRoute(Struct, frozen=True):
 
 
 class Toolset(Struct, frozen=True):
-    """The tools of some servers, for one principal. `routes` is by the model's names, `qualified` by `server__tool`."""
+    """The tools of some servers, for one principal and user. `routes` is by the model's names, `qualified` by `server__tool`."""
 
     offers: tuple[ServerOffer, ...] = ()
     routes: dict[str, ToolRoute] = {}
     qualified: dict[str, ToolRoute] = {}
     principal: str = ""
+    user: str = ""
 
     @property
     def definitions(self) -> tuple[ToolDefinition, ...]:
@@ -74,6 +77,8 @@ async def build_offer(spec: ServerSpec, listing: ToolListing) -> ServerOffer:
         tool = replace(listed, description=listed.description[:LONGEST_DESCRIPTION])
         if len(sound) >= MOST_TOOLS:
             unsound.append(RejectedTool(shorten_line(tool.name), f"the server has more than {MOST_TOOLS} tools"))
+        elif is_sign_in(spec, tool.name):
+            unsound.append(RejectedTool(shorten_line(tool.name), "a tool of this name is ours, to sign in to the server"))
         elif (reason := "it is listed twice" if tool.name in sound else _find_flaw(tool, size)) is None:
             sound[tool.name] = tool
             size += len(encode(tool))
@@ -82,7 +87,21 @@ async def build_offer(spec: ServerSpec, listing: ToolListing) -> ServerOffer:
     return ServerOffer(spec, tuple(sound.values()), tuple(unsound))
 
 
-def build_toolset(offers: Sequence[ServerOffer], *, principal: str = "", taken: Collection[str] = ()) -> Toolset:
+def make_sign_in_tool(spec: ServerSpec) -> RemoteTool:
+    """The tool by which a model has a user sign in to a server whose tools it cannot know yet."""
+    told = (
+        f"Has the user sign in to `{spec.label}`, whose tools can be used after that. Call it when the task needs that server; "
+        "the user is shown a link."
+    )
+    return RemoteTool(f"{SIGN_IN}{spec.label}", told, {"type": "object", "properties": {}}, {"readOnlyHint": True})
+
+
+def is_sign_in(spec: ServerSpec, name: str) -> bool:
+    """Whether the tool of this name is ours, to sign in to the server."""
+    return spec.is_personal and name == f"{SIGN_IN}{spec.label}"
+
+
+def build_toolset(offers: Sequence[ServerOffer], *, principal: str = "", user: str = "", taken: Collection[str] = ()) -> Toolset:
     """All tools of all offers, each with a name of its own that is not one of `taken`."""
     routes: dict[str, ToolRoute] = {}
     qualified: dict[str, ToolRoute] = {}
@@ -97,7 +116,7 @@ def build_toolset(offers: Sequence[ServerOffer], *, principal: str = "", taken: 
             name = next(name for name in propose_names(preferred, whole) if name not in routes and name not in used)
             routes[name] = route = _build_route(spec, tool, name)
             qualified.setdefault(fit_name(long, whole), route)
-    return Toolset(tuple(offers), routes, qualified, principal)
+    return Toolset(tuple(offers), routes, qualified, principal, user)
 
 
 def _find_flaw(tool: RemoteTool, others: int) -> str | None:
@@ -126,7 +145,8 @@ def _build_route(spec: ServerSpec, tool: RemoteTool, name: str) -> ToolRoute:
         effects=_read_effects(spec, tool),
         timeout=spec.timeout,
     )
-    return ToolRoute(spec, tool, definition, spec.needs_approval(tool.name, tool.is_read_only))
+    needs_approval = not is_sign_in(spec, tool.name) and spec.needs_approval(tool.name, tool.is_read_only)
+    return ToolRoute(spec, tool, definition, needs_approval)
 
 
 def _complete_schema(schema: Json) -> Json:

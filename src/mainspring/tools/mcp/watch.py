@@ -22,10 +22,11 @@ STABLE_SECONDS = 60.0
 
 
 class ServerState(Struct, frozen=True):
-    """How a configured server is doing. `error` is why it is down, `listing` what it has said last that it has."""
+    """How a configured server is doing; at a `personal` one each user signs in. `error` is why it is down, `listing` what it has
+    said last that it has."""
 
     label: str
-    state: Literal["ready", "starting", "down"]
+    state: Literal["ready", "starting", "down", "personal"]
     error: str | None = None
     listing: ToolListing | None = None
 
