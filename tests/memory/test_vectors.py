@@ -1,5 +1,6 @@
 """Recall by meaning: a real embeddings endpoint over HTTP, fusion with words, failures that cost no observation, and tenants."""
 
+import asyncio
 import gzip
 import os
 import random
@@ -23,7 +24,8 @@ from mainspring.features.memory.memory import Memory
 from mainspring.ports import Embedder
 from mainspring.providers.openai_embedder import OpenAIEmbedder
 from mainspring.providers.scripted import Scripted, say
-from mainspring.storage.location import parse_location
+from mainspring.storage.choose_store import open_store
+from mainspring.storage.location import Location, parse_location
 from mainspring.storage.search.ranking import Hit, fuse_rankings
 from mainspring.storage.search.vectors import PlacedVector, Vectors
 from mainspring.storage.search.word_index import Scope
@@ -301,3 +303,26 @@ async def test_on_a_server_the_nearest_are_found_with_and_without_pgvector(postg
         assert await citations(memory, "vehicle", "a", top_k=1) == ["0"]
         await memory.forget(tenant="a", session="0")
         assert [hit.id for hit in await memory._vectors.find_nearest(vector("car"), Scope("a"), 10)] == ["1", "2"]
+
+
+@pytest.mark.slow
+async def test_of_processes_that_share_a_memory_one_embeds_each_text(location: Location) -> None:
+    asked: list[str] = []
+
+    class Slow(Local):
+        async def embed(self, texts: object) -> list[list[float]]:
+            asked.extend(texts)  # type: ignore[arg-type]
+            await asyncio.sleep(0.02)  # the others see the same queue meanwhile
+            return await super().embed(texts)
+
+    place = location if location.file is None else parse_location(location.file.with_name("memory.db"))
+    async with open_store(location) as one, open_store(location) as other:
+        memories = [Memory(place, redact=lambda text, most: text, embedder=Slow()) for _ in range(2)]
+        for memory, store in zip(memories, (one, other), strict=True):
+            await memory.open(store)
+        for number in range(60):
+            await memories[number % 2].record(seen(f"fact {number}", id=f"obs_{number}"))
+        await asyncio.gather(*[memory.settle() for memory in memories])
+        assert sorted(asked) == sorted([f"fact {number}" for number in range(60)])
+        for memory in memories:
+            await memory.close()

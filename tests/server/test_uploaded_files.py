@@ -18,7 +18,7 @@ from tests.server.hosting import hosted
 
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
-from mainspring.core.errors import NotFound
+from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.items import InputFile, InputImage, InputText, Message
 from mainspring.core.memory_quota import MemoryQuota
 from mainspring.features.files.files import CONTENT, DUE, FILE, Files
@@ -26,7 +26,9 @@ from mainspring.features.files.settings import UploadSettings
 from mainspring.http.auth import Keys
 from mainspring.ports import Document
 from mainspring.providers.scripted import Scripted, say
+from mainspring.storage.choose_store import open_store
 from mainspring.storage.file_folder import FileFolder
+from mainspring.storage.location import Location
 from mainspring.storage.memory_runs import MemoryStore
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
@@ -209,6 +211,25 @@ async def test_a_tenant_has_no_more_than_it_may() -> None:
         assert raised.value.code == "storage_limit_exceeded"
         await client.files.delete(first.id)
         await client.files.create(file=("b", b"123456"), purpose="user_data")
+
+
+async def test_uploads_at_once_get_no_more_room_than_there_is(location: Location, tmp_path: Path) -> None:
+    async with open_store(location) as one, open_store(location) as other:
+        places = [Files(store, FileFolder(tmp_path / "files"), UploadSettings(tenant_bytes=20)) for store in (one, other)]
+
+        async def upload(files: Files, name: str) -> bool:
+            content = await files.receive(in_pieces(name.encode() * 6))
+            try:
+                await files.add("acme", content, name, "user_data")
+            except InvalidRequest:
+                return False
+            return True
+
+        added = await asyncio.gather(*[upload(places[number % 2], "abcdefgh"[number]) for number in range(8)])
+        assert sum(added) == 3, "all that fit, and no more"
+        kept, _ = await places[0].list("acme", limit=10, after=None, newest_first=True)
+        await places[1].remove("acme", kept[0].id)
+        assert await upload(places[1], "z"), "nothing is kept for a file that is there"
 
 
 class Clock(MemoryStore):

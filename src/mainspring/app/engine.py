@@ -445,7 +445,7 @@ class Engine:
             share_limits(self.core.provider, StoreLimits(self.store))
         self.builtins.keep_in(self.store, self.core.presence)
         await self.builtins.__aenter__()
-        await self.memory.open()
+        await self.memory.open(self.store)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.core)
             await stack.enter_async_context(self.workflows)

@@ -36,11 +36,14 @@ log = getLogger(__name__)
 FILE: Final = "file"
 CONTENT: Final = "file_content"
 DUE: Final = "file_due"
+ROOM: Final = "file_room"
 UPLOAD: Final = "upload"
 SPACE: Final = "files"
 # How long bytes may take to come in, and to become a file.
 INCOMING_SECONDS: Final = 86_400.0
 SWEEP_SECONDS: Final = 300.0
+# How long the room for a file is kept for whoever is about to add it.
+ROOM_SECONDS: Final = 60.0
 
 
 class Content(Struct, frozen=True):
@@ -67,6 +70,20 @@ class Due(Struct, frozen=True, omit_defaults=True):
     tenant: str = ""
     file: str = ""
     upload: str = ""
+
+
+class ClaimedRoom(Struct, frozen=True):
+    """Bytes of a file that is about to be there, counted until then."""
+
+    size: int
+    until: float
+
+
+class TenantRoom(Struct, frozen=True):
+    """Who is about to add files of a tenant, by the ids of those. Whoever counts its files writes here, so that of two that count
+    at once one counts again."""
+
+    claims: dict[str, ClaimedRoom] = {}
 
 
 class Files:
@@ -142,10 +159,19 @@ class Files:
         self, tenant: str, content: Content, filename: str, purpose: Purpose, seconds: float | None = None, id: str | None = None
     ) -> StoredFile:
         """Makes a file of bytes that came in. With an `id` that is there already, nothing happens but that they go."""
-        await self._check_room(tenant, content)
+        id = id or PREFIX + self.new_id("file").partition("_")[2]
+        await self._claim_room(tenant, id, content)
+        try:
+            return await self._add(tenant, content, filename, purpose, seconds, id)
+        finally:
+            await self._change_claim(tenant, id, None)
+
+    async def _add(
+        self, tenant: str, content: Content, filename: str, purpose: Purpose, seconds: float | None, id: str
+    ) -> StoredFile:
         now = await self.store.read_clock()
         made = StoredFile(
-            id or PREFIX + self.new_id("file").partition("_")[2],
+            id,
             filename,
             purpose,
             content.size,
@@ -241,15 +267,31 @@ class Files:
                 return found[:limit], len(found) > limit
             number = page[-1].number
 
-    async def _check_room(self, tenant: str, content: Content) -> None:
+    async def _claim_room(self, tenant: str, id: str, content: Content) -> None:
         """Raises `InvalidRequest` if a tenant would have more than it may."""
-        if (most := self.settings.tenant_bytes) is None:
-            return
-        used = sum([decode(document.body, StoredFile).size for document in await self.store.documents(FILE, tenant=tenant)])
-        if used + content.size > most:
+        if (used := await self._change_claim(tenant, id, content.size)) is not None:
             await self.drop(content.key)
-            told = f"your files have {used} bytes, and may have {most} together; delete some first"
+            told = f"your files have {used} bytes, and may have {self.settings.tenant_bytes} together; delete some first"
             raise InvalidRequest(told, param="file", code="storage_limit_exceeded")
+
+    async def _change_claim(self, tenant: str, id: str, size: int | None) -> int | None:
+        """Has so much room kept for a file, or for None no longer. Returns how much is used if there is not as much."""
+        while (most := self.settings.tenant_bytes) is not None:
+            found = await self.store.get(ROOM, ROOM, tenant=tenant)  # first: what is no claim any more by then is a file
+            now, claims = await self.store.read_clock(), {} if found is None else dict(decode(found.body, TenantRoom).claims)
+            claims.pop(id, None)
+            if size is not None:
+                files = [decode(document.body, StoredFile) for document in await self.store.documents(FILE, tenant=tenant)]
+                there = {file.id for file in files}
+                claims = {name: claim for name, claim in claims.items() if claim.until > now and name not in there}
+                used = sum([file.size for file in files]) + sum([claim.size for claim in claims.values()])
+                if used + size > most:
+                    return used
+                claims[id] = ClaimedRoom(size, now + ROOM_SECONDS)
+            changed = Document(ROOM, ROOM, encode(TenantRoom(claims)), tenant)
+            if await (self.store.put([changed], if_absent=True) if found is None else self.store.swap(changed, found.body)):
+                break
+        return None
 
     async def read(self, file: StoredFile) -> AsyncGenerator[bytes, None]:
         """The bytes of a file, a piece at a time. Raises `NotFound` if it was deleted, `FilesUnavailable`."""

@@ -24,7 +24,7 @@ from mainspring.features.memory.observation_rows import Added
 from mainspring.features.memory.recall import LEVELS, MOST_RESULTS, TOP_K, Level, Recalled, render_recalled
 from mainspring.features.memory.server_memory import MEMORY_VECTORS, SERVED_MEMORY
 from mainspring.features.memory.settings import MemorySettings
-from mainspring.ports import Embedder, Filter, Retell, RunObserver, Sink
+from mainspring.ports import DocumentStore, Embedder, Filter, Retell, RunObserver, Sink
 from mainspring.storage.location import Location, parse_location
 from mainspring.storage.search.embedding import Embedding
 from mainspring.storage.search.ranking import fuse_rankings
@@ -32,6 +32,7 @@ from mainspring.storage.search.server_vectors import ServerVectors
 from mainspring.storage.search.vectors import Vectors, VectorStore, check_installed, name_vectors
 from mainspring.storage.search.word_index import Scope
 from mainspring.storage.sql import SqlWorker, choose_database
+from mainspring.storage.work_turn import WorkTurn
 
 log = getLogger(__name__)
 
@@ -95,24 +96,25 @@ class Memory(RunObserver):
     def sinks(self) -> tuple[Sink, ...]:
         return (self.capture,)
 
-    async def open(self) -> None:
-        """Raises `StoreError` if the file cannot be used."""
+    async def open(self, store: DocumentStore | None = None) -> None:
+        """`store` is that of the processes that share this memory, if there may be several. Raises `StoreError` if the file
+        cannot be used."""
         try:
             await self._database.open()
             self.cut_off_since = await self._add_writer()
-            await self._open_vectors()
+            await self._open_vectors(None if store is None else WorkTurn(store, "memory"))
             await self._prune()
             self.capture.start()
         except BaseException:
             await self.close()
             raise
 
-    async def _open_vectors(self) -> None:
+    async def _open_vectors(self, turn: WorkTurn | None) -> None:
         path = self._vectors.path
         if self._embedder is not None:
             if not await self._vectors.open_for(self._embedder.model):
                 await self._database.write(rows.mark_unembedded)
-            self._embedding = Embedding(self._embedder, self._database, self._vectors, rows.TO_EMBED)
+            self._embedding = Embedding(self._embedder, self._database, self._vectors, rows.TO_EMBED, turn)
             self._embeds = asyncio.get_running_loop().create_task(self._embedding.run())
         elif path is not None and path.exists():
             # What is forgotten is to be forgotten there as well.

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mainspring.ports import RecalledMemory, Sink
+from mainspring.ports import DocumentStore, RecalledMemory, Sink
 
 
 class NoMemory:
@@ -10,7 +10,7 @@ class NoMemory:
 
     sinks: tuple[Sink, ...] = ()
 
-    async def open(self) -> None: ...
+    async def open(self, store: DocumentStore | None = None) -> None: ...
 
     async def close(self) -> None: ...
 

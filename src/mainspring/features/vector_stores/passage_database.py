@@ -15,6 +15,7 @@ from mainspring.storage.search.ranking import Hit
 from mainspring.storage.search.server_vectors import ServerVectors
 from mainspring.storage.search.vectors import Vectors, VectorStore, check_installed
 from mainspring.storage.sql import SqlConnection, SqlWorker, choose_database
+from mainspring.storage.work_turn import WorkTurn
 
 T = TypeVar("T")
 
@@ -54,7 +55,8 @@ class PassageDatabase:
             if self._embedder is not None:
                 if not await self._vectors.open_for(self._embedder.model):
                     await self._database.write(rows.mark_unembedded)
-                self._embedding = Embedding(self._embedder, self._database, self._vectors, rows.TO_EMBED)
+                turn = WorkTurn(self._store, "passages")
+                self._embedding = Embedding(self._embedder, self._database, self._vectors, rows.TO_EMBED, turn)
             elif (path := self._vectors.path) is not None and path.exists():
                 # What is removed is to be removed there as well.
                 check_installed()

@@ -1,7 +1,8 @@
 """Texts as vectors: what sees to it that every row gets its vector.
 
 The rows themselves are the queue: those without a vector wait, through failures and restarts, and are embedded in
-batches, oldest first. Until then, and whenever the embedder does not answer, they are found by their words alone.
+batches, oldest first. Until then, and whenever the embedder does not answer, they are found by their words alone. Of several
+processes on one database, one at a time embeds, and the others wait for what it does: a text is paid for once.
 """
 
 from asyncio import Event, Lock, wait_for
@@ -18,12 +19,14 @@ from mainspring.storage.search.ranking import Hit
 from mainspring.storage.search.vectors import PlacedVector, VectorStore
 from mainspring.storage.search.word_index import Scope
 from mainspring.storage.sql import SqlConnection, SqlWorker
+from mainspring.storage.work_turn import WorkTurn
 
 log = getLogger(__name__)
 
 BATCH: Final = 64
 TEXT_CHARS: Final = 8_000
 PAUSE: Final = 30.0
+LOOK_AGAIN: Final = 0.2
 
 
 class WaitingText(Struct, frozen=True):
@@ -42,10 +45,14 @@ class EmbeddingQueue(Struct, frozen=True):
 
 
 class Embedding:
-    """Embeds what waits. `run` works until `stop`; `wake` tells it that there is something new."""
+    """Embeds what waits. `run` works until `stop`; `wake` tells it that there is something new. Processes that share the database
+    share the `turn`."""
 
-    def __init__(self, embedder: Embedder, database: SqlWorker, vectors: VectorStore, queue: EmbeddingQueue) -> None:
+    def __init__(
+        self, embedder: Embedder, database: SqlWorker, vectors: VectorStore, queue: EmbeddingQueue, turn: WorkTurn | None = None
+    ) -> None:
         self._embedder, self._database, self._vectors, self._queue = embedder, database, vectors, queue
+        self._turn = turn
         self._wanted, self._is_stopped, self._has_failed = Event(), Event(), False
         self._working = Lock()
 
@@ -70,20 +77,35 @@ class Embedding:
                     await wait_for(self._is_stopped.wait(), PAUSE)
 
     async def catch_up(self) -> bool:
-        """Embeds all that waits; returns whether that worked."""
+        """Embeds all that waits, or waits until others have; returns whether that worked."""
         try:
             async with self._working:
-                while not self._is_stopped.is_set() and (waiting := await self._database.read(self._queue.list_waiting, BATCH)):
-                    try:
-                        await self._embed(waiting)
-                    except Refused:
-                        for each in waiting:
-                            await self._embed_alone(each)
-                    self._has_failed = False
+                while not self._is_stopped.is_set() and (_ := await self._database.read(self._queue.list_waiting, 1)):
+                    if self._turn is None:
+                        await self._embed_all()
+                    elif await self._turn.take():
+                        try:
+                            await self._embed_all(self._turn)
+                        finally:
+                            await self._turn.give_back()
+                    else:
+                        with suppress(TimeoutError):
+                            await wait_for(self._is_stopped.wait(), LOOK_AGAIN)
         except MainspringError as error:
             self._warn_once(error)
             return False
         return True
+
+    async def _embed_all(self, turn: WorkTurn | None = None) -> None:
+        while not self._is_stopped.is_set() and (waiting := await self._database.read(self._queue.list_waiting, BATCH)):
+            try:
+                await self._embed(waiting)
+            except Refused:
+                for each in waiting:
+                    await self._embed_alone(each)
+            self._has_failed = False
+            if turn is not None and not await turn.take():
+                return
 
     async def _embed_alone(self, seen: WaitingText) -> None:
         """One text that cannot be embedded must not keep the others waiting; it is found by its words."""
