@@ -130,10 +130,10 @@ def server(
                         with blame_part(name, "start"):
                             await stack.enter_async_context(part.lifespan())
                 engine.mcp.connect()
-                if sign_ins is not None and not is_worker:
-                    await sign_ins.waiting.continue_all()
                 async with create_task_group() as tasks:
                     tasks.start_soon(engine.watch_over)
+                    if sign_ins is not None and not is_worker:
+                        tasks.start_soon(sign_ins.waiting.watch)
                     if keep_days is not None:
                         tasks.start_soon(_prune_regularly, engine.store, keep_days * DAY)
                     yield

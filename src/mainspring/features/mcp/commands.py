@@ -1,38 +1,52 @@
 """`mainspring mcp`: the MCP servers of the settings."""
 
+import asyncio
 import os
 import re
 import shutil
 import tomllib
-from collections.abc import Sequence
+import webbrowser
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 from msgspec import Struct
 
 from mainspring.cli.context import load_settings
-from mainspring.cli.options import AsJson
+from mainspring.cli.options import AsJson, Tenant
 from mainspring.cli.output import say, write_lines
 from mainspring.core.errors import InvalidRequest
 from mainspring.definitions.toml import write_toml
+from mainspring.features.mcp.loopback import listen_for_callback
 from mainspring.features.mcp.settings import McpServerSettings, make_server_specs
+from mainspring.storage.choose_store import open_store
+from mainspring.storage.location import parse_location
+from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.builtins import BuiltinTools
 from mainspring.tools.mcp.connection import CONNECT_SECONDS
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.server_specs import ServerSpec
-from mainspring.tools.mcp.toolset import Toolset
+from mainspring.tools.mcp.toolset import ServerOffer, Toolset
+
+if TYPE_CHECKING:
+    from mainspring.tools.mcp.sign_in import SignIns
 
 app = typer.Typer()
 
 FILE = Path("mainspring.toml")
 LIST_SECONDS = 10.0
+SIGN_IN_SECONDS = 600.0
 
 ConfigFile = Annotated[
     Path, typer.Option("--config", metavar="FILE", help="Settings file. Default: mainspring.toml.", show_default=False)
 ]
 Label = Annotated[str, typer.Argument(metavar="LABEL", help="Name of the server.")]
+User = Annotated[
+    str, typer.Option(metavar="NAME", help="The `user` of requests. Default: those that name none.", show_default=False)
+]
 OneLabel = Annotated[str | None, typer.Argument(metavar="LABEL", help="Name of the server. Default: all.", show_default=False)]
 
 
@@ -40,6 +54,9 @@ class McpSettings(Struct, frozen=True):
     """The settings that these commands read."""
 
     mcp: dict[str, McpServerSettings]
+    database: str
+    secret_key: str
+    allow_hosts: tuple[str, ...]
 
 
 class ListedServer(Struct, frozen=True):
@@ -61,6 +78,7 @@ def add(
     url: Annotated[str | None, typer.Option(metavar="URL", help="The address, for a server that is reached by HTTP.")] = None,
     header: Annotated[list[str] | None, typer.Option(metavar="NAME:VALUE", help="A header to send. Repeatable.")] = None,
     env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable for the program. Repeatable.")] = None,
+    oauth: Annotated[bool, typer.Option("--oauth", help="Have each user sign in to the server.")] = False,
     ask: Annotated[bool, typer.Option("--ask", help="Have a person approve every call.")] = False,
     network: Annotated[bool, typer.Option("--network", help="Grant the program the network; it runs in a sandbox.")] = False,
     folder: Annotated[list[str] | None, typer.Option(metavar="PATH", help="A folder it may write to. Repeatable.")] = None,
@@ -78,6 +96,8 @@ def add(
         mainspring mcp add files --network --folder /srv/notes -- npx -y @modelcontextprotocol/server-filesystem /srv/notes
 
         mainspring mcp add docs --url https://example.com/mcp --header "Authorization: Bearer TOKEN"
+
+        mainspring mcp add wiki --url https://example.org/mcp --oauth
     """
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", label):
         raise InvalidRequest(f"the label `{label}` must be 1 to 64 letters, digits, `_` or `-`")
@@ -96,6 +116,8 @@ def add(
         "reads": [os.path.abspath(path) for path in read or ()],
     }
     table = {name: value for name, value in given.items() if value} | ({"sandboxed": False} if no_sandbox else {})
+    if oauth:
+        table["oauth"] = {}
     make_server_specs({label: msgspec.convert(table, McpServerSettings)})
     known = load_settings(McpSettings, config).mcp if config.exists() else {}
     if label in known:
@@ -107,12 +129,13 @@ def add(
         file.write("\n" + write_toml({"mcp": {label: table}}))
     if command and shutil.which(command[0]) is None:
         say(f"there is no program `{command[0]}` here; install it before the server starts, or correct {config}")
-    say(f"added `{label}` to {config}; try it: mainspring mcp test {label}")
+    then = f"mainspring mcp sign-in {label}" if oauth else f"mainspring mcp test {label}"
+    say(f"added `{label}` to {config}; try it: {then}")
 
 
 @app.command()
-def remove(label: Label, config: ConfigFile = FILE) -> None:
-    """Removes a server from the settings."""
+async def remove(label: Label, config: ConfigFile = FILE) -> None:
+    """Removes a server from the settings, and revokes the tokens of those who have signed in to it."""
     try:
         text = config.read_text("utf-8")
         before = tomllib.loads(text)
@@ -126,27 +149,82 @@ def remove(label: Label, config: ConfigFile = FILE) -> None:
         if (header := re.match(r"\s*\[\[?\s*([^\]]+?)\s*\]", line)) is not None:
             is_kept = re.match(rf"mcp\s*\.\s*[\"']?{re.escape(label)}[\"']?\s*(\.|$)", header[1]) is None
         kept.append(line if is_kept else "")
-    del before["mcp"][label]
+    removed = before["mcp"].pop(label)
     after = "".join(kept)
     if {"mcp": {}, **tomllib.loads(after)} != {"mcp": {}, **before}:
         raise InvalidRequest(f"the table of `{label}` in {config} is written in a way that has to be edited by hand")
+    if "oauth" in removed:
+        settings = load_settings(McpSettings, config)
+        async with _open_sign_ins(settings) as sign_ins:
+            count = await sign_ins.sign_out_all(settings.mcp[label].make_spec(label), label)
+            say(f"signed {count} users out of `{label}`")
     config.write_text(after, "utf-8")
     say(f"removed `{label}` from {config}")
+
+
+@app.command("sign-in")
+async def sign_in(
+    label: Label,
+    user: User = "",
+    tenant: Tenant = "",
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the link.")] = False,
+    config: ConfigFile = FILE,
+) -> None:
+    """Signs a user in to a server, by the browser of this machine. Runs that wait for it go on."""
+    settings, spec = _read_server(label, config)
+    async with _open_sign_ins(settings) as sign_ins, listen_for_callback() as (address, wait):
+        account = sign_ins.find_account(spec, tenant, user)
+        link = await sign_ins.begin(spec, account, address)
+        say(f"open this link to sign in to `{label}`:")
+        print(link, flush=True)
+        if not no_browser:
+            webbrowser.open(link)
+        try:
+            async with asyncio.timeout(SIGN_IN_SECONDS):
+                answer = await wait()
+        except TimeoutError:
+            raise InvalidRequest(f"nobody has signed in within {SIGN_IN_SECONDS / 60:.0f} minutes; run this again") from None
+        await sign_ins.finish(answer)
+    say(f"signed in to `{label}`{f' for {user}' if user else ''}")
+
+
+@app.command("sign-out")
+async def sign_out(label: Label, user: User = "", tenant: Tenant = "", config: ConfigFile = FILE) -> None:
+    """Signs a user out of a server: their tokens are revoked and forgotten."""
+    settings, spec = _read_server(label, config)
+    async with _open_sign_ins(settings) as sign_ins:
+        was_signed_in = await sign_ins.sign_out(spec, sign_ins.find_account(spec, tenant, user))
+    say(f"signed out of `{label}`" if was_signed_in else f"nobody was signed in to `{label}`")
 
 
 @app.command("list")
 async def list_servers(config: ConfigFile = FILE, json: AsJson = False) -> None:
     """Lists the servers of the settings, and whether they answer."""
-    specs = _read_servers(config)
-    offers = (await _collect_tools(specs, LIST_SECONDS)).offers
+    settings = _load(config)
+    offers = (await _collect_tools(settings, make_server_specs(settings.mcp), LIST_SECONDS)).offers
     if json:
-        write_lines([ListedServer(each.spec.label, each.spec.transport, len(each.tools), each.error) for each in offers])
+        write_lines([_show_server(offer) for offer in offers])
         return
     for offer in offers:
         spec = offer.spec
         how = [spec.transport, *(["sandboxed"] if spec.is_held else []), *(["network"] if spec.network else [])]
         print(f"{spec.label}  {', '.join(how)}  {' '.join([spec.command, *spec.args]) or spec.url}")
-        print(f"  {f'down: {offer.error}' if offer.error is not None else f'ready, {len(offer.tools)} tools'}")
+        print(f"  {_describe_state(offer)}")
+
+
+def _show_server(offer: ServerOffer) -> ListedServer:
+    count = 0 if offer.needs_sign_in else len(offer.tools)
+    return ListedServer(offer.spec.label, offer.spec.transport, count, _find_error(offer))
+
+
+def _describe_state(offer: ServerOffer) -> str:
+    if offer.needs_sign_in:
+        return f"sign-in needed: mainspring mcp sign-in {offer.spec.label}"
+    return f"ready, {len(offer.tools)} tools" if offer.error is None else f"down: {offer.error}"
+
+
+def _find_error(offer: ServerOffer) -> str | None:
+    return f"sign-in needed: mainspring mcp sign-in {offer.spec.label}" if offer.needs_sign_in else offer.error
 
 
 class ListedTool(Struct, frozen=True):
@@ -169,13 +247,38 @@ async def try_servers(label: OneLabel = None, config: ConfigFile = FILE) -> int:
     return await _connect(label, config, with_tools=False)
 
 
-def _read_servers(config: Path) -> tuple[ServerSpec, ...]:
-    return make_server_specs(load_settings(McpSettings, config if config != FILE else None).mcp)
+def _load(config: Path) -> McpSettings:
+    return load_settings(McpSettings, config if config != FILE else None)
 
 
-async def _collect_tools(specs: Sequence[ServerSpec], seconds: float = CONNECT_SECONDS) -> Toolset:
-    async with BuiltinTools(wraps=any(spec.is_held for spec in specs)) as builtins:
-        tools = McpTools(specs, wrap=builtins.wrap, start_seconds=seconds)
+def _read_server(label: str, config: Path) -> tuple[McpSettings, ServerSpec]:
+    """Raises `InvalidRequest` for a server that nobody signs in to."""
+    settings = _load(config)
+    known = [spec for spec in make_server_specs(settings.mcp) if spec.oauth is not None]
+    for spec in known:
+        if spec.label == label:
+            return settings, spec
+    names = ", ".join([f"`{spec.label}`" for spec in known]) or "none"
+    raise InvalidRequest(
+        f"there is no MCP server `{label}` to sign in to; those with a table [mcp.LABEL.oauth] are: {names}", param="label"
+    )
+
+
+@asynccontextmanager
+async def _open_sign_ins(settings: McpSettings) -> "AsyncIterator[SignIns]":
+    from mainspring.features.mcp.open_sign_ins import open_sign_ins
+
+    location = parse_location(settings.database)
+    async with open_store(location) as store:
+        yield open_sign_ins(store, location, AddressGuard(settings.allow_hosts), secret_key=settings.secret_key)
+
+
+async def _collect_tools(settings: McpSettings, specs: Sequence[ServerSpec], seconds: float = CONNECT_SECONDS) -> Toolset:
+    async with AsyncExitStack() as stack:
+        builtins = await stack.enter_async_context(BuiltinTools(wraps=any(spec.is_held for spec in specs)))
+        has_sign_ins = any(spec.oauth is not None for spec in specs)
+        sign_ins = await stack.enter_async_context(_open_sign_ins(settings)) if has_sign_ins else None
+        tools = McpTools(specs, wrap=builtins.wrap, start_seconds=seconds, sign_ins=sign_ins)
         try:
             return await tools.collect_tools()
         finally:
@@ -183,15 +286,16 @@ async def _collect_tools(specs: Sequence[ServerSpec], seconds: float = CONNECT_S
 
 
 async def _connect(label: str | None, config: Path, *, with_tools: bool, as_json: bool = False) -> int:
-    servers = _read_servers(config)
+    settings = _load(config)
+    servers = make_server_specs(settings.mcp)
     chosen = [spec for spec in servers if label in (None, spec.label)]
     if not chosen:
         known = ", ".join([f"`{spec.label}`" for spec in servers]) or "none; add one with `mainspring mcp add`"
         raise InvalidRequest(f"there is no MCP server `{label}`; known: {known}" if label else f"MCP servers: {known}")
-    found = await _collect_tools(chosen)
+    found = await _collect_tools(settings, chosen)
     for offer in found.offers:
-        if offer.error is not None:
-            say(f"{offer.spec.label}: {offer.error}")
+        if (error := _find_error(offer)) is not None:
+            say(f"{offer.spec.label}: {error}")
         elif not with_tools:
             print(f"{offer.spec.label}  answers, with {len(offer.tools)} tools")
         for rejected in offer.rejected:
@@ -200,7 +304,7 @@ async def _connect(label: str | None, config: Path, *, with_tools: bool, as_json
         write_lines([ListedTool(name, route.spec.label, route.tool.description) for name, route in found.routes.items()])
     for name, route in found.routes.items() if with_tools and not as_json else ():
         print(f"{name}  {' '.join(route.tool.description.split())[:100]}")
-    return 1 if any(offer.error for offer in found.offers) else 0
+    return 1 if any(_find_error(offer) for offer in found.offers) else 0
 
 
 def _parse_pairs(given: Sequence[str], sign: str) -> dict[str, str]:

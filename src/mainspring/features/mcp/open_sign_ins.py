@@ -1,14 +1,15 @@
 """The sign-ins to MCP servers that a database holds, and the runs that wait for them."""
 
+import asyncio
 from logging import getLogger
 
-from mainspring.core.errors import InvalidRequest
+from mainspring.core.errors import InvalidRequest, StoreError
 from mainspring.core.events import RunStarted
 from mainspring.features.approvals.pending import Approval, Approvals
 from mainspring.ports import Store
 from mainspring.storage.location import Location
 from mainspring.tools.addresses import AddressGuard
-from mainspring.tools.mcp.oauth_metadata import check_url
+from mainspring.tools.mcp.oauth_metadata import OAuthFailed, check_url
 from mainspring.tools.mcp.sign_in import Account, SignIns
 from mainspring.tools.mcp.sign_in_policy import SIGN_IN_POLICY
 from mainspring.tools.mcp.token_cipher import load_cipher
@@ -16,6 +17,7 @@ from mainspring.tools.mcp.token_cipher import load_cipher
 log = getLogger(__name__)
 
 PAGE = 100
+WATCH_SECONDS = 2.0
 
 
 def open_sign_ins(
@@ -25,8 +27,8 @@ def open_sign_ins(
     if public_url:
         try:
             check_url(public_url, "`public_url`")
-        except Exception as error:
-            raise InvalidRequest(str(error), param="public_url") from None
+        except OAuthFailed as error:
+            raise InvalidRequest(error.message, param="public_url") from None
     cipher = load_cipher(secret_key, None if database is None else database.file, is_shared=database is not None)
     return SignIns(store, cipher, guard=guard, public_url=public_url)
 
@@ -37,10 +39,15 @@ class WaitingRuns:
     def __init__(self, approvals: Approvals, store: Store, sign_ins: SignIns) -> None:
         self._approvals, self._store, self._sign_ins = approvals, store, sign_ins
 
-    async def continue_all(self) -> None:
-        """For all sign-ins after which a process has died."""
-        for account in await self._sign_ins.list_signed_in():
-            await self.continue_runs(account)
+    async def watch(self) -> None:
+        """Continues runs after sign-ins that commands have made, or processes that died then, until it is cancelled."""
+        while True:
+            try:
+                for account in await self._sign_ins.list_signed_in():
+                    await self.continue_runs(account)
+            except StoreError as error:
+                log.warning("runs that wait for a sign-in cannot be continued: %s", error.message)
+            await asyncio.sleep(WATCH_SECONDS)
 
     async def continue_runs(self, account: Account) -> int:
         """Returns how many runs go on. One that only its client can continue waits for that."""

@@ -1,0 +1,369 @@
+"""Signing in to MCP servers: each user for themselves, once, though processes die; and what attackers try."""
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+import aiohttp
+import pytest
+from anyio import to_thread
+from tests.kit.processes import Process, start
+from tests.kit.waiting import PATIENCE
+from tests.mcp.authority import Authority, granting
+from tests.server.process import Script, Served, serving
+
+from mainspring import Engine
+from mainspring.core.errors import InvalidRequest, SignInNeeded
+from mainspring.core.items import ApprovalRequest, ApprovalResponse, Json
+from mainspring.providers.scripted import Scripted, call, say
+from mainspring.storage.memory_runs import MemoryStore
+from mainspring.storage.sqlite_runs import SqliteStore
+from mainspring.tools.mcp.connection import Connection
+from mainspring.tools.mcp.executor import McpTools
+from mainspring.tools.mcp.oauth_metadata import Challenge, OAuthFailed, parse_challenge
+from mainspring.tools.mcp.server_specs import OAuthOptions, ServerSpec
+from mainspring.tools.mcp.sign_in import ACCOUNT, Account, SignIns
+from mainspring.tools.mcp.token_cipher import TokenCipher, load_cipher
+
+BACK = "http://127.0.0.1:9/callback"
+ALICE, BOB = Account("docs", "", "alice"), Account("docs", "", "bob")
+KEY = bytes(32)
+
+
+@pytest.fixture
+def authority() -> Iterator[Authority]:
+    with granting() as found:
+        yield found
+
+
+@pytest.fixture
+def spec(authority: Authority) -> ServerSpec:
+    return ServerSpec("docs", url=f"{authority.url}/mcp", trusted=True, require_approval="never", oauth=OAuthOptions())
+
+
+@pytest.fixture
+def sign_ins() -> SignIns:
+    return SignIns(MemoryStore(), TokenCipher(KEY))
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
+        yield session
+
+
+async def agree(url: str, browser: aiohttp.ClientSession) -> dict[str, str]:
+    """What the authorization server sends the browser back with."""
+    async with browser.get(url, allow_redirects=False) as answer:
+        return dict(parse_qsl(urlsplit(answer.headers["location"]).query))
+
+
+async def sign_in(sign_ins: SignIns, spec: ServerSpec, account: Account, browser: aiohttp.ClientSession) -> None:
+    assert await sign_ins.finish(await agree(await sign_ins.begin(spec, account, BACK), browser)) == account
+
+
+async def ask_who(sign_ins: SignIns, spec: ServerSpec, account: Account) -> str:
+    connection = Connection(spec, authorizer=sign_ins.authorize(spec, account))
+    try:
+        return str((await connection.call("whoami", {})).content[0]["text"])
+    finally:
+        await connection.close()
+
+
+async def test_each_user_has_access_of_their_own(
+    authority: Authority, spec: ServerSpec, sign_ins: SignIns, browser: aiohttp.ClientSession
+) -> None:
+    for account in (ALICE, Account("docs", "acme", "alice")):
+        with pytest.raises(SignInNeeded):
+            await ask_who(sign_ins, spec, account)
+    await sign_in(sign_ins, spec, ALICE, browser)
+    authority.person = "bob"
+    await sign_in(sign_ins, spec, BOB, browser)
+    assert await ask_who(sign_ins, spec, ALICE) == "whoami: alice"
+    assert await ask_who(sign_ins, spec, BOB) == "whoami: bob"
+    with pytest.raises(SignInNeeded):
+        await ask_who(sign_ins, spec, Account("docs", "acme", "alice"))
+    [asked, *_] = [seen.form for seen in authority.seen if seen.path == "/authorize"]
+    assert (asked["resource"], asked["scope"], asked["code_challenge_method"]) == (spec.url, "read", "S256")
+
+
+async def test_an_expired_token_is_refreshed_once_for_all_processes(
+    authority: Authority, spec: ServerSpec, browser: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    stores = [SqliteStore(tmp_path / "kept.db") for _ in range(3)]
+    for store in stores:
+        await store.open()
+    processes = [SignIns(store, load_cipher(None, tmp_path / "kept.db", is_shared=True)) for store in stores]
+    await sign_in(processes[0], spec, ALICE, browser)
+    authority.expire_tokens()
+    said = await asyncio.gather(*[ask_who(process, spec, ALICE) for process in processes])
+    assert (said, authority.count_grants("refresh_token")) == (["whoami: alice"] * 3, 1)
+    kept = b"".join([file.read_bytes() for file in tmp_path.iterdir()])  # noqa: ASYNC240 (small files)
+    assert not any(token.encode() in kept for token in (*authority.tokens, *authority.refreshers, "secret-of-client"))
+    assert (tmp_path / "kept.db.key").stat().st_mode & 0o777 == 0o600
+    for store in stores:
+        await store.close()
+
+
+async def test_a_refresh_token_that_is_refused_means_a_new_sign_in(
+    authority: Authority, spec: ServerSpec, sign_ins: SignIns, browser: aiohttp.ClientSession
+) -> None:
+    await sign_in(sign_ins, spec, ALICE, browser)
+    authority.expire_tokens()
+    authority.refreshers.clear()
+    with pytest.raises(SignInNeeded):
+        await ask_who(sign_ins, spec, ALICE)
+    assert not await sign_ins.is_signed_in(spec, ALICE)
+
+
+async def test_signing_out_revokes_and_forgets(
+    authority: Authority, spec: ServerSpec, sign_ins: SignIns, browser: aiohttp.ClientSession
+) -> None:
+    await sign_in(sign_ins, spec, ALICE, browser)
+    await sign_in(sign_ins, spec, BOB, browser)
+    assert await sign_ins.sign_out(spec, ALICE)
+    assert (authority.count("/revoke"), len(authority.refreshers)) == (1, 1)
+    assert await sign_ins.sign_out_all(spec, "docs") == 1
+    assert (authority.refreshers, await sign_ins.is_signed_in(spec, BOB)) == ({}, False)
+
+
+async def test_a_state_counts_once(
+    authority: Authority, spec: ServerSpec, sign_ins: SignIns, browser: aiohttp.ClientSession
+) -> None:
+    answer = await agree(await sign_ins.begin(spec, ALICE, BACK), browser)
+    results = await asyncio.gather(*[sign_ins.finish(answer) for _ in range(5)], return_exceptions=True)
+    assert results.count(ALICE) == 1
+    assert [each.code for each in results if isinstance(each, InvalidRequest)] == ["sign_in_unknown"] * 4
+    assert authority.count_grants("authorization_code") == 1
+    with pytest.raises(InvalidRequest):
+        await sign_ins.finish({"code": "stolen", "state": "guessed", "iss": authority.url})
+
+
+async def test_a_sign_in_is_for_the_account_that_began_it_and_ends_in_the_browser_that_did(
+    authority: Authority, spec: ServerSpec, sign_ins: SignIns, browser: aiohttp.ClientSession
+) -> None:
+    """The callback knows no tenant: whoever calls it, the account is that of the state."""
+    mallory = Account("docs", "mallory", "alice")
+    answer = await agree(await sign_ins.begin(spec, ALICE, BACK, browser="alice's cookie"), browser)
+    own = await agree(await sign_ins.begin(spec, mallory, BACK, browser="mallory's cookie"), browser)
+    for cookie in ("", "mallory's cookie"):
+        with pytest.raises(InvalidRequest) as raised:
+            await sign_ins.finish(answer, browser=cookie)
+        assert raised.value.code == "sign_in_foreign"
+    assert await sign_ins.finish(own, browser="mallory's cookie") == mallory
+    assert not await sign_ins.is_signed_in(spec, ALICE)
+    # A code that was made for one sign-in is of no use in another: the proof does not fit.
+    other = await agree(await sign_ins.begin(spec, BOB, BACK), browser)
+    with pytest.raises(OAuthFailed) as failed:
+        await sign_ins.finish({**other, "code": answer["code"]})
+    assert failed.value.error == "invalid_grant"
+
+
+@pytest.mark.parametrize("iss", ["https://evil.example", "", None])
+async def test_an_answer_of_another_issuer_gets_no_code_exchanged(
+    iss: str | None, authority: Authority, spec: ServerSpec, sign_ins: SignIns, browser: aiohttp.ClientSession
+) -> None:
+    answer = await agree(await sign_ins.begin(spec, ALICE, BACK), browser)
+    del answer["iss"]
+    with pytest.raises(OAuthFailed) as failed:
+        await sign_ins.finish(answer if iss is None else {**answer, "iss": iss})
+    assert (failed.value.error, authority.count("/token")) == ("issuer_mismatch", 0)
+
+
+@pytest.mark.parametrize(
+    ("resource", "issuer"),
+    [
+        ({"resource": "https://bank.example/mcp"}, {}),
+        ({"resource": "http://127.0.0.1:1/mcp"}, {}),
+        ({"authorization_servers": []}, {}),
+        ({"authorization_servers": ["http://10.0.0.1"]}, {}),
+        ({}, {"issuer": "https://evil.example"}),
+        ({}, {"token_endpoint": "http://evil.example/token"}),
+        ({}, {"code_challenge_methods_supported": ["plain"]}),
+        ({}, {"registration_endpoint": None}),
+    ],
+)
+async def test_metadata_that_would_lead_astray_is_refused(
+    resource: Json, issuer: Json, authority: Authority, spec: ServerSpec, sign_ins: SignIns
+) -> None:
+    authority.resource_metadata, authority.issuer_metadata = resource, issuer
+    with pytest.raises(OAuthFailed):
+        await sign_ins.begin(spec, ALICE, BACK)
+    assert authority.count("/register") == 0
+
+
+@pytest.mark.parametrize(
+    "target", ["http://10.0.0.1/x", "https://10.0.0.1/x", "https://169.254.169.254/latest", "file:///etc/passwd"]
+)
+async def test_metadata_is_not_fetched_from_private_addresses(
+    target: str, authority: Authority, spec: ServerSpec, sign_ins: SignIns
+) -> None:
+    authority.redirect_metadata = target
+    with pytest.raises((OAuthFailed, InvalidRequest)):
+        await sign_ins.begin(spec, ALICE, BACK)
+
+
+async def test_a_token_goes_to_no_other_server(
+    authority: Authority, spec: ServerSpec, sign_ins: SignIns, browser: aiohttp.ClientSession
+) -> None:
+    await sign_in(sign_ins, spec, ALICE, browser)
+    with granting() as other:
+        moved = ServerSpec("docs", url=f"{other.url}/mcp", trusted=True, oauth=OAuthOptions())
+        with pytest.raises(SignInNeeded):
+            await ask_who(sign_ins, moved, ALICE)
+        assert not [seen for seen in other.seen if seen.credentials]
+        # The server names another authorization server now: a refresh token is none of its business.
+        authority.resource_metadata = {"authorization_servers": [other.url]}
+        authority.expire_tokens()
+        with pytest.raises(SignInNeeded):
+            await ask_who(sign_ins, spec, ALICE)
+        assert other.count("/token") == 0
+
+
+async def test_what_is_kept_cannot_be_moved_to_another_account(
+    authority: Authority, spec: ServerSpec, browser: aiohttp.ClientSession
+) -> None:
+    store = MemoryStore()
+    sign_ins = SignIns(store, TokenCipher(KEY))
+    await sign_in(sign_ins, spec, ALICE, browser)
+    kept = await store.get(ACCOUNT, ALICE.id)
+    assert kept is not None
+    await store.put([type(kept)(ACCOUNT, BOB.id, kept.body)])
+    assert not await sign_ins.is_signed_in(spec, BOB)
+    assert not await SignIns(store, TokenCipher(os.urandom(32))).is_signed_in(spec, ALICE)
+
+
+async def test_a_tool_that_needs_more_waits_for_the_user_to_permit_it(
+    authority: Authority, spec: ServerSpec, browser: aiohttp.ClientSession
+) -> None:
+    store = MemoryStore()
+    sign_ins = SignIns(store, TokenCipher(KEY))
+    mcp = McpTools([spec], sign_ins=sign_ins)
+    account = Account("docs")
+    async with Engine(Scripted(call("write"), call("write"), say("Written.")), store=store, mcp=mcp) as engine:
+        await sign_in(sign_ins, spec, account, browser)
+        first = await engine.run("Write.")
+        [asked] = [item for item in first.output if isinstance(item, ApprovalRequest)]
+        assert (first.reason, asked.name) == ("approval_needed", "write")
+        await sign_in(sign_ins, spec, account, browser)
+        done = await engine.run((ApprovalResponse(asked.id, True),), previous=first.spec.id)
+    assert done.text == "Written."
+    scopes = [seen.form["scope"] for seen in authority.seen if seen.path == "/authorize"]
+    assert scopes == ["read", "read write"]
+
+
+async def test_whoever_has_not_signed_in_is_asked_and_who_only_says_yes_is_not_believed(
+    spec: ServerSpec, browser: aiohttp.ClientSession
+) -> None:
+    store = MemoryStore()
+    sign_ins = SignIns(store, TokenCipher(KEY))
+    script = Scripted(call("sign_in_to_docs"), say("No luck."))
+    async with Engine(script, store=store, mcp=McpTools([spec], sign_ins=sign_ins)) as engine:
+        first = await engine.run("Who am I?")
+        [asked] = [item for item in first.output if isinstance(item, ApprovalRequest)]
+        done = await engine.run((ApprovalResponse(asked.id, True),), previous=first.spec.id)
+    assert done.text == "No luck."
+    assert "Nobody has signed in" in str(script.requests[-1])
+
+
+def test_a_challenge_is_read_in_one_pass() -> None:
+    header = (
+        'Basic realm="a, Bearer scope=\\"x\\"", Bearer error="insufficient_scope", scope="a b", resource_metadata="https://x/y"'
+    )
+    assert parse_challenge(header) == Challenge("https://x/y", "a b", "insufficient_scope")
+    assert parse_challenge("Bearer scope=one") == Challenge(scope="one")
+    for hostile in ("", '"', "Bearer", "=,=", 'Bearer scope="', "Bearer " + 'a="' * 100_000, "," * 1_000_000, "\\" * 100_000):
+        assert parse_challenge(hostile).resource_metadata == ""
+
+
+@pytest.mark.slow
+async def test_a_run_waits_for_a_sign_in_and_goes_on_though_the_server_is_killed(
+    authority: Authority, tmp_path: Path, browser: aiohttp.ClientSession
+) -> None:
+    (tmp_path / "mainspring.toml").write_text(f'[mcp.docs]\nurl = "{authority.url}/mcp"\n[mcp.docs.oauth]\n')
+    turns: Script = [{"calls": [{"name": "sign_in_to_docs"}]}, {"calls": [{"name": "whoami"}]}, {"say": "You are alice."}]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+
+    with serving(tmp_path, turns, "--port", port) as first:
+        waiting = await post(browser, first, "/responses", input="Who am I?", user="alice")
+        [asked] = [item for item in waiting["output"] if item["type"] == "mcp_approval_request"]
+        assert asked["server_label"] == "docs"
+        link = (await post(browser, first, "/mcp_servers/docs/sign_in", user="alice"))["url"]
+        first.kill()
+    with serving(tmp_path, turns, "--port", port) as second:
+        [approval] = (await get(browser, second, "/approvals?state=pending"))["data"]
+        assert urlsplit(link).path in approval["question"]
+        assert (await post(browser, second, "/mcp_servers/docs/sign_in", user="alice"))["url"] == link
+        assert (await post(browser, second, "/mcp_servers/docs/sign_in", user="bob"))["url"] != link
+        async with browser.post(link, headers={"origin": "https://evil.example"}) as refused:
+            assert refused.status == 403
+        origin = f"http://127.0.0.1:{port}"
+        async with browser.get(link) as page:
+            assert "alice" in await page.text()
+        async with browser.post(link, headers={"origin": origin}, allow_redirects=False) as began:
+            assert began.status == 303
+        second.kill()
+    with serving(tmp_path, turns, "--port", port) as third:
+        async with browser.get(began.headers["location"]) as page:  # the authority sends the browser back to us
+            assert (page.status, page.url.path) == (200, "/sign-in/callback")
+        done = await wait_for_answer(browser, third, approval["id"])
+        assert "You are alice." in str(done["output"])
+        assert "whoami: alice" in str(done["output"])
+        assert (await get(browser, third, "/approvals?state=pending"))["data"] == []
+        async with browser.post(link, headers={"origin": origin}, allow_redirects=False) as late:
+            assert late.status == 200  # signed in: the link begins nothing any more
+    assert (authority.count("/authorize"), authority.count_grants("authorization_code")) == (1, 1)
+
+
+async def get(browser: aiohttp.ClientSession, served: Served, path: str) -> Json:
+    async with browser.get(served.url + path) as answer:
+        assert answer.status == 200, await answer.text()
+        found: Json = await answer.json()
+        return found
+
+
+async def post(browser: aiohttp.ClientSession, served: Served, path: str, **body: object) -> Json:
+    async with browser.post(served.url + path, json=body) as answer:
+        assert answer.status == 200, await answer.text()
+        found: Json = await answer.json()
+        return found
+
+
+async def wait_for_answer(browser: aiohttp.ClientSession, served: Served, approval_id: str) -> Json:
+    async with asyncio.timeout(PATIENCE):
+        while (id := (await get(browser, served, f"/approvals/{approval_id}"))["continued_by"]) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        while (found := await get(browser, served, f"/responses/{id}"))["status"] in ("queued", "in_progress"):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    return found
+
+
+@pytest.mark.slow
+async def test_a_command_signs_in_and_removing_the_server_revokes(
+    authority: Authority, tmp_path: Path, browser: aiohttp.ClientSession
+) -> None:
+    def command(*arguments: str) -> Process:
+        return start([sys.executable, "-m", "mainspring", "mcp", *arguments], cwd=tmp_path)
+
+    async def finish(process: Process) -> tuple[int, str]:
+        out, err = await to_thread.run_sync(process.communicate)
+        return process.wait(), out + err
+
+    assert (await finish(command("add", "docs", "--url", f"{authority.url}/mcp", "--oauth")))[0] == 0
+    assert "sign-in needed: mainspring mcp sign-in docs" in (await finish(command("list")))[1]
+    assert not [seen for seen in authority.seen if seen.path == "/mcp"]  # nobody is not asked about
+    signing_in = command("sign-in", "docs", "--no-browser")
+    assert signing_in.stdout is not None
+    link = await to_thread.run_sync(signing_in.stdout.readline)
+    async with browser.get(link.strip()) as page:
+        assert page.status == 200
+    assert (await finish(signing_in))[0] == 0
+    assert "ready, 2 tools" in (await finish(command("list")))[1]
+    code, said = await finish(command("remove", "docs"))
+    assert (code, authority.refreshers) == (0, {}), said
