@@ -82,6 +82,7 @@ def test_every_route_needs_a_scope_and_has_a_summary() -> None:
             "traces": {"/v1/traces"},
             "memory": {"/v1/memory"},
             "workflows:run": {"/v1/workflows"},
+            "triggers": {"/v1/schedules"},
             "models": {"/v1/models"},
             "metrics": {"/metrics"},
             "public": {"/docs", "/docs/files", "/health", "/healthz", "/readyz", "/v1/session"},

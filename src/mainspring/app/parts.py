@@ -20,6 +20,7 @@ from mainspring.features.prompts.part import PART as PROMPTS
 from mainspring.features.runs.part import PART as RUNS
 from mainspring.features.skills.part import PART as SKILLS
 from mainspring.features.traces.part import PART as TRACES
+from mainspring.features.triggers.part import PART as TRIGGERS
 from mainspring.features.vector_stores.part import PART as SEARCH
 from mainspring.features.workflows.part import PART as WORKFLOWS
 from mainspring.parts import Command, FileKind, Part
@@ -49,6 +50,7 @@ PARTS = (
     AGENTS,
     PROMPTS,
     WORKFLOWS,
+    TRIGGERS,
     APPROVALS,
     GOVERNANCE,
     BUDGETS,

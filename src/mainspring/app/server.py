@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from logging import getLogger
+from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Final, get_args
 
@@ -40,6 +41,9 @@ from mainspring.features.system.reference_routes import ReferenceRoutes
 from mainspring.features.system.routes import SettingList, SystemParts, SystemRoutes
 from mainspring.features.traces.routes import TraceRoutes
 from mainspring.features.traces.shared_metrics import SharedMetrics
+from mainspring.features.triggers.schedule import ScheduleFolders
+from mainspring.features.triggers.schedule_routes import ScheduleRoutes
+from mainspring.features.triggers.triggers import Triggers
 from mainspring.features.vector_stores.embedding_routes import EmbeddingRoutes
 from mainspring.features.vector_stores.routes import VectorStoreRoutes
 from mainspring.features.workflows.routes import WorkflowRoutes
@@ -78,18 +82,20 @@ def server(
     layers: Sequence[Middleware] = (),
     keep_days: float | None = None,
     list_settings: Callable[[], SettingList] | None = None,
+    schedules: Sequence[Path] = (),
 ) -> Starlette:
     """The application: an engine behind its endpoints. The engine runs as long as the application does.
 
     `is_local` says that only this machine can reach it; then, and while there are no keys, none is asked for. `metrics` are those
     of all processes that serve the same address. A worker only says how it is. `layers` surround every request. Runs that
-    ended more than `keep_days` ago are deleted.
+    ended more than `keep_days` ago are deleted. `schedules` are folders of them.
     """
     dialect, keys = dialect or Dialect(), keys or Keys(engine.store, use=find_key_use(engine))
     core, agents = engine.core, engine.agents
     approvals = Approvals(core, {spec.label for spec in engine.mcp.servers})
     sign_ins = _open_sign_ins(engine, approvals)
     served = [] if is_worker else [(part.name, _serve_part(part, engine.host)) for part in engine.parts]
+    triggers = Triggers(core, agents, engine.workflows, keys, ScheduleFolders(schedules), engine.metrics)
     routes = (
         ResponseRoutes(core, agents, dialect),
         ChatCompletionRoutes(core, agents, dialect),
@@ -113,6 +119,7 @@ def server(
         EmbeddingRoutes(engine.embedder),
         ContainerRoutes(engine.builtins.containers, core.new_id, engine.files.load_named),
         WorkflowRoutes(engine.workflows),
+        ScheduleRoutes(triggers),
         ModelRoutes(core.provider, lambda: [f"{PREFIX}{name}" for name in agents.registry.definitions]),
         HealthRoutes(core.store, engine.builtins.health, lambda: engine.mcp.states),
     )
@@ -134,6 +141,7 @@ def server(
                     tasks.start_soon(engine.watch_over)
                     if sign_ins is not None and not is_worker:
                         tasks.start_soon(sign_ins.waiting.watch)
+                    await tasks.start(triggers.run)
                     if keep_days is not None:
                         tasks.start_soon(_prune_regularly, engine.store, keep_days * DAY)
                     yield

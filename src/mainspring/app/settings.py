@@ -120,6 +120,8 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     """What calls may do: a table `[governance]`."""
     workflows: tuple[str, ...] = ()
     """Folders of workflows, each a file of YAML or JSON; see docs/workflows.md."""
+    schedules: tuple[str, ...] = ()
+    """Folders of schedules, each a file of YAML or JSON; see docs/triggers.md. The same for all processes of a deployment."""
     budget: BudgetSettings = BudgetSettings()
     """How far runs may go on their own, and how much they may use: a table `[budget]`."""
     limits: LimitSettings = LimitSettings()

@@ -28,7 +28,7 @@ from mainspring.ports import Note
 ARGUMENT_CHARS: Final = 200
 REASON_CHARS: Final = 300
 
-What = Literal["flagged", "judged", "approval", "started", "ended", "run_ended"]
+What = Literal["flagged", "judged", "approval", "started", "ended", "run_ended", "triggered"]
 
 
 class AuditEntry(Struct, frozen=True, omit_defaults=True):

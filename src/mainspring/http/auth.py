@@ -222,6 +222,14 @@ class Keys:
         digest = _digest(token)
         return ApiCaller() if self._is_configured(digest) else self._admit(await self._key(token, digest))
 
+    async def find_caller(self, subject: str) -> ApiCaller:
+        """Who acts on behalf of a key, though nobody shows it now; without a key, whoever looks after the server. Raises `Fault`
+        401 if the key is good no more."""
+        if not subject:
+            return ApiCaller()
+        found = await self._store.get(KIND, subject.removeprefix("key:"))
+        return self._admit(None if found is None else decode(found.body, Key))
+
     async def open_session(self, key: str) -> str:
         """The token of a session that stands for this key. Raises `Fault` 401 as `caller` does."""
         await self.caller(f"Bearer {key}")

@@ -21,7 +21,7 @@ from mainspring.http.faults import RenderFault, wrap_error
 
 KeyScope = Literal[
     "responses", "conversations", "models", "approvals", "budgets", "traces", "memory", "metrics", "agents:invoke",
-    "workflows:run", "decisions", "admin", "*",
+    "workflows:run", "triggers", "decisions", "admin", "*",
 ]  # fmt: skip
 """What an API key can be for, apart from tools."""
 

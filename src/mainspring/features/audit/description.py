@@ -23,3 +23,5 @@ def describe(entry: AuditEntry) -> str:
             return f"ended, {'with an error' if entry.outcome == 'error' else 'without error'}, after {entry.seconds:.3f} s"
         case "run_ended":
             return f"the run ended {entry.outcome}{why}"
+        case "triggered":
+            return f"{entry.outcome}{why}"

@@ -146,9 +146,12 @@ class Metrics:
         self._turn_seconds = Histogram("mainspring_turn_duration_seconds", "From a question to the answer's end.", "model")
         self._first_token = Histogram("mainspring_time_to_first_token_seconds", "From a question to its first token.", "model")
         self._call_seconds = Histogram("mainspring_tool_duration_seconds", "From a call's start to its end.", "tool")
+        self._triggers = Counter("mainspring_triggers_total", "What schedules and webhooks did.", "kind", "outcome")
+        self._deliveries = Counter("mainspring_webhook_deliveries_total", "Attempts to deliver events.", "outcome")
         self._families: tuple[Counter | Histogram, ...] = (
             self._runs, self._turns, self._tokens, self._calls, self._verdicts, self._failures,
             self._run_seconds, self._turn_seconds, self._first_token, self._call_seconds,
+            self._triggers, self._deliveries,
         )  # fmt: skip
         self._live = Gauge("mainspring_live_runs", "Runs that are under way here.")
         self._store_up = Gauge("mainspring_store_up", "1 if the store can be used, else 0.")
@@ -165,6 +168,12 @@ class Metrics:
             self._add_step(step, model, whose)
         for failure in trace.failures:
             self._failures.add(failure.code, failure.category, failure.severity)
+
+    def count_trigger(self, kind: str, outcome: str) -> None:
+        self._triggers.add(kind, outcome)
+
+    def count_delivery(self, outcome: str) -> None:
+        self._deliveries.add(outcome)
 
     def text(self, *, live: int, is_store_up: bool) -> str:
         """The metrics as text for a scraper."""

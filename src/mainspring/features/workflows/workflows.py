@@ -183,7 +183,7 @@ class Workflows:
         definitions = self.folders.closure(name)
         workflow = definitions[name]
         order = WorkflowOrder(
-            id=self._new_id("wfr") if key is None else _derive_id(tenant, name, key),
+            id=self._new_id("wfr") if key is None else derive_id(tenant, name, key),
             workflow=name,
             definitions=definitions,
             inputs=complete_inputs(workflow, inputs or {}),
@@ -437,7 +437,7 @@ class Workflows:
         return WorkflowRunSummary(order.id, order.workflow, told, order.created_at, order.dry_run)
 
 
-def _derive_id(tenant: str, workflow: str, key: str) -> str:
+def derive_id(tenant: str, workflow: str, key: str) -> str:
     """The id of the run of an idempotency key."""
     meant = sha256("\0".join((tenant, workflow, key)).encode())
     return f"wfr_{meant.hexdigest()[:24]}"

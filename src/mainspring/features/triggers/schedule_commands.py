@@ -1,0 +1,135 @@
+"""`mainspring schedules`: the schedules of a database, as its servers fire them."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from msgspec import Struct
+
+from mainspring.cli import options
+from mainspring.cli.context import load_settings
+from mainspring.cli.database import open_database
+from mainspring.cli.output import report_problems, say, write_lines, write_table
+from mainspring.cli.tenants import choose_tenants
+from mainspring.core.errors import InvalidRequest
+from mainspring.features.triggers.schedule import ScheduleFolders
+from mainspring.features.triggers.schedule_routes import format_time, show_schedule
+from mainspring.features.triggers.schedules import Schedule, Schedules
+from mainspring.storage.location import Location
+
+app = typer.Typer()
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Schedule, as `list` names it.")]
+
+
+class ScheduleSettings(Struct, frozen=True):
+    """The settings that these commands read."""
+
+    schedules: tuple[str, ...]
+
+
+@app.command("list")
+async def list_schedules(
+    database: options.Database,
+    tenant: options.Tenant = "",
+    all_tenants: options.AllTenants = False,
+    json: options.AsJson = False,
+) -> int:
+    """Lists the schedules, with their last and next time in the zone of each; the exit code is 1 if a file is wrong."""
+    async with open_database(database) as engine:
+        schedules = Schedules(engine.store, engine.presence, engine.new_id)
+        tenants = await choose_tenants(engine.store, tenant, all_tenants=all_tenants)
+        found = [schedule for each in tenants for schedule in await schedules.list(each)]
+    if json:
+        write_lines([show_schedule(schedule) for schedule in found])
+    elif found:
+        write_table([("schedule", "state", "when", "last", "next"), *[_cells(schedule) for schedule in found]])
+    else:
+        say("there are no schedules; write a file into a folder of `schedules`, or POST /v1/schedules")
+    return report_problems(ScheduleFolders([Path(folder) for folder in load_settings(ScheduleSettings, None).schedules]).problems)
+
+
+@app.command()
+async def show(name: Name, database: options.Database, tenant: options.Tenant = "", json: options.AsJson = False) -> None:
+    """Shows a schedule, and what became of its last due times."""
+
+    async def get(schedules: Schedules) -> Schedule:
+        return await schedules.get(tenant, name)
+
+    schedule = await _open(database, get)
+    if json:
+        write_lines([show_schedule(schedule)])
+        return
+    definition, shown = schedule.state.definition, show_schedule(schedule)
+    write_table(
+        [
+            ("schedule", definition.name),
+            ("starts", f"agent {definition.agent}" if definition.agent else f"workflow {definition.workflow}"),
+            ("when", f"{_tell_timing(schedule)} {definition.timezone}"),
+            ("state", f"{shown.state}{': ' if shown.stopped else ''}{shown.stopped}"),
+            ("missed", definition.missed),
+            ("overlap", definition.overlap),
+            ("next", shown.next or "-"),
+        ]
+    )
+    for firing in schedule.state.recent:
+        print(f"{format_time(firing.due, definition.timezone)}  {firing.outcome:8}  {firing.run_id or firing.reason}")
+
+
+@app.command()
+async def run(name: Name, database: options.Database, tenant: options.Tenant = "", json: options.AsJson = False) -> None:
+    """Has a server on this database start a run of the schedule now."""
+    await _change(database, lambda schedules: schedules.ask(tenant, name), "is started by the next server that looks", json)
+
+
+@app.command()
+async def pause(name: Name, database: options.Database, tenant: options.Tenant = "", json: options.AsJson = False) -> None:
+    """Has a schedule start nothing until it is resumed."""
+    await _change(database, lambda schedules: schedules.pause(tenant, name), "is paused", json)
+
+
+@app.command()
+async def resume(name: Name, database: options.Database, tenant: options.Tenant = "", json: options.AsJson = False) -> None:
+    """Has a paused schedule go on with its next due time."""
+    await _change(database, lambda schedules: schedules.resume(tenant, name), "goes on", json)
+
+
+@app.command()
+async def remove(name: Name, database: options.Database, tenant: options.Tenant = "", json: options.AsJson = False) -> None:
+    """Removes a schedule that a request has made; one of a file goes with its file."""
+
+    async def take(schedules: Schedules) -> Schedule:
+        if (await schedules.get(tenant, name)).facts.of_file:
+            raise InvalidRequest(f"schedule `{name}` is defined by a file; remove that file, or pause the schedule")
+        return await schedules.remove(tenant, name)
+
+    await _change(database, take, "is removed", json)
+
+
+async def _open(database: Location, act: Callable[[Schedules], Awaitable[Schedule]]) -> Schedule:
+    async with open_database(database) as engine:
+        return await act(Schedules(engine.store, engine.presence, engine.new_id))
+
+
+async def _change(database: Location, act: Callable[[Schedules], Awaitable[Schedule]], told: str, as_json: bool) -> None:
+    schedule = await _open(database, act)
+    if as_json:
+        write_lines([show_schedule(schedule)])
+    else:
+        print(f"schedule {schedule.state.definition.name} {told}")
+
+
+def _tell_timing(schedule: Schedule) -> str:
+    definition = schedule.state.definition
+    return definition.cron or f"every {definition.every}"
+
+
+def _cells(schedule: Schedule) -> tuple[str, ...]:
+    shown = show_schedule(schedule)
+    return shown.name[:24], shown.state, _tell_timing(schedule)[:14], _shorten(shown.last), _shorten(shown.next)
+
+
+def _shorten(moment: str | None) -> str:
+    """A moment without its year and seconds: the offset tells the zone."""
+    return "-" if moment is None else f"{moment[5:10]} {moment[11:16]}{moment[19:]}"

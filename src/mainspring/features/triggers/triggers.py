@@ -1,0 +1,100 @@
+"""The triggers of an engine: its schedules and webhooks, and the work that keeps them going in this process."""
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from logging import getLogger
+from typing import Final
+
+from anyio import TASK_STATUS_IGNORED, create_task_group, sleep
+from anyio.abc import TaskGroup, TaskStatus
+
+from mainspring.core.errors import StoreError
+from mainspring.core.items import encode
+from mainspring.engine.audit import AuditEntry
+from mainspring.engine.engine import Engine
+from mainspring.features.agents.agent_runtime import AgentRuntime
+from mainspring.features.traces.metrics import Metrics
+from mainspring.features.triggers.marks import Mark, Marks
+from mainspring.features.triggers.schedule import Firing, ScheduleDefinition, ScheduleFacts, ScheduleFolders
+from mainspring.features.triggers.schedules import ScheduleClock, Schedules, sync_files
+from mainspring.features.triggers.targets import Targets
+from mainspring.features.workflows.workflows import Workflows
+from mainspring.http.auth import Keys
+from mainspring.ports import Note
+
+log = getLogger(__name__)
+
+# How soon a process learns what others have changed.
+LOOK_SECONDS: Final = 1.0
+
+
+class Triggers:
+    """What starts runs without a client. `run` does the work."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        agents: AgentRuntime,
+        workflows: Workflows,
+        keys: Keys,
+        folders: ScheduleFolders,
+        metrics: Metrics,
+    ) -> None:
+        self._engine, self._folders, self._metrics = engine, folders, metrics
+        self.targets = Targets(agents, workflows, keys)
+        self.schedules = Schedules(engine.store, engine.presence, engine.new_id)
+        self._clock = ScheduleClock(self.schedules, self.targets, engine.store, self._tell_firing)
+        self._marks = Marks(engine.store)
+        self._files: object = None
+        self._tasks: TaskGroup | None = None
+
+    async def run(self, *, task_status: TaskStatus[None] = TASK_STATUS_IGNORED) -> None:
+        """Fires schedules and delivers events, until it is cancelled. It has started when it knows of all that there are."""
+        async with create_task_group() as tasks:
+            self._tasks = tasks
+            tasks.start_soon(self._clock.run)
+            await self._look(self._load)
+            task_status.started()
+            while True:
+                await sleep(LOOK_SECONDS)
+                await self._look(self._heed)
+
+    async def _look(self, heed: Callable[[Sequence[Mark]], Awaitable[None]]) -> None:
+        """Learns what others have changed."""
+        try:
+            if marks := await self._marks.read_new():
+                await heed(marks)
+            await self._sync_files()
+        except StoreError as error:
+            log.warning("the store could not be asked for triggers: %s", error)
+
+    async def _load(self, marks: Sequence[Mark]) -> None:
+        await self._clock.load({mark.tenant for mark in marks if mark.kind == "schedule"})
+
+    async def _heed(self, marks: Sequence[Mark]) -> None:
+        for mark in marks:
+            if mark.kind == "schedule":
+                self._clock.look_at((mark.tenant, mark.id))
+
+    async def _sync_files(self) -> None:
+        if self._folders.folders and (found := self._folders.definitions) is not self._files:
+            await sync_files(self.schedules, list(found.values()))
+            self._files = found
+
+    def _tell_firing(self, tenant: str, facts: ScheduleFacts, definition: ScheduleDefinition, firing: Firing) -> None:
+        name, outcome = definition.name, firing.outcome
+        log.info("schedule %s: %s %s", name, outcome, firing.run_id or firing.reason)
+        self._metrics.count_trigger("schedule", outcome)
+        self.note(f"schedule:{name}", outcome, tenant, facts.by, firing.run_id, firing.reason)
+
+    def note(self, trigger: str, outcome: str, tenant: str, subject: str, run_id: str = "", reason: str = "") -> None:
+        """Adds to the audit, if there is one, what a trigger has done."""
+        if self._engine.is_audited and self._tasks is not None:
+            entry = AuditEntry(time.time(), run_id, 0, "triggered", outcome, tenant, subject, tool=trigger, reason=reason)
+            self._tasks.start_soon(self._write, Note(encode(entry)))
+
+    async def _write(self, note: Note) -> None:
+        try:
+            await self._engine.store.note([note])
+        except StoreError as error:
+            log.warning("the audit lacks what a trigger did: %s", error)
