@@ -138,10 +138,10 @@ def server(
                             await stack.enter_async_context(part.lifespan())
                 engine.mcp.connect()
                 async with create_task_group() as tasks:
+                    await tasks.start(triggers.run)
                     tasks.start_soon(engine.watch_over)
                     if sign_ins is not None and not is_worker:
                         tasks.start_soon(sign_ins.waiting.watch)
-                    await tasks.start(triggers.run)
                     if keep_days is not None:
                         tasks.start_soon(_prune_regularly, engine.store, keep_days * DAY)
                     yield
