@@ -93,7 +93,7 @@ class Targets:
         if (known := await self.find_started(target, word, caller.tenant)) is not None:
             return known
         self._check_scope(target, caller)
-        self._keys.admit(caller)
+        await self._keys.admit_message(caller)
         run_id, who = self._name_run(target, word, caller.tenant), caller.as_run_caller()
         if target.workflow:
             return (await self._workflows.start(target.workflow, inputs, tenant=caller.tenant, caller=who, key=word)).id
