@@ -75,7 +75,7 @@ def test_every_route_needs_a_scope_and_has_a_summary() -> None:
                 "/v1/vector_stores",
             },
             "conversations": {"/v1/conversations"},
-            "agents:invoke": {"/v1/agents"},
+            "agents:invoke": {"/mcp", "/v1/agents"},
             "approvals": {"/v1/approvals"},
             "decisions": {"/v1/chat", "/v1/decisions"},
             "budgets": {"/v1/budgets", "/v1/usage"},

@@ -243,6 +243,7 @@ def serve(settings: Settings, file: Path | None = None, siblings: Siblings | Non
         keep_days=settings.keep_days,
         list_settings=partial(_list_settings, settings, file),
         schedules=[Path(folder) for folder in settings.schedules],
+        offer=settings.mcp_server,
     )
     # A thousand open streams are half a million objects: looking through all of them again and again took a fifth of the time,
     # and everybody waited meanwhile. What is there now stays, and need not be looked at.

@@ -31,6 +31,9 @@ from mainspring.features.files.routes import FileRoutes
 from mainspring.features.governance.routes import PolicyRoutes
 from mainspring.features.keys.routes import KeyRoutes
 from mainspring.features.mcp.routes import McpRoutes
+from mainspring.features.mcp_server.routes import McpServerRoutes
+from mainspring.features.mcp_server.services import McpServices
+from mainspring.features.mcp_server.settings import OfferSettings
 from mainspring.features.memory.routes import MemoryRoutes
 from mainspring.features.messages.routes import MessageRoutes
 from mainspring.features.models.routes import ModelRoutes
@@ -83,12 +86,14 @@ def server(
     keep_days: float | None = None,
     list_settings: Callable[[], SettingList] | None = None,
     schedules: Sequence[Path] = (),
+    offer: OfferSettings | None = None,
 ) -> Starlette:
     """The application: an engine behind its endpoints. The engine runs as long as the application does.
 
     `is_local` says that only this machine can reach it; then, and while there are no keys, none is asked for. `metrics` are those
     of all processes that serve the same address. A worker only says how it is. `layers` surround every request. Runs that
     ended more than `keep_days` ago are deleted. `schedules` are folders of them.
+    ended more than `keep_days` ago are deleted. `offer` is what MCP clients are offered.
     """
     dialect, keys = dialect or Dialect(), keys or Keys(engine.store, use=find_key_use(engine))
     core, agents = engine.core, engine.agents
@@ -121,6 +126,7 @@ def server(
         WorkflowRoutes(engine.workflows),
         ScheduleRoutes(triggers),
         ModelRoutes(core.provider, lambda: [f"{PREFIX}{name}" for name in agents.registry.definitions]),
+        McpServerRoutes(lambda: make_mcp_services(engine, offer or OfferSettings())),
         HealthRoutes(core.store, engine.builtins.health, lambda: engine.mcp.states),
     )
 
@@ -172,6 +178,20 @@ def _open_sign_ins(engine: Engine, approvals: Approvals) -> _SignIns | None:
 
     waiting = WaitingRuns(approvals, engine.store, engine.mcp.sign_ins)
     return _SignIns(SignInRoutes(engine.mcp.servers, engine.mcp.sign_ins, waiting), waiting)
+
+
+def make_mcp_services(engine: Engine, offer: OfferSettings) -> McpServices:
+    """What MCP clients reach of this engine."""
+    return McpServices(
+        engine.core,
+        engine.agents,
+        engine.workflows,
+        Approvals(engine.core, {spec.label for spec in engine.mcp.servers}),
+        engine.memory,
+        engine.files,
+        offer,
+        mainspring.__version__,
+    )
 
 
 async def _prune_regularly(store: Store, seconds: float) -> None:

@@ -24,6 +24,7 @@ from mainspring.features.budgets.settings import BudgetSettings
 from mainspring.features.files.settings import UploadSettings
 from mainspring.features.governance.settings import GovernanceSettings
 from mainspring.features.mcp.settings import McpServerSettings
+from mainspring.features.mcp_server.settings import OfferSettings
 from mainspring.features.memory.settings import MemorySettings
 from mainspring.features.models.settings import ModelSettings
 from mainspring.features.traces.settings import OtelSettings
@@ -88,6 +89,8 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     Default: a key file beside a database that is a file."""
     mcp_start_seconds: Annotated[float, Meta(gt=0)] = 5.0
     """How long a request waits for a configured MCP server that is starting; later ones have its tools when it is ready."""
+    mcp_server: OfferSettings = OfferSettings()
+    """What this server offers to MCP clients itself, at `/mcp`: a table `[mcp_server]`."""
     allow_hosts: tuple[str, ...] = ()
     """Hosts that MCP servers and web pages named by a request may have although they are private, such as 127.0.0.1."""
     context_tokens: int | None = None

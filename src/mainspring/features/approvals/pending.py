@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest, NotFound, PreviousNotFound
-from mainspring.core.events import CallJudged, RunStarted
+from mainspring.core.events import CallJudged, Reason, RunStarted
 from mainspring.core.history import ASKED
 from mainspring.core.items import ApprovalRequest, ApprovalResponse, ServerTool, Tool, ToolDefinition, decode
 from mainspring.core.redact import redact_arguments, redact_text
@@ -28,6 +28,7 @@ from mainspring.engine.approvals import (
     refuse_expired,
     refuse_spent,
     state_of,
+    withdraw,
 )
 from mainspring.engine.audit import digest_of
 from mainspring.engine.engine import Engine
@@ -94,6 +95,17 @@ class _Paused(Struct, frozen=True):
     requests: tuple[ApprovalRequest, ...]
     verdicts: Mapping[object, CallJudged]
     others: tuple[str, ...]
+
+
+async def cancel_with_questions(engine: Engine, run_id: str, reason: str) -> None:
+    """Cancels a run, what it asks, and the runs that continue it after an answer. Raises `NotFound`."""
+    run = await engine.cancel(run_id)
+    while run.reason is Reason.APPROVAL_NEEDED:
+        await withdraw(engine.store, run, reason, time.time())
+        try:
+            run = await engine.cancel(continuing_id(run.spec.id))
+        except NotFound:
+            return
 
 
 class Approvals:

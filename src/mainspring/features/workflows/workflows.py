@@ -19,13 +19,12 @@ from anyio.abc import TaskGroup
 from msgspec import Struct
 
 from mainspring.core.errors import CallerError, Interrupted, MainspringError, NotFound, NoWorker, StoreError, Superseded
-from mainspring.core.events import Reason
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import Json, decode, user
 from mainspring.core.memory_quota import find_holder
 from mainspring.core.spec import STEP_MODEL, Caller, RunSpec
-from mainspring.engine.approvals import continuing_id, withdraw
 from mainspring.engine.engine import OFFER_SECONDS, START_WORKER, Engine
+from mainspring.features.approvals.pending import cancel_with_questions
 from mainspring.features.workflows.step_actions import StepActions
 from mainspring.features.workflows.step_driver import WorkflowDriver, end_open_steps
 from mainspring.features.workflows.workflow_definition import complete_inputs
@@ -408,10 +407,7 @@ class Workflows:
     async def _stop(self, run_id: str) -> None:
         """Cancels a run of the engine, its questions, and the run that continues it after an answer."""
         with suppress(MainspringError):
-            run = await self._engine.cancel(run_id)
-            while run.reason is Reason.APPROVAL_NEEDED:
-                await withdraw(self._store, run, "the step that asks was stopped", time.time())
-                run = await self._engine.cancel(continuing_id(run.spec.id))
+            await cancel_with_questions(self._engine, run_id, "the step that asks was stopped")
 
     async def _look_around(self) -> None:
         """Stops driving runs that another process has ended or taken over."""
