@@ -223,3 +223,13 @@ class CallsAgainUnderOtherIds(Animal):
     def first(self, body: Json) -> bytes:
         made = [call_piece(0, id=id, name="get_time", arguments=zone) for id, zone in (("a", UTC), ("b", CET), ("c", CET))]
         return sse(*map(chunk, made)) + FINISH
+
+
+class CallAgainAtAnotherPlace(Animal):
+    """Quirk 2: a call comes again whole, under its id and another index; supposed, without a source."""
+
+    number = 2
+
+    def first(self, body: Json) -> bytes:
+        made = [chunk(call_piece(index, id="a", name="get_time", arguments=UTC)) for index in (0, 1)]
+        return sse(*made, chunk(finish="tool_calls")) + DONE

@@ -336,7 +336,16 @@ async def test_a_refusal_of_what_the_caller_says_is_told_to_the_caller(words: st
 
 @pytest.mark.parametrize(
     ("word", "status"),
-    [("MAX_TOKENS", "incomplete"), ("sensitive", "incomplete"), ("SAFETY", "incomplete"), ("network_error", "failed")],
+    [
+        ("MAX_TOKENS", "incomplete"),
+        ("sensitive", "incomplete"),
+        ("SAFETY", "incomplete"),
+        ("network_error", "failed"),
+        ("token_limit", "incomplete"),
+        ("ERROR_TOXIC", "incomplete"),
+        ("cancelled", "failed"),
+        ("time_limit", "failed"),
+    ],
 )
 async def test_an_answer_that_was_broken_off_does_not_pass_for_whole(word: str, status: str) -> None:
     class Breaking(Talker):

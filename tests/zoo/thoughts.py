@@ -35,6 +35,16 @@ class ThinkTagNeverOpened(Learner):
         assert [item.type for item in outcome.response.output] == ["reasoning", "message"]
 
 
+class ThinkTagWithinALine(Learner):
+    """Quirk 24: the tag that closes the thoughts stands within a line, and is Seed's; supposed, without a source."""
+
+    number = 24
+    code = "provider_bad_output"
+
+    def last(self, body: Json) -> bytes:
+        return say("The sun is high.", "</seed:", "think>", "It is noon.")
+
+
 class ThinkTagSometimes(Learner):
     """Quirk 24: the thinking is closed and never opened, but the model does not always think (R1-style templates).
     https://github.com/vllm-project/vllm/issues/14429"""

@@ -23,6 +23,7 @@ ARGUMENT_KEYS: Final = (
     "params",
     "kwargs",
     "tool_args",
+    "tool_arguments",
     "function_args",
 )
 _AROUND: Final = (*ARGUMENT_KEYS, "properties")

@@ -59,13 +59,15 @@ def skip_labels(text: str, tools: Tools, name: str = "") -> Labelled:
 
 def may_be_labelled(text: str, tools: Tools) -> bool | None:
     """Whether an answer that begins like this may be a call with labels; None if it cannot be told yet."""
-    if _THOUGHT.match(text):
+    if is_thought := _THOUGHT.match(text) is not None:
         if (action := _ACTION.search(text)) is None:
-            return None if len(text) < _MOST_THOUGHT else False
+            return None if len(text) < MOST_THOUGHT and not PAST_THOUGHT.search(text) else False
         text = text[action.start() :]
     elif len(text) <= len(_THOUGHT_WORD) and _THOUGHT_WORD.startswith(text):
         return None
-    if text.startswith("`"):
+    if (is_thought and is_code(text)) or _names_action(text, tools):
+        return True
+    if text.startswith(("`", "> ")):
         return False
     labels = skip_labels(text[:_MOST_LABELS], tools)
     is_worded = _WORD.search(text, 0, labels.place) is not None
@@ -79,6 +81,11 @@ def may_be_labelled(text: str, tools: Tools) -> bool | None:
     return _VALUE.match(text, labels.place) is not None
 
 
+def is_code(text: str) -> bool:
+    """Whether a text that follows a thought is code."""
+    return _CODE.match(text) is not None
+
+
 def split_thought(text: str) -> tuple[str, str]:
     """The thought that a text begins with, if an action follows it, and the rest."""
     if _THOUGHT.match(text) and (action := _ACTION.search(text)):
@@ -88,6 +95,9 @@ def split_thought(text: str) -> tuple[str, str]:
 
 def read_labelled(text: str, tools: Tools) -> NamedArguments | str | None:
     """The one call that a text is, or the JSON of calls that labels announce; None if it is neither."""
+    if (plain := _read_plain(text, tools)) is not None:
+        return plain
+    text = _SHOWN.sub(r"\1", text)
     labels = skip_labels(text, tools)
     if labels.at != "value":
         return None
@@ -100,6 +110,29 @@ def read_labelled(text: str, tools: Tools) -> NamedArguments | str | None:
         return None
     arguments = type_values(found[0], tool)
     return NamedArguments(labels.name, arguments) if fits(arguments, tool) else None
+
+
+def name_only_argument(word: str, tool: ToolDefinition) -> object:
+    """A word as the arguments of a tool that needs one, or has one place for it; else the word."""
+    properties, required = list_properties(tool), (tool.parameters or {}).get("required") or []
+    texts = [key for key, schema in properties.items() if isinstance(schema, dict) and schema.get("type") == "string"]
+    keys = [key for key in texts if key in required] if required else texts
+    return {keys[0]: word.strip().strip("\"'`")} if len(keys) == 1 and len(required) <= 1 else word
+
+
+def _read_plain(text: str, tools: Tools) -> NamedArguments | None:
+    """An action whose input is a word, as ReAct was first written."""
+    found = _PLAIN_ACTION.fullmatch(text)
+    name = "" if found is None else find_tool_name(found[1], tools)
+    if found is None or name not in tools:
+        return None
+    arguments = name_only_argument(found[2] or found[3], tools[name])
+    return NamedArguments(name, arguments) if isinstance(arguments, dict) else None
+
+
+def _names_action(text: str, tools: Tools) -> bool:
+    found = _ACTION_HEAD.match(text)
+    return found is not None and find_tool_name(found[1], tools) in tools
 
 
 def _read_object(text: str, place: int) -> tuple[Json, int] | None:
@@ -147,20 +180,31 @@ _WORD: Final = re.compile(r"[^\W\d]")
 _OBJECT: Final = re.compile(r"[\[(]\s*\{")
 _THOUGHT_WORD: Final = "Thought:"
 _THOUGHT: Final = re.compile(r"Thoughts?: ")
-_ACTION: Final = re.compile(r"^\**Action\**:", re.MULTILINE)
+_ACTION: Final = re.compile(r"^(?:\**Action\**:|(?:Code:\s*\n)?```(?:py|python)\n|<code>)", re.MULTILINE)
+_CODE: Final = re.compile(r"(?:Code:\s*)?```(?:py|python)\n|<code>")
+_ACTION_HEAD: Final = re.compile(r"\**Action\**:\s*`?([\w.-]+)`?(?:\[|\s*\n\s*\**Action[ _]?Input\b)")
+_PLAIN_ACTION: Final = re.compile(
+    r"\**Action\**:\s*`?([\w.-]+)`?(?:\[([^\[\]\n]+)\]|\s*\n\s*\**Action[ _]?Input\**:\**[ \t]*([^\n{\[]+))"
+    r"\s*(?:\n\s*(?:Observation\b.*|PAUSE\s*))?",
+    re.DOTALL,
+)
+# A call that is printed or awaited.
+_SHOWN: Final = re.compile(r"\A(?:print\((?=.*\)\)\s*\Z)|await )(.*?)(?:(?<=\))\))?\s*\Z", re.DOTALL)
+PAST_THOUGHT: Final = re.compile(r"\n\s*\n(?!\**(?:Thought|Action|Code|Observation|Final|```|<))[^\n]{12}")
+"""What follows a thought that neither an action nor an answer follows."""
 _MADE_UP: Final = re.compile(r"\bObservation:|✿RESULT✿|\bTool (?:response|result|output):", re.IGNORECASE)
 # How arguments begin: words in brackets, or a set, do so otherwise.
 _VALUE: Final = re.compile(r"""[\[(\s]*\{\s*["'}]|\(\s*(?:[)"'\d{\[-]|\w+\s*=|(?:True|False|None)\b)""")
 _HALF_VALUE: Final = re.compile(r"[\[(\s]*\{?\s*|\(\s*\w*\s*")
 _MOST_LABELS: Final = 200
 _MOST_SIGNS: Final = 20
-_MOST_THOUGHT: Final = 4_000
+MOST_THOUGHT: Final = 2_000
 _LABELS: Final = frozenset(
     {
-        "action", "action_input", "actioninput", "args", "arguments", "assistant", "assistantcommentary", "bot_end", "bot_start",
-        "call", "calling", "calls", "code",
+        "action", "action_input", "actioninput", "args", "arguments", "assistant", "assistantcommentary", "await",
+        "bot_end", "bot_start", "call", "calling", "calls", "code",
         "commentary", "content", "from", "function", "function_call", "function_calls", "functioncall",
-        "functions", "input", "invoke", "json", "name", "observation", "parameters", "params", "print", "py", "python",
+        "functions", "input", "invoke", "json", "name", "observation", "parameters", "params", "pause", "print", "py", "python",
         "recipient", "result", "stop", "to", "tool", "tool_call", "tool_calls", "tool_code", "tool_name", "tool_use", "toolcall",
         "tools", "type", "using", "with", "xml",
     }

@@ -28,6 +28,7 @@ from mainspring.providers.leaked_calls import (
     may_be_python_call,
     may_name_tool,
     parse_calls,
+    parse_code,
     read_message,
 )
 
@@ -118,13 +119,13 @@ class LeakReader:
         """Whether it begins as a call, and ends within it, or is all one that cannot be read."""
         if self._find_past(text) is not _PAST or self._is_past(text):
             return False
-        is_tagged = text.startswith("<") and text.rstrip().endswith(">")
+        is_tagged = (text[:1], text.rstrip()[-1:]) in (("<", ">"), ("[", "]"))
         return is_cut_call(text, self._tools) or (is_tagged and is_unread_call(text, self._tools))
 
     def _read_first(self, text: str) -> HeldText | None:
         """An answer that begins with a thought or with its calls, and goes on."""
         thought, action = split_thought(text)
-        if thought and (calls := parse_calls(action, self._tools, is_all=True)):
+        if thought and (calls := parse_calls(action, self._tools, is_all=True) or parse_code(action, self._tools)):
             return HeldText(thought, calls, action)
         if message := read_message(text):
             return HeldText(message, [])
@@ -137,7 +138,7 @@ class LeakReader:
         """The call that ends what was said, on lines of its own, if the words before it announce it. They have been told by then,
         as text; it is made all the same."""
         head, gap, last = said.rstrip().rpartition("\n\n")
-        is_call = bool(gap) and bool(self._tools) and last.endswith((")", "}")) and not self._is_json
+        is_call = bool(gap) and bool(self._tools) and last.endswith((")", "}", ">")) and not self._is_json
         return parse_calls(last, self._tools, is_all=True) if is_call and _ANNOUNCED.search(f"{head[-_TAIL:]}\n\n") else []
 
     def drop(self) -> str:
@@ -233,13 +234,13 @@ class LeakReader:
             is_action = _ACTION.startswith(rest[: len(_ACTION)]) and _SENTENCE.search(before) is not None
             return is_action and may_be_labelled(text[place:], self._tools) is not False
         if folded.startswith(_MARKS) or folded in _HALF_MARKS:
-            return _LEAD.search(before) is not None
-        if _SENTENCE.search(before) is None:
+            return _LEAD.search(before) is not None and _EXPLAINED.search(before) is None
+        if _begins(rest, ("```json\n",)) and _ANNOUNCED.search(before) is not None:
+            return may_name_tool(text[place:], self._tools) is not False
+        if _SENTENCE.search(before) is None or _EXPLAINED.search(before):
             return False
         if _begins(rest, _FENCES):
             return True
-        if _begins(rest, ("```json\n",)):
-            return _ANNOUNCED.search(before) is not None and may_name_tool(text[place:], self._tools) is not False
         return rest[0] == "[" and may_be_python_call(text[place:], self._tools) is not False
 
     def _may_end(self, rest: str) -> bool:
@@ -273,13 +274,14 @@ _MARKS: Final = (
     "<|tool_call>", "<|tool_call_start|>", "<start_function_call>", "<\uff5cdsml\uff5cfunction_calls>", "<tools>",
     "<\uff5cdsml\uff5cinvoke name=", "<seed:tool_call>", "<|action_start|>", "<|start_action|>", "<tool_use>", "<tool_code>",
     "<|tools_prefix|>", "<longcat_tool_call>", "<\uff5ctool_calls_begin\uff5c>", "</tool_call>", FUNCTOOLS,
-    "<|python_start|>", "<|tool_call_section_begin|>", "<\uff5cdsml\uff5ctool_calls>", "<|dsml|function_calls>",
+    "<|python_start|>", "<|tool_call_section_begin|>", "<antml:function_calls>", "<antml:invoke name=",
+    "<\uff5cdsml\uff5ctool_calls>", "<|dsml|function_calls>",
     "<|dsml|tool_calls>", "<|dsml|invoke name=", "<|tool▁calls▁begin|>", "<|tool▁call▁begin|>",
     "<|tool_calls|>", "<|tool_call:begin|>", "<tool>",
     "<use_mcp_tool>", "<execute_tool>", "<tool_call ", "[tool_call]", "[unused11]", "<<function>>",
     "<|tool_calls_section_end|>", "function call<|role_sep|>", "function<\uff5c",
 )  # fmt: skip
-_FENCES: Final = ("```tool_code\n", "```tool_call\n", "```tool_calls\n")
+_FENCES: Final = ("```tool_code\n", "```tool_call\n", "```tool_calls\n", "```function_call\n")
 _HALF_MARKS: Final = frozenset([mark[:size] for mark in _MARKS for size in range(1, len(mark))])
 _HALF_STOPS: Final = frozenset([stop[:size] for stop in STOPS for size in range(1, len(stop))])
 _LONGEST: Final = max(map(len, (*_MARKS, *STOPS)))
@@ -287,9 +289,9 @@ _SIGNS: Final = re.compile(r"[<\[`]|(?:(?<=\n)|\A)(?:f(?=u|\Z)|A(?=c|\Z))")
 _ACTION: Final = "Action:"
 # How the marks and the tokens begin, or what may still become such a beginning.
 _MAY_BEGIN: Final = re.compile(
-    r"<(?:\Z|t(?:\Z|[ou])|f(?:\Z|u)|i(?:\Z|n)|m(?:\Z|i)|s(?:\Z|[etp>])|l(?:\Z|o)|e(?:\Z|[nox])|u(?:\Z|[ns])|p(?:\Z|a)|r(?:\Z|e)"
+    r"<(?:\Z|t(?:\Z|[ou])|f(?:\Z|u)|i(?:\Z|n)|a(?:\Z|n)|m(?:\Z|i)|s(?:\Z|[etp>])|l(?:\Z|o)|e(?:\Z|[nox])|u(?:\Z|[ns])|p(?:\Z|a)|r(?:\Z|e)"
     r"|/(?:\Z|[tsarfo])|[|\uff5c\[<])"
-    r"|\[(?:\Z|[TUE|])|(?:\A|\n)(?:f(?:\Z|u)|a(?:\Z|c(?:\Z|t))|\[|`(?:\Z|`(?:\Z|`(?:\Z|[jt]))))",
+    r"|\[(?:\Z|[TUE|])|(?:\A|\n)(?:f(?:\Z|u)|a(?:\Z|c(?:\Z|t))|\[|`(?:\Z|`(?:\Z|`(?:\Z|[jtf]))))",
     re.IGNORECASE,
 )
 # What may stand before a call: nothing, a line or a sentence of its own.
@@ -312,7 +314,15 @@ _INTENT_CHARS: Final = 24
 _ANNOUNCED: Final = re.compile(
     r"(?:\A|[.!?,:\n]\s*)(?:I(?:['\u2019]| wi)ll|I(?:['\u2019]m| am) going to"
     r"|I (?:need|have) to|I should|I must|Let me|Let['\u2019]s|We need to)\b"
-    r"(?![^.!?\n]*\b(?:show|example|writ|explain|describ|demonstrat|format))[^.!?\n]*[.!?…:][ \t]*\n\s*\Z",
+    r"(?![^.!?\n]*\b(?:show|example|sample|writ|explain|describ|demonstrat|illustrat|format|spell|sketch|outline|walk you|quot"
+    r"|put it|typ(?:e|ing) (?:it|this|that)|would))[^.!?\n]*[.!?…:][ \t]*\n\s*\Z",
+    re.IGNORECASE,
+)
+# A sentence that speaks of how calls are written: what follows it is shown, not made.
+_EXPLAINED: Final = re.compile(
+    r"\b(?:looks? like|like (?:this|so)|as follows|for (?:example|instance)|an example|a sample"
+    r"|the (?:format|syntax|notation|template)|spell (?:it|this|that) out|illustrate|type (?:it|this|that) out|sketch"
+    r"|walk you through|how (?:I|you|one|we|to) (?:would |could )?(?:ask|call|write|put|say))\b[^.!?:\n]*[.!?…:]?\s*\Z",
     re.IGNORECASE,
 )
 _CLOSING_STOPS: Final = ("</s>", "</tool_call>")

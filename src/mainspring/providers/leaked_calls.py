@@ -4,7 +4,6 @@
 its arguments between control tokens. Only tools that there are can be called; a text that says anything else is no call.
 """
 
-import ast
 import html
 import json
 import re
@@ -16,9 +15,17 @@ from typing import Final, NamedTuple
 from mainspring.core.items import Json, ToolDefinition
 from mainspring.providers.argument_types import fits, list_properties, type_value, type_values
 from mainspring.providers.called_names import find_tool_name
+from mainspring.providers.code_calls import CodeCall, find_code, read_code, read_list
 from mainspring.providers.control_tokens import NEXT_TURN, STOPS, TRAILING_STOPS
 from mainspring.providers.json_text import ARGUMENT_KEYS, STRING, json_text, parse_loosely, read_arguments
-from mainspring.providers.labelled_calls import may_be_labelled, read_labelled, skip_labels, split_thought
+from mainspring.providers.labelled_calls import (
+    is_code,
+    may_be_labelled,
+    name_only_argument,
+    read_labelled,
+    skip_labels,
+    split_thought,
+)
 
 Tools = Mapping[str, ToolDefinition]
 
@@ -43,8 +50,10 @@ def parse_calls(text: str, tools: Tools, *, is_all: bool = False) -> list[Leaked
     bare = text if stops is None else text[: stops.start()]
     text = bare if bare.endswith("```") else text
     text = html.unescape(text) if is_all and text.startswith("&lt;") else text
+    if not text.startswith(("```py", "Code:")) and (calls := parse_code(text, tools)):
+        return calls
     opened = _WITH_ASCII_BARS.sub("<\\1\uff5c\\2\uff5c", _open_fence(text))
-    calls: list[LeakedCall] = []
+    calls = []
     place = 0
     while True:
         glue = _GLUE.match(opened, place)
@@ -56,6 +65,12 @@ def parse_calls(text: str, tools: Tools, *, is_all: bool = False) -> list[Leaked
             return _parse_labelled(bare, tools) if is_all and not text.startswith("`") else []
         calls += found.calls
         place = found.end
+
+
+def parse_code(text: str, tools: Tools) -> list[LeakedCall]:
+    """The calls of an answer that is code. A block of Python's is one only behind a thought: anybody may write one."""
+    code = find_code(text)
+    return [] if code is None else _make_calls(read_code(code, tools), tools)
 
 
 def _parse_labelled(text: str, tools: Tools) -> list[LeakedCall]:
@@ -110,8 +125,6 @@ def _open_fence(text: str) -> str:
     head, _, body = text.partition("\n")
     if not head.startswith("```") or not text.endswith("```"):
         return text
-    if head == "```tool_code" and _CALLED.match(body):
-        return f"[{body.removesuffix('```').strip()}]"
     return body.removesuffix("```") if head[3:].strip() in _FENCES or body.lstrip().startswith("<") else text
 
 
@@ -136,6 +149,8 @@ def may_be_call(text: str, tools: Tools) -> bool | None:
 def _may_be_announced(text: str, tools: Tools) -> bool | None:
     """A call with labels. JSON that these announce has the tool in it, if they have not."""
     may_be = may_be_labelled(text, tools)
+    if may_be and is_code(split_thought(text)[1]):
+        return True
     action = split_thought(text)[1] if may_be else text
     labels = skip_labels(action, tools) if may_be else None
     return may_be if labels is None or labels.name else may_name_tool(action[labels.place :], tools)
@@ -161,10 +176,10 @@ def may_name_tool(text: str, tools: Tools) -> bool | None:
         return None if len(text) < _MOST_HEAD and _HALF_HEAD.fullmatch(text) else False
     key, value = head[1] if head[1] in tools else head[1].lower(), head[2]
     if key in ("type", "role") and value is not None:
-        return value == ("function" if key == "type" else "assistant")
+        return value in _TYPES if key == "type" else value == "assistant"
     if key in _NAME_KEYS and value is not None:
         return find_tool_name(value, tools) in tools
-    if key not in _KEYS or (value is not None and key not in ARGUMENT_KEYS):
+    if key not in _KEYS | _MESSAGE_KEYS or (value and key not in (*ARGUMENT_KEYS, *_BESIDE_KEYS)):
         return value is None and key in tools
     if (after := _AFTER_VALUE.match(text)) is not None:
         return (after[1] or after[2] or "").lower() in _KEYS | _MESSAGE_KEYS
@@ -198,12 +213,14 @@ def _list_calls(value: object, tools: Tools, *, is_whole: bool) -> list[LeakedCa
 def _make_call(value: object, tools: Tools, *, is_whole: bool) -> LeakedCall | None:
     if isinstance(value, dict) and not value.keys() & _KEYS:
         value = {key.lower() if key.lower() in _KEYS else key: each for key, each in value.items()}
-    if isinstance(value, dict) and any(isinstance(value.get(key), dict) for key in _CALL_KEYS):
+    if isinstance(value, dict) and any(isinstance(value.get(key), dict) for key in _CALL_KEYS) and value.keys() <= _KEYS:
         value = next(value[key] for key in _CALL_KEYS if isinstance(value.get(key), dict))
     is_named = isinstance(value, dict) and len(value) == 1 and not value.keys() & _KEYS
     if isinstance(value, dict) and is_named:
         # A tool's name may be the only key, behind a token that announces calls, or if the arguments fit.
         value = next({"name": name, "arguments": given} for name, given in value.items())
+    if isinstance(value, dict) and (flat := _read_flat(value, tools)):
+        return flat
     if not isinstance(value, dict) or not value.keys() <= _KEYS:
         return None
     names = [value[key] for key in _NAME_KEYS if isinstance(value.get(key), str)]
@@ -213,6 +230,8 @@ def _make_call(value: object, tools: Tools, *, is_whole: bool) -> LeakedCall | N
     if name not in tools or len(given) > 1 or (is_whole and not given):
         return None
     arguments = given[0] if given else {}
+    if isinstance(arguments, str) and value.keys() & {"action_input", "tool_input"} and not arguments.lstrip().startswith("{"):
+        arguments = name_only_argument(arguments, tools[name])
     with suppress(ValueError, RecursionError):
         written = (
             read_arguments(json_text(arguments), name, list_properties(tools[name])) if arguments not in (None, "") else "{}"
@@ -222,6 +241,17 @@ def _make_call(value: object, tools: Tools, *, is_whole: bool) -> LeakedCall | N
         return None
     typed = type_values(arguments, tools[name])
     return LeakedCall(name, json_text(typed)) if not (is_whole and is_named) or fits(typed, tools[name]) else None
+
+
+def _read_flat(value: Json, tools: Tools) -> LeakedCall | None:
+    """A call whose arguments stand beside its name, and nothing else does."""
+    key, *others = value
+    named = value[key]
+    name = find_tool_name(named, tools) if key in _NAME_KEYS and isinstance(named, str) else ""
+    if name not in tools or not others or {*others} & _KEYS:
+        return None
+    arguments = type_values({other: value[other] for other in others}, tools[name])
+    return LeakedCall(name, json_text(arguments)) if fits(arguments, tools[name]) else None
 
 
 def _is_declaration(arguments: Json, tool: ToolDefinition) -> bool:
@@ -258,6 +288,16 @@ def _split_parts(text: str, pattern: Pattern[str]) -> tuple[dict[str, str], str]
         values[part[1]] = part[2]
         place = part.end() if (blank := _BLANK.match(rest, part.end())) is None else blank.end()
     return values, rest[place:]
+
+
+def _read_input(text: str, place: int, tools: Tools) -> _Found | None:
+    """A name and its input in elements, as prompts for agents have it."""
+    found = _TOOL_AND_INPUT.match(text, place)
+    name = "" if found is None else find_tool_name(found[1], tools)
+    if found is None or name not in tools:
+        return None
+    call = _make_call({"name": name, "tool_input": found[2].strip()}, tools, is_whole=False)
+    return None if call is None else _Found([call], found.end())
 
 
 def _read_elements(text: str, place: int, tools: Tools) -> _Found | None:
@@ -317,25 +357,13 @@ def _read_python(text: str, place: int, tools: Tools) -> _Found | None:
     found = _CALLED.match(text, place)
     if found is None or (place == 0 and not found[0].startswith("[")):
         return None
-    try:
-        parsed = ast.parse(found[0].strip(), mode="eval").body
-        calls = [_make_python_call(each, tools) for each in (parsed.elts if isinstance(parsed, ast.List) else [parsed])]
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return None
-    made = [call for call in calls if call is not None]
-    return _Found(made, found.end()) if len(made) == len(calls) else None
+    calls = _make_calls(read_list(found[0], tools), tools)
+    return _Found(calls, found.end()) if calls else None
 
 
-def _make_python_call(node: ast.expr, tools: Tools) -> LeakedCall | None:
-    match node:
-        case ast.Call(func=ast.Name(id="print"), args=[ast.Call() as inner], keywords=[]):
-            return _make_python_call(inner, tools)
-        case ast.Call(func=ast.Name() | ast.Attribute() as called, args=[], keywords=keywords):
-            arguments = {str(each.arg): ast.literal_eval(each.value) for each in keywords if each.arg}
-            value = {"name": ast.unparse(called).removesuffix(".call"), "arguments": arguments}
-            return _make_call(value, tools, is_whole=False) if len(arguments) == len(keywords) else None
-        case _:
-            return None
+def _make_calls(written: list[CodeCall], tools: Tools) -> list[LeakedCall]:
+    made = [_make_call({"name": each.name, "arguments": each.arguments}, tools, is_whole=False) for each in written]
+    return [call for call in made if call is not None] if None not in made else []
 
 
 def _read_braces(text: str, place: int, tools: Tools) -> _Found | None:
@@ -366,25 +394,30 @@ _QUOTE_TOKEN: Final = re.compile(r'<\|"\|>|<escape>')
 _BARE_KEY: Final = re.compile(r"(\A|[{,\[])\s*([A-Za-z_]\w*)\s*:")
 _NAME_ONLY: Final = re.compile(r"([\w.:-]++)\s*+(?=</(?:longcat_)?tool_call>)")
 _NAME_KEYS: Final = ("name", "tool", "tool_name", "function", "function_name", "action", "recipient_name")
-_CALL_KEYS: Final = ("function", "function_call", "tool_call", "tool", "call")
+_CALL_KEYS: Final = ("function", "function_call", "functioncall", "functionCall", "tool_call", "tool", "call", "command")
+_TYPES: Final = ("function", "function_call", "tool_call", "tool_use")
+# What a model thinks before it calls, and what names a call.
+_BESIDE_KEYS: Final = ("thought", "thoughts", "reasoning", "rationale", "id", "call_id", "tool_call_id", "index")
 _LIST_KEYS: Final = ("tool_calls", "tool_uses", "function_calls", "calls", "actions")
-_MESSAGE_KEYS: Final = {"role", "content", *_LIST_KEYS}
-_KEYS: Final = {*_NAME_KEYS, *ARGUMENT_KEYS, *_LIST_KEYS, "id", "call_id", "tool_call_id", "index", "type", *_CALL_KEYS}
+_MESSAGE_KEYS: Final = {"role", "content", "thought", "thoughts", "reasoning", *_LIST_KEYS}
+_KEYS: Final = {*_NAME_KEYS, *ARGUMENT_KEYS, *_LIST_KEYS, *_BESIDE_KEYS, "type", *_CALL_KEYS}
 _ELEMENT_HEAD: Final = re.compile(
     r"```[a-z]*\s*<(?:[|\uff5c]|/?(?:\w+:)?(?:(?:tool|function)(?:s|_\w+|_?calls?)?|invoke)[\s=>])|&lt;(?:tool|function)\w*&gt;\s*[{\[&]"
-    r"|<code>\s*(?:print\()?([\w.]+)\(|<([\w.-]+)(?:>\s*[<{]|\s+[\w-]+=\")",
+    r"|<code>\s*(?:\w+\s*=\s*)?(?:print\()?([\w.]+)\(|<([\w.-]+)(?:>\s*[<{]|\s+[\w-]+=\")",
     re.IGNORECASE,
 )
 _HALF_ELEMENT: Final = re.compile(
-    r"`{1,3}[a-z]*\s*(?:<[\w:]*)?|&\w{0,2};?|&lt;\w*(?:&\w{0,2};?)?\s*|<[\w.-]*>?\s*|<[\w.-]+\s+[\w-]*=?|<code>\s*[\w.(]*",
+    r"`{1,3}[a-z]*\s*(?:<[\w:]*)?|&\w{0,2};?|&lt;\w*(?:&\w{0,2};?)?\s*|<[\w.-]*>?\s*|<[\w.-]+\s+[\w-]*=?|<code>\s*(?:\w+\s*=\s*)?[\w.(]*",
     re.IGNORECASE,
 )
 # What stands between the name of an argument and its value.
-_GIVEN: Final = r"[\"']?\s*(?:[:=>]|</\w*key>\s*<\w+>)\s*[^\s<]"
+_GIVEN: Final = r"[\"']?\s*(?:[:=>]|</\w*key>\s*<\w+>|(?<=\s)(?=\"))\s*[^\s<]"
 _MOST_HEAD: Final = 200
 FUNCTOOLS: Final = "functools["
 _HALF_PYTHON: Final = re.compile(r"\[\s*(?:[A-Za-z_][\w.]*)?")
-_HEAD: Final = re.compile(r'(?:```(?:json|tool_calls?|tool_code|tool)?\s*)?(?:\[\s*)?\{\s*"(\w+)"\s*:\s*(?:"([^"]*)"|[^\s"])')
+_HEAD: Final = re.compile(
+    r'(?:```(?:json|tool_calls?|tool_code|tool|function_call)?\s*)?(?:\[\s*)?\{\s*"(\w+)"\s*:\s*(?:"([^"]*)"|[^\s"])'
+)
 # What follows the first value of an object, if that has no objects in it: another key, or the end.
 _FIRST_KEY: Final = r'(?:```\w*\s*)?(?:\[\s*)?\{\s*"\w+"\s*:\s*'
 _AFTER_VALUE: Final = re.compile(
@@ -392,11 +425,11 @@ _AFTER_VALUE: Final = re.compile(
     re.DOTALL,
 )
 _DEEP_VALUE: Final = re.compile(rf"{_FIRST_KEY}[\[{{]\s*[\[{{]")
-_PYTHON_HEAD: Final = re.compile(r"(?:```tool_code\s+|\[\s*)(?:print\()?(?!print\()([A-Za-z_][\w.]*)\(")
+_PYTHON_HEAD: Final = re.compile(r"(?:```tool_code\s+(?:\w+\s*=\s*)?|\[\s*)(?:print\()?(?!print\()([A-Za-z_][\w.]*)\(")
 _HALF_HEAD: Final = re.compile(
-    r'`{0,3}|(?:```tool_code\s+|\[\s*)(?:print\()?(?:[A-Za-z_][\w.]*)?|(?:```[a-z_]*\s*)?(?:\[\s*)?(?:\{\s*(?:"\w*(?:"\s*(?::\s*(?:"[^"]*)?)?)?)?)?'
+    r'`{0,3}|(?:```tool_code\s+(?:\w+\s*(?:=\s*)?)?|\[\s*)(?:print\()?(?:[A-Za-z_][\w.]*)?|(?:```[a-z_]*\s*)?(?:\[\s*)?(?:\{\s*(?:"\w*(?:"\s*(?::\s*(?:"[^"]*)?)?)?)?)?'
 )
-_FENCES: Final = ("", "json", "tool_call", "tool_calls", "tool_code", "tool")
+_FENCES: Final = ("", "json", "tool_call", "tool_calls", "tool_code", "tool", "function_call")
 _FENCE_END: Final = re.compile(r"\s*(?:```|\))")
 # An object with slips or as Python writes it, up to the tag that closes it or the end.
 _LITERAL: Final = re.compile(r"\{.*?\}(?=\s*(?:</\w+>|\[END_TOOL|<\||\Z))", re.DOTALL)
@@ -423,11 +456,12 @@ _PARAMETER: Final = re.compile(
 # The name of a server may stand before that of its tool.
 _NAME_ELEMENT: Final = re.compile(
     r"(?:<invoke>\s*)?(?:<server_name>[^<]*</server_name>\s*)?<(?:tool_)?name>\s*([^<\s]+)\s*</(?:tool_)?name>\s*"
-    r"<(?:arguments|parameters)>(.*?)</(?:arguments|parameters)>(?:\s*</invoke>)?",
+    r"<(?:tool_)?(?:arguments|parameters|input)>(.*?)</(?:tool_)?(?:arguments|parameters|input)>(?:\s*</invoke>)?",
     re.DOTALL,
 )
+_TOOL_AND_INPUT: Final = re.compile(r"(?:<tool>)?\s*([\w.-]+)\s*</tool>\s*<tool_input>(.*?)</tool_input>", re.DOTALL)
 _TOOL_ELEMENT: Final = re.compile(r"<([\w.-]+)>(.*?)</\1>", re.DOTALL)
-_TOOL_ATTRIBUTES: Final = re.compile(r"<([\w.-]+)((?:\s+[\w-]+=\"[^\"]*\")+)\s*/>")
+_TOOL_ATTRIBUTES: Final = re.compile(r"<([\w.-]+)((?:\s+[\w-]+=\"[^\"]*\")+)\s*(?:/>|>\s*</\1>)")
 _ATTRIBUTE: Final = re.compile(r"([\w-]+)=\"([^\"]*)\"")
 _ELEMENT: Final = re.compile(r"<(\w+)>(.*?)</\1>", re.DOTALL)
 _BLANK: Final = re.compile(r"\s+")
@@ -441,5 +475,5 @@ _NAMED: Final = re.compile(
     r"([\w.:-]++)\s*+(?:<\|tool_call_argument_begin\|>|<\|tool_call:args\|>|<\uff5ctool▁sep\uff5c>|(?:\[CALL_ID\]\w+)?\[ARGS\]|\()?\s*+(?:```(?:json)?\s*+)?(?=\{)"
 )
 _READERS: Final[tuple[Callable[[str, int, Tools], _Found | None], ...]] = (
-    _read_json, _read_xml, _read_pairs, _read_tokens, _read_python, _read_braces, _read_name, _read_elements,
+    _read_json, _read_xml, _read_pairs, _read_tokens, _read_python, _read_braces, _read_name, _read_input, _read_elements,
 )  # fmt: skip

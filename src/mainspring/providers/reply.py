@@ -5,11 +5,12 @@ is the skeleton around them: it reports errors inside the stream, decides when a
 did not end before. A wire format adds what its chunks mean.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
@@ -25,6 +26,9 @@ T = TypeVar("T")
 TurnT = TypeVar("TurnT", bound=TurnEvents)
 
 NULL = msgspec.Raw(b"null")
+_FILTERED: Final = re.compile("filter|safety|toxic|sensitive|prohibit|block|recitation|guardrail|violat")
+_TOO_LONG: Final = re.compile("(?<!time_)(?<!rate_)limit|length|max_|truncat|too_long")
+_GAVE_UP: Final = re.compile("error|abort|cancel|time|malformed|insufficient|fail|interrupt|disconnect|exception")
 
 
 class LineSplitter:
@@ -279,6 +283,21 @@ class ReplyReader(ABC, Generic[TurnT]):
     def _failure(self, data: bytes) -> ProviderError:
         """The error that the backend reports within its answer."""
         return build_stream_error(parse_complaint(data, self._http.redact), self._http.url)
+
+
+def read_finish(reason: str, known: Mapping[str, Finish], url: str) -> Finish:
+    """Why an answer has ended. A word that no table has is understood by what it speaks of: only what is certainly no end in
+    good order is none. Raises `Unavailable` if the backend has given up."""
+    word = reason.lower()
+    if (finish := known.get(word)) is not None:
+        return finish
+    if _FILTERED.search(word):
+        return "content_filter"
+    if _TOO_LONG.search(word):
+        return "length"
+    if _GAVE_UP.search(word):
+        raise Unavailable(f"{url} gave up on the answer (`{reason}`); try again, or look at the server's log")
+    return "stop"
 
 
 def read_counts(usage: msgspec.Raw) -> defaultdict[str, int]:

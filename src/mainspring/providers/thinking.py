@@ -9,6 +9,7 @@ from re import Match, Pattern
 from typing import Final, NamedTuple
 
 from mainspring.providers.control_tokens import ANSWER_TAGS, HEADERS, WRAPPERS
+from mainspring.providers.labelled_calls import MOST_THOUGHT, PAST_THOUGHT
 
 THINK_TAGS: Final = (
     ("<think>", "</think>"),
@@ -28,12 +29,14 @@ THINK_TAGS: Final = (
 
 class ThoughtBlock(NamedTuple):
     """Thoughts that are told as such only by what follows them: how they begin, and how they and their end look in all, which has
-    one of the `marks`. The answer may end with a `closing`."""
+    one of the `marks`. The answer may end with a `closing`. What is `past`, or longer than `most`, is none."""
 
     head: Pattern[str]
     whole: Pattern[str]
     marks: tuple[str, ...]
     closing: str = ""
+    past: Pattern[str] = re.compile("(?!)")
+    most: int = 16_384
 
 
 _WORDS: Final = (
@@ -72,6 +75,8 @@ BLOCKS: Final = (
         re.compile(r"(?P<tag>Thought): "),
         re.compile(r"Thought: (?P<thought>(?:(?!\nAction).)*?)(?<=\n)\**Final Answer:\**\s*+(?=\S)", re.DOTALL),
         ("Final Answer:",),
+        past=re.compile(rf"\n(?:\**Action|Code:|```|<code>)|{PAST_THOUGHT.pattern}"),
+        most=MOST_THOUGHT,
     ),
 )
 CHANNELS: Final = ("<|channel|>", "<|start|>assistant")
@@ -86,7 +91,7 @@ class TagSplitter:
 
     def __init__(self, *, is_begun: bool = False, is_asked: Callable[[str], bool] = lambda tag: True) -> None:
         self._is_begun, self._is_asked = is_begun, is_asked
-        self._close = ""
+        self._close: tuple[str, ...] = ()
         self._channels: ChannelSplitter | None = None
         self._place = "before"
         self._held = ""
@@ -107,8 +112,9 @@ class TagSplitter:
             yield from self._channels.feed(held)
             return
         if self._place == "within":
-            thought, tag, said = held.partition(self._close)
-            kept = 0 if tag else _overlap(thought, self._close)
+            thought, tag, said = _cut_at(held, self._close)
+            may_close = not tag and _MAY_CLOSE.search(thought, max(0, len(thought) - _LONGEST_END))
+            kept = _overlap_any(thought, self._close) if may_close else 0
             self._held = thought[len(thought) - kept :]
             yield True, self._trim(thought[: len(thought) - kept])
             if not tag:
@@ -117,7 +123,7 @@ class TagSplitter:
         if self._place == "after" and self._is_fresh and not self.closing:
             if opened := _find_start(held.lstrip(), () if not self._has_thought else _CLOSINGS):
                 # It thinks once more.
-                self._close = _CLOSINGS[opened]
+                self._close = (_CLOSINGS[opened],)
                 rest = self._enter("within", held.lstrip()[len(opened) :])
                 yield from self.feed(rest)
                 return
@@ -128,7 +134,7 @@ class TagSplitter:
     def _begin(self, held: str) -> Generator[tuple[bool, str], None, str]:
         """Decides what the text begins as, as soon as that can be told. Returns what is left of it."""
         begun = held.lstrip().lstrip(_INVISIBLE).lstrip()
-        if begun and begun[0] not in _FIRST and not self._is_begun and "</think>" not in begun:
+        if begun and begun[0] not in _FIRST and not self._is_begun and not _ANY_TAG.search(begun):
             self._place = "after"
             return held
         while (header := _find_start(begun, HEADERS)) and begun[len(header) :][:1].strip(" `'\""):
@@ -141,7 +147,8 @@ class TagSplitter:
             return begun
         if (block := self._find_block(begun)) is not None:
             whole = block.whole.match(begun) if any(mark in begun for mark in block.marks) else None
-            if (whole is None or _HALF_TAG.fullmatch(begun, whole.end())) and len(begun) < _MOST_HELD:
+            is_none = len(begun) >= block.most or (whole is None and block.past.search(begun) is not None)
+            if (whole is None or _HALF_TAG.fullmatch(begun, whole.end())) and not is_none:
                 self._held = held
                 return ""
             if whole is not None and not _IS_XML.match(begun, whole.end()):
@@ -153,12 +160,16 @@ class TagSplitter:
             opened = ""
         if not opened and (tag := _OTHER_CASE.match(begun)):
             opened = tag[0]
+        if self._has_thought and begun.startswith(_ENDS):
+            # They came in a field of their own, but for the tag.
+            end = _find_start(begun, _ENDS)
+            return self._enter("after", begun[len(end) :])
         if not opened and (closed := find_unopened(begun)):
             yield True, closed[1]
             return self._enter("after", begun[closed.end() :])
         if opened or self._is_begun:
             # A tag is closed as it was opened, in whatever case.
-            self._close = _CLOSINGS.get(opened, f"</{opened[1:]}" if opened else "</think>")
+            self._close = (_CLOSINGS.get(opened, f"</{opened[1:]}"),) if opened else _ENDS
             return self._enter("within", begun[len(opened) :])
         self._place, self._is_fresh = "after", self._find_opening(begun) != ""
         return held
@@ -304,8 +315,9 @@ def find_answer(thought: str) -> str:
 
 
 def find_unopened(text: str) -> Match[str] | None:
-    """Thoughts that the prompt has opened, with the tag that closes them: the only one, at the end of a line, and not in code."""
-    if text.count("</think>") != 1 or (closed := _CLOSED.match(text)) is None:
+    """Thoughts that the prompt has opened, with the tag that closes them: the only one, and not in code. It ends a line, or
+    stands between two sentences: whoever speaks of a tag has it within one."""
+    if len(_ANY_TAG.findall(text)) != 1 or (closed := _CLOSED.match(text)) is None:
         return None
     is_code = closed[1].count("```") % 2 or closed[1].endswith("`")
     return None if is_code else closed
@@ -316,12 +328,34 @@ def _find_start(text: str, openings: Iterable[str]) -> str:
     return next((opening for opening in openings if text.startswith(opening)), "")
 
 
+def _cut_at(text: str, tags: tuple[str, ...]) -> tuple[str, str, str]:
+    """What is before the first of the tags, the tag, and what is behind it."""
+    if len(tags) == 1:
+        return text.partition(tags[0])
+    found = [(text.find(tag), tag) for tag in tags if tag in text]
+    return text.partition(min(found)[1]) if found else (text, "", "")
+
+
+def _overlap_any(text: str, tags: tuple[str, ...]) -> int:
+    return max([_overlap(text, tag) for tag in tags])
+
+
 def _overlap(text: str, tag: str) -> int:
     """How many characters at the end of the text may be the beginning of the tag."""
     return next((size for size in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:size])), 0)
 
 
-_CLOSED: Final = re.compile(r"((?:(?!</?think[\s>]).)*)</think>[ \t]*\n", re.DOTALL)
+_ENDS: Final = ("</think>", "</thinking>", "[/THINK]", "</seed:think>", "◁/think▷", "</longcat_think>")
+_END: Final = f"(?:{'|'.join(map(re.escape, _ENDS))})"
+_MAY_CLOSE: Final = re.compile(r"[<\[◁]")
+_LONGEST_END: Final = 24
+_ANY_TAG: Final = re.compile(r"</?(?:\w+[:_])?think(?:ing)?[\s>]|\[/?THINK\]|◁/?think▷")
+_SENTENCE_END: Final = "[.!?…。！？]"  # noqa: RUF001
+_CLOSED: Final = re.compile(
+    rf"((?:(?!{_END}).)*?)(?:{_END}[ \t]*\n"
+    rf"|(?:(?<={_SENTENCE_END})|(?<={_SENTENCE_END}[ \n])|(?<=\n)){_END}[ \t]*(?=[^\s\x21-\x2f\x3a-\x40a-z]|\*\*))",
+    re.DOTALL,
+)
 _OTHER_END: Final = re.compile(r"</(?:think(?:ing)?|thoughts?|reasoning)>\s*(?=\S)", re.IGNORECASE)
 _MOST_HEADER: Final = 500
 _TOKEN: Final = re.compile(r"<\|(?:start|channel|constrain|message|end|return|call)\|>")

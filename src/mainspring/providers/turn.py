@@ -337,9 +337,12 @@ class TurnBuilder(TurnEvents):
         return meant
 
     def _find_original(self, index: Index | None, id: str, name: str) -> CallDraft | None:
-        """The call that one with the same index may repeat under another id. One that came in the same chunk is another."""
+        """The call that one with the same index may repeat under another id, unless it came in the same chunk; or one with the
+        same id at another index: ids tell calls apart."""
         if not id or not name:
             return None
+        if (same := self._known.get((None, id))) is not None and same.name == name and same.is_whole:
+            return same
         begun = [event.item for event in self._events if isinstance(event, events.ItemStarted)]
         fresh = {item.id for item in begun if isinstance(item, items.FunctionCall)}
         told = [call for call in self._calls if call.index == index and call.vendor_id and call.id not in fresh]

@@ -16,7 +16,7 @@ from mainspring.core.items import Json, Usage
 from mainspring.providers.anthropic.request import Redacted, Thinking, seal_thought
 from mainspring.providers.http_client import Http
 from mainspring.providers.json_text import json_text
-from mainspring.providers.reply import NULL, EventSplitter, ReplyReader, read_counts
+from mainspring.providers.reply import NULL, EventSplitter, ReplyReader, read_counts, read_finish
 from mainspring.providers.transcript import parse_any_arguments
 from mainspring.providers.turn import TurnBuilder
 
@@ -125,7 +125,7 @@ class AnthropicReply(ReplyReader[TurnBuilder]):
     def _stop_turn(self, delta: "_Block") -> None:
         if not delta.stop_reason:
             return
-        self._finish = _FINISH.get(delta.stop_reason, "stop")
+        self._finish = read_finish(delta.stop_reason, _FINISH, self._http.url)
         self._is_paused = delta.stop_reason == "pause_turn"
         match delta.stop_details:
             case {"type": "refusal", "explanation": str(explanation)}:
@@ -237,6 +237,7 @@ MOST_PAUSES = 20
 # The answer beyond the model's window is cut off, as much as one beyond its limit, and as one that is paused without end.
 _FINISH: dict[str, Finish] = {
     "max_tokens": "length", "model_context_window_exceeded": "length", "pause_turn": "length", "refusal": "content_filter",
+    "end_turn": "stop", "tool_use": "stop", "stop_sequence": "stop",
 }  # fmt: skip
 _KNOWN = frozenset(
     {

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
+from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from mainspring.core.errors import Unavailable
 from mainspring.core.events import Finish, ModelEvent
 from mainspring.core.items import Json, Usage
 from mainspring.providers.call_draft import Index
@@ -16,7 +16,7 @@ from mainspring.providers.cumulative_text import CumulativeText
 from mainspring.providers.http_client import Http
 from mainspring.providers.json_text import json_text
 from mainspring.providers.profiles import RefusalRule
-from mainspring.providers.reply import NULL, EventSplitter, ReplyReader, read_counts
+from mainspring.providers.reply import NULL, EventSplitter, ReplyReader, read_counts, read_finish
 from mainspring.providers.transcript import seal
 from mainspring.providers.turn import TurnBuilder
 
@@ -127,9 +127,7 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
                 delta.content = None
             _say(self._turn, delta, self._http.host, _logprobs(choice.logprobs) if choice.logprobs is not None else ())
         if reason := choice.finish_reason:
-            if reason.lower() in _GAVE_UP:
-                raise Unavailable(f"{self._http.url} gave up on the answer (`{reason}`); try again, or look at the server's log")
-            self._finish = _FINISH.get(reason.lower(), "stop")
+            self._finish = read_finish(reason, _FINISH, self._http.url)
             self._announces_calls = reason.lower() in _CALLING
 
 
@@ -338,14 +336,8 @@ def _usage_of(data: msgspec.Raw) -> Usage | None:
     )
 
 
-_FINISH: dict[str, Finish] = {
-    "length": "length", "max_tokens": "length", "model_length": "length", "max_output_tokens": "length",
-    "repetition_truncation": "length", "content_filter": "content_filter", "content-filter": "content_filter",
-    "sensitive": "content_filter", "safety": "content_filter", "recitation": "content_filter", "blocklist": "content_filter",
-    "prohibited_content": "content_filter",
-}  # fmt: skip
+_FINISH: Final[dict[str, Finish]] = {"stop": "stop", "tool_calls": "stop", "length": "length", "content_filter": "content_filter"}
 _CALLING = frozenset({"tool_calls", "function_call", "tool_use"})
-_GAVE_UP = frozenset({"error", "abort", "insufficient_system_resource", "network_error", "timeout"})
 _IMPOSSIBLE = -9999.0
 _SHORT = 8
 _NO_FUNCTION = _ChatFunction()

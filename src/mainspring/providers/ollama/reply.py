@@ -6,10 +6,11 @@ import msgspec
 from msgspec import Struct
 
 from mainspring.core.errors import Unavailable
+from mainspring.core.events import Finish
 from mainspring.core.items import Usage
 from mainspring.providers.http_client import Http
 from mainspring.providers.json_text import json_text, parse_count
-from mainspring.providers.reply import LineSplitter, ReplyReader
+from mainspring.providers.reply import LineSplitter, ReplyReader, read_finish
 from mainspring.providers.turn import TurnBuilder
 
 
@@ -37,7 +38,7 @@ class OllamaReply(ReplyReader[TurnBuilder]):
             return
         if chunk.done_reason in ("load", "unload"):
             raise Unavailable(f"{self._http.url} did not answer, but {chunk.done_reason}ed the model; try again")
-        self._finish = "length" if chunk.done_reason == "length" else "stop"
+        self._finish = read_finish(chunk.done_reason or "stop", _FINISH, self._http.url)
         read, written = parse_count(chunk.prompt_eval_count), parse_count(chunk.eval_count)
         self._usage = None if read is None and written is None else Usage(read or 0, written or 0)
         self.is_over = True
@@ -68,4 +69,5 @@ class _OllamaChunk(Struct, gc=False):
     error: object = None
 
 
+_FINISH: Final[dict[str, Finish]] = {"stop": "stop"}
 _chunk: Final = msgspec.json.Decoder(_OllamaChunk)

@@ -1,0 +1,116 @@
+"""Calls that a model writes as Python: a list of calls, or a few lines of code that call tools and show what they return.
+
+Nothing is executed. Code is read as calls if it consists of nothing else and every argument stands there as a value; code that
+does more is no call.
+"""
+
+import ast
+import re
+import textwrap
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from mainspring.core.items import Json, ToolDefinition
+from mainspring.providers.argument_types import fits, list_properties, type_values
+from mainspring.providers.called_names import find_tool_name
+
+Tools = Mapping[str, ToolDefinition]
+
+
+class CodeCall(NamedTuple):
+    name: str
+    arguments: Json
+
+
+def read_code(text: str, tools: Tools) -> list[CodeCall]:
+    """The calls of tools that code consists of; none if it does anything else."""
+    calls: list[CodeCall] = []
+    results: set[str] = set()
+    try:
+        for statement in ast.parse(textwrap.dedent(text).strip()).body:
+            match statement:
+                case ast.Assign(targets=[ast.Name(id=result)], value=value):
+                    results.add(result)
+                    calls.append(read_call(value, tools))
+                case ast.Expr(value=value) if not _shows(value, results, tools):
+                    calls.append(read_call(value, tools))
+                case ast.Expr():
+                    pass
+                case _:
+                    return []
+    except _UNREADABLE:
+        return []
+    return calls
+
+
+def read_list(text: str, tools: Tools) -> list[CodeCall]:
+    """The calls of a list, or the one call without it; none if anything else is among them."""
+    try:
+        parsed = ast.parse(text.strip(), mode="eval").body
+        return [read_call(each, tools) for each in (parsed.elts if isinstance(parsed, ast.List) else [parsed])]
+    except _UNREADABLE:
+        return []
+
+
+def read_call(node: ast.expr, tools: Tools) -> CodeCall:
+    """What has no name has that of its place. Raises `ValueError` for what is no call of a tool."""
+    match node:
+        case ast.Await(value=inner):
+            return read_call(inner, tools)
+        case ast.Call(func=ast.Name(id="print" | "final_answer" as shown), args=[inner], keywords=[]) if shown not in tools:
+            return read_call(inner, tools)
+        case ast.Call(func=ast.Name() | ast.Attribute() as called, args=args, keywords=keywords):
+            name = find_tool_name(ast.unparse(called).removesuffix(".call"), tools)
+        case _:
+            raise ValueError("it is no call")
+    if name not in tools:
+        raise ValueError("it is no call of a tool")
+    properties = list_properties(tools[name])
+    names = [*properties]
+    if len(args) > len(names) or any(each.arg is None for each in keywords):
+        raise ValueError("its arguments have no names")
+    written = [*zip(names, args, strict=False), *[(str(each.arg), each.value) for each in keywords]]
+    arguments = {key: _read_value(value, properties.get(key)) for key, value in written}
+    is_plain = not args and not any(isinstance(each.value, ast.Name) for each in keywords)
+    if len(arguments) < len(written) or not (is_plain or fits(type_values(arguments, tools[name]), tools[name])):
+        raise ValueError("its arguments do not fit")
+    return CodeCall(name, arguments)
+
+
+def _read_value(node: ast.expr, schema: object) -> object:
+    """A value. Models leave out the quotes of a word, and write the constants of JSON."""
+    if isinstance(node, ast.Name):
+        if node.id in _CONSTANTS:
+            return _CONSTANTS[node.id]
+        if isinstance(schema, dict) and schema.get("type") == "string":
+            return node.id
+    return ast.literal_eval(node)
+
+
+def _shows(node: ast.expr, results: set[str], tools: Tools) -> bool:
+    """Whether results are only shown."""
+    match node:
+        case ast.Call(func=ast.Name(id="print" | "final_answer" as shown), args=args, keywords=[]) if shown not in tools:
+            names = {each.id for arg in args for each in ast.walk(arg) if isinstance(each, ast.Name)}
+            is_called = any(isinstance(each, ast.Call) for arg in args for each in ast.walk(arg))
+            return names <= results and not is_called
+        case ast.Name(id=name):
+            return name in results
+        case _:
+            return False
+
+
+def find_code(text: str) -> str | None:
+    """The code of an answer that is marked as one that calls tools; None if it is none."""
+    found = _CODE.fullmatch(text)
+    return None if found is None else next(part for part in found.groups() if part is not None)
+
+
+_UNREADABLE: Final = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
+_CONSTANTS: Final[Mapping[str, object]] = {"true": True, "false": False, "null": None}
+# As Gemma, SmolLM and smolagents mark it.
+_CODE: Final = re.compile(
+    r"```tool_code\n((?:(?!```).)*)```\s*|<code>((?:(?!</code>).)*)(?:</code>)?\s*"
+    r"|(?:Code:\s*)?```(?:py|python)\n((?:(?!```).)*)```\s*(?:<end_code>)?\s*",
+    re.DOTALL,
+)
