@@ -60,6 +60,10 @@ _CONDITIONS = (
     ("agent", "agent = ? AND agent <> ''"),
     ("waits_at", f"waits_until > ? AND NOT ({_CONTINUED})"),
 )
+# All lines are looked through once, without the runs that they are of: those have their answers in them.
+_HAS_TEXT = """number IN (
+    SELECT run FROM summaries WHERE prompt LIKE ? ESCAPE '\\' OR error LIKE ? ESCAPE '\\' UNION ALL SELECT number FROM runs WHERE id = ?
+)"""
 _OF_MODEL = "SELECT 1 FROM runs WHERE tenant = ? AND model = ? LIMIT 1"
 _STATES = "SELECT number, status FROM runs WHERE number > ? UNION SELECT number, status FROM runs WHERE status = 'in_progress'"
 _GROUPS: Final[dict[UsageGroup, str]] = {
@@ -90,7 +94,7 @@ def find_runs(
         conditions.append(f"id IN ({', '.join('?' * len(only.ids))})")
         values.extend(only.ids)
     if only.text is not None:
-        conditions.append("(prompt LIKE ? ESCAPE '\\' OR error LIKE ? ESCAPE '\\' OR id = ?)")
+        conditions.append(_HAS_TEXT)
         values.extend([pattern := make_pattern(only.text), pattern, only.text])
     if only.status:
         conditions.append(f"status IN ({', '.join('?' * len(only.status))})")
@@ -108,7 +112,7 @@ def find_runs(
         conditions.append(f"(created_at, number) {'<' if newest_first else '>'} (?, ?)")
         values.extend(place)
     order = "DESC" if newest_first else "ASC"
-    join = _JOIN if select is _LINE or only.agent is not None or only.text is not None or only.waits_at is not None else ""
+    join = _JOIN if select is _LINE or only.agent is not None or only.waits_at is not None else ""
     where = f"WHERE {' AND '.join(conditions)} ORDER BY created_at {order}, number {order} LIMIT ?"
     yield from connection.execute(f"{select} {index} {join} {where}", (*values, limit))
 
