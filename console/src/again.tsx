@@ -19,13 +19,12 @@ interface Draft {
   items: any[];
 }
 
-/** Of a response, what makes up the request for it. What was not sent is left out: it may have another default by now. */
-function fieldsOf(response: any, spec: any): JsonObject {
+/** Of a response, what makes up the request for it. What is as always is left out: some models refuse to be told. */
+function fieldsOf(response: any): JsonObject {
   const fields: JsonObject = { tools: response.tools, tool_choice: response.tool_choice, metadata: { ...response.metadata, branch_of: response.id } };
-  const sampling = spec.sampling ?? {};
-  for (const name of ["temperature", "top_p", "reasoning", "text"]) if (sampling[name] !== undefined && sampling[name] !== null) fields[name] = sampling[name];
-  for (const name of ["max_output_tokens", "max_tool_calls"]) if (response[name] !== null) fields[name] = response[name];
-  if (response.truncation !== "disabled") fields.truncation = response.truncation;
+  const usual: Record<string, unknown> = { temperature: 1, top_p: 1, reasoning: null, max_output_tokens: null, max_tool_calls: null, truncation: "disabled", parallel_tool_calls: true };
+  for (const [name, value] of Object.entries(usual)) if (response[name] !== value) fields[name] = response[name];
+  if (JSON.stringify(response.text) !== '{"format":{"type":"text"}}') fields.text = response.text;
   return fields;
 }
 
@@ -53,7 +52,7 @@ function cut(output: any[], until: Entry | null): any[] {
 async function readDraft({ id, spec, until }: Origin): Promise<Draft> {
   const path = `responses/${encodeURIComponent(id)}`;
   const [response, asked] = await Promise.all([get<any>(path), getAll<any>(`${path}/input_items`, { order: "asc" })]);
-  const fields = fieldsOf(response, spec);
+  const fields = fieldsOf(response);
   const conversation = response.conversation?.id;
   const before = conversation ? await readBefore(conversation, asked[0]) : [];
   if (!conversation && spec.parent) fields.previous_response_id = spec.parent;

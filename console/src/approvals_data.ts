@@ -45,7 +45,11 @@ export function watchApprovals(): void {
   if (isStarted) return;
   isStarted = true;
   void readApprovals();
-  changes.subscribe(() => void readApprovals());
+  changes.subscribe((run) => {
+    // Most runs ask nobody: what waits changes with a run that begins to wait, and with one that goes on or ends after it did.
+    const isKnown = (id: string | null) => id !== null && (approvals.value ?? []).some((each) => each.response_id === id);
+    if (run && (run.waiting || isKnown(run.id) || isKnown(run.parent))) void readApprovals();
+  });
   setInterval(() => {
     if (!document.hidden) void readApprovals();
   }, SECONDS_BETWEEN_LOOKS * 1000);

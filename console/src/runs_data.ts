@@ -15,6 +15,7 @@ export interface RunRow {
   tokens: number;
   error: string | null;
   waiting: boolean;
+  parent: string | null;
 }
 
 /** The last change of a run that the server told. */

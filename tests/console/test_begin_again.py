@@ -69,6 +69,7 @@ def test_a_run_is_run_again_with_other_instructions_and_another_question(page: P
     assert said(spec) == ["Read it once more."]
     assert spec["instructions"] == "Be short."
     assert spec["metadata"] == {"of": "mine", "branch_of": run}
+    assert page.request.get(f"{served.url}/responses/{spec['id']}").json()["temperature"] == 0.5
 
 
 def test_a_branch_goes_on_behind_a_call_with_what_was_found(page: Page, served: Served) -> None:

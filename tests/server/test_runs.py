@@ -291,3 +291,21 @@ async def test_a_run_in_the_foreground_is_followed_live_and_cancelled_from_elsew
         await waiting
         async with aiohttp.ClientSession() as session, session.post(f"{served.url}/runs/{line['id']}/cancel") as answer:
             assert (await answer.json())["status"] == "cancelled", "what has ended stays as it is"
+
+
+async def test_a_paced_stream_tells_the_same_in_fewer_events(tmp_path: Path) -> None:
+    with serving(tmp_path, [{"say": "Well, well."}]) as served:
+        _, made = await post(served, {"input": "hello"})
+        told: list[list[Json]] = []
+        for query in ("", "&pace=20"):
+            events: list[Json] = []
+            async with following(f"{served.url}/runs/{made['id']}/events?stream=true{query}") as log:
+                while not events or events[-1]["type"] != "run_ended":
+                    events.append((await log.next())[2])
+            told.append(events)
+        every, [whole] = [[event for event in events if event["type"] == "text_delta"] for events in told]
+        assert [piece["delta"] for piece in every] == list("Well, well.")
+        assert whole == {**every[-1], "delta": "Well, well."}
+        assert [event for event in told[1] if event != whole] == [event for event in told[0] if event not in every]
+        status, refused = await get(served, f"/runs/{made['id']}/events?stream=true&pace=0")
+        assert (status, refused["error"]["param"]) == (400, "pace")

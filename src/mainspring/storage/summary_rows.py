@@ -62,7 +62,8 @@ _CONDITIONS = (
 )
 # All lines are looked through once, without the runs that they are of: those have their answers in them.
 _HAS_TEXT = """number IN (
-    SELECT run FROM summaries WHERE prompt LIKE ? ESCAPE '\\' OR error LIKE ? ESCAPE '\\' UNION ALL SELECT number FROM runs WHERE id = ?
+    SELECT run FROM summaries WHERE prompt LIKE ? ESCAPE '\\' OR error LIKE ? ESCAPE '\\'
+    UNION ALL SELECT number FROM runs WHERE id = ?
 )"""
 _OF_MODEL = "SELECT 1 FROM runs WHERE tenant = ? AND model = ? LIMIT 1"
 _STATES = "SELECT number, status FROM runs WHERE number > ? UNION SELECT number, status FROM runs WHERE status = 'in_progress'"

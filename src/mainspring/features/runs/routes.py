@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Final, get_args
 
+from anyio import sleep
 from msgspec import Raw, Struct
 from msgspec.structs import asdict
 from starlette.requests import Request
@@ -12,13 +13,13 @@ from starlette.responses import Response as HttpResponse
 
 from mainspring.core.delegation import child_id, is_delegation
 from mainspring.core.end_reasons import describe_end
-from mainspring.core.events import Status
+from mainspring.core.events import RunEnded, Status
 from mainspring.core.items import Usage, encode
 from mainspring.core.spec import Price
 from mainspring.engine.engine import Engine
 from mainspring.engine.handle import Handle
 from mainspring.features.runs.change_feed import ChangeFeed
-from mainspring.features.runs.run_events import EventPage, render_event, select_events
+from mainspring.features.runs.run_events import EventPage, merge_deltas, render_event, select_events
 from mainspring.http.auth import authorize_again, get_caller
 from mainspring.http.client_connection import BodyWriter
 from mainspring.http.endpoints import COUNT, FLAG, Endpoint, KeyScope, Parameter
@@ -47,11 +48,13 @@ _FILTERS: Final = (
     Parameter("waiting", FLAG),
 )
 MOST_EVENTS: Final = 10_000
+SLOWEST_PACE: Final = 10_000
 _EVENTS: Final = (
     Parameter("after", COUNT),
     Parameter("limit", {"type": "integer", "minimum": 1, "maximum": MOST_EVENTS, "default": 1000}),
     Parameter("deltas", {"type": "boolean", "default": False}),
     Parameter("stream", {"type": "boolean", "default": False}),
+    Parameter("pace", {"type": "integer", "minimum": 1, "maximum": SLOWEST_PACE}),
 )
 _SINCE: Final = (TENANT, Parameter("since"))
 _ALSO: Final[tuple[KeyScope, ...]] = ("traces",)
@@ -175,16 +178,21 @@ class RunRoutes:
         return json_response(await self._describe(await find_run(request, self._engine)))
 
     async def list_events(self, request: Request) -> HttpResponse:
-        """Lists the events of a run by number, or streams them as they come. Deltas of finished items are left out of a list."""
+        """Lists the events of a run by number, or streams them as they come. Deltas of finished items are left out of a list.
+
+        With a `pace`, a stream tells what is new every so many milliseconds, and deltas that go on with each other as one. That
+        costs the server a fraction, and somebody who reads along misses nothing.
+        """
         after = read_number(request, "after")
         limit = read_number(request, "limit", most=MOST_EVENTS) or 1000
         with_deltas = bool(read_choice(request, "deltas", FLAGS))
+        pace = (read_number(request, "pace", most=SLOWEST_PACE) or 0) / 1000
         may_read, is_stream = get_caller(request).may("responses"), read_choice(request, "stream", FLAGS)
         handle, place = await find_run(request, self._engine), -1 if after is None else after
         if is_stream:
             if not handle.is_live and not handle.run.has_ended:
                 handle = await self._engine.follow(handle.id)
-            return EventStream(write_batches(_render_frames(handle, place, may_read)), {}, lambda: None, end=b"")
+            return EventStream(write_batches(_render_frames(handle, place, may_read, pace)), {}, lambda: None, end=b"")
         shown = handle.log[: handle.journal.shown]
         data: list[Raw] = []
         size, last = 0, place
@@ -219,10 +227,13 @@ class RunRoutes:
         )
 
 
-async def _render_frames(handle: Handle, after: int, may_read: bool) -> AsyncIterator[list[bytes]]:
+async def _render_frames(handle: Handle, after: int, may_read: bool, pace: float) -> AsyncIterator[list[bytes]]:
     async with aclosing(handle.batches(after)) as batches:  # type: ignore[type-var]
         async for batch in batches:
-            yield [b"id: %d\ndata: %b\n\n" % (record.seq, render_event(record, may_read=may_read)) for record in batch]
+            told = list(merge_deltas(batch)) if pace else batch
+            yield [b"id: %d\ndata: %b\n\n" % (record.seq, render_event(record, may_read=may_read)) for record in told]
+            if pace and not isinstance(batch[-1].event, RunEnded):
+                await sleep(pace)
 
 
 def _tell(run: RunSummary) -> RunLine:

@@ -1,6 +1,7 @@
 """The log of a run as JSON: every event with its number and its time, as a key may see it."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
@@ -19,6 +20,7 @@ from mainspring.core.events import (
     RunResumed,
     RunStarted,
     TurnEnded,
+    continues,
 )
 from mainspring.core.items import Effect, FunctionCall, Item, Json, ToolDefinition, encode
 from mainspring.core.redact import redact_arguments
@@ -79,6 +81,28 @@ def select_events(log: Iterable[Recorded], after: int, *, with_deltas: bool) -> 
     for record in log:
         if record.seq > after and not (isinstance(record.event, Delta) and record.event.item_id in whole):
             yield record
+
+
+def merge_deltas(records: Sequence[Recorded]) -> Iterator[Recorded]:
+    """The same events, but that deltas which go on with each other are one, with the number and the time of the last."""
+    for _, group in groupby(_number_pieces(records), key=lambda numbered: numbered[0]):
+        pieces = [record for _, record in group]
+        first = pieces[0].event
+        if len(pieces) == 1 or not isinstance(first, Delta):
+            yield from pieces
+            continue
+        whole = "".join([piece.event.delta for piece in pieces if isinstance(piece.event, Delta)])
+        yield replace(pieces[-1], event=replace(first, delta=whole))
+
+
+def _number_pieces(records: Sequence[Recorded]) -> Iterator[tuple[int, Recorded]]:
+    """Every event with a number that those have in common which go on with each other."""
+    number, before = 0, None
+    for record in records:
+        if before is None or not continues(before.event, record.event):
+            number += 1
+        before = record
+        yield number, record
 
 
 def _present(event: Event, *, may_read: bool) -> object:

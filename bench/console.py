@@ -1,0 +1,115 @@
+"""What people who watch cost the server: live runs with and without ten consoles that follow them. Under two minutes.
+
+    python bench/console.py [--people N] [--streams N] [--seconds S] [--rounds N]
+
+The work is runs whose answers come at 20 pieces a second, each streamed to the client that asked. A person has what an open page
+of the console has: the feed of changes, the events of one live run, and a look at the approvals now and then. Rounds with and
+without them take turns on one server, so a busy machine is busy for both; the figure is CPU of the server's process.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+
+import aiohttp
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from bench.processes import cpu_of, parse_options
+from bench.targets import Target, mainspring, surroundings, wait_until_quiet
+
+RATE = 20
+AIM = 0.05
+SECONDS_BETWEEN_LOOKS = 10
+PACE = 150  # milliseconds, as the console asks for
+
+
+class Round:
+    """So many live runs, streamed to those who asked for them, and the ids of those that have begun."""
+
+    def __init__(self, session: aiohttp.ClientSession, server: Target) -> None:
+        self._session, self._server = session, server
+        self.begun: asyncio.Queue[str] = asyncio.Queue()
+        self.deltas = 0
+        self.events = 0
+
+    async def stream(self, seconds: float) -> None:
+        url, body = self._server.write(f"paced {RATE} {round(RATE * seconds)}", stream=True)
+        async with self._session.post(url, json=body, read_bufsize=1 << 20) as answer:
+            async for line in answer.content:
+                if line.startswith(b'data: {"type":"response.created"'):
+                    self.begun.put_nowait(json.loads(line[6:])["response"]["id"])
+                self.deltas += line.startswith(b"event: response.output_text.delta")
+
+    async def watch(self) -> None:
+        """A person with the console open on one of the runs."""
+        run, base = await self.begun.get(), self._server.base
+        await asyncio.gather(
+            self._read(f"{base}/runs/changes"),
+            self._read(f"{base}/runs/{run}/events?stream=true&pace={PACE}"),
+            self._look(f"{base}/approvals"),
+        )
+
+    async def _read(self, url: str) -> None:
+        async with self._session.get(url, read_bufsize=1 << 20) as answer:
+            answer.raise_for_status()
+            async for line in answer.content:
+                self.events += line.startswith(b"data:")
+
+    async def _look(self, url: str) -> None:
+        while True:
+            async with self._session.get(url, params={"state": "pending", "limit": "100"}) as answer:
+                answer.raise_for_status()
+                await answer.read()
+            await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+async def measure(session: aiohttp.ClientSession, server: Target, options: argparse.Namespace, people: int) -> float:
+    """CPU seconds of a round."""
+    work = Round(session, server)
+    before = cpu_of(server.pid)
+    watchers = [asyncio.create_task(work.watch()) for _ in range(people)]
+    try:
+        await asyncio.gather(*[work.stream(options.seconds) for _ in range(options.streams)])
+    finally:
+        for watcher in watchers:
+            watcher.cancel()
+        for watcher in watchers:
+            with suppress(asyncio.CancelledError):
+                await watcher
+    spent = cpu_of(server.pid) - before
+    if people and work.events < people * options.seconds:
+        raise RuntimeError(f"{people} people saw {work.events} events only")
+    await wait_until_quiet(server.pid)
+    return spent
+
+
+async def compare(options: argparse.Namespace) -> None:
+    with surroundings() as ports, mainspring(ports) as server:
+        timeout = aiohttp.ClientTimeout(total=120)
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
+            await measure(session, server, options, 0)
+            alone, watched = list[float](), list[float]()
+            for _ in range(options.rounds):
+                alone.append(await measure(session, server, options, 0))
+                watched.append(await measure(session, server, options, options.people))
+    more = median([mine / other for mine, other in zip(watched, alone, strict=True)]) - 1
+    print(f"{options.streams} live runs, {RATE} pieces a second each, for {options.seconds:.0f} s: {median(alone):.2f} s of CPU")
+    print(f"with {options.people} people who follow them: {median(watched):.2f} s, {more:+.1%} (aim {AIM:+.0%})")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--people", type=int, default=10)
+    parser.add_argument("--streams", type=int, default=100, help="live runs at a time (default 100)")
+    parser.add_argument("--seconds", type=float, default=6.0, help="how long each run speaks (default 6)")
+    parser.add_argument("--rounds", type=int, default=4, help="rounds with and without people (default 4)")
+    asyncio.run(compare(parse_options(parser)))
+
+
+if __name__ == "__main__":
+    main()
