@@ -117,7 +117,7 @@ class FileInputsProvider(ProviderWrapper):
         if (known := self._texts.get(file.sha256)) is not None:
             return known
         try:
-            pages = await self._reader.read(file.filename, data)
+            pages = await self._reader.read(file.filename, data, file.tenant)
         except (UnreadableFile, SandboxError) as error:
             raise Refused(f"the file `{file.id}` ({file.filename:.80}) cannot be shown to a model: {error.message}") from None
         text = "\n\n".join([page.text if page.number is None else f"[page {page.number}]\n{page.text}" for page in pages])

@@ -106,7 +106,7 @@ class Indexing:
 
     async def _read_pages(self, file: StoreFile) -> Sequence[DocumentPage]:
         stored = await self._files.get(file.tenant, file.file)
-        return await self._reader.read(stored.filename, await self._files.load(stored, FILE_BYTES))
+        return await self._reader.read(stored.filename, await self._files.load(stored, FILE_BYTES), file.tenant)
 
     async def _add_passages(self, file: StoreFile, pages: Sequence[DocumentPage]) -> int:
         """Returns how many bytes the passages have."""

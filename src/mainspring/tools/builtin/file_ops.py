@@ -107,7 +107,7 @@ class FileOps:
             asked = msgspec.convert(params, FileArguments, strict=False)
             place = await to_thread.run_sync(locate, asked.path, context)
             if asked.operation == "search":
-                return ToolResult.ok(await _search(place, asked, self._search_seconds, self._flaw))
+                return ToolResult.ok(await _search(place, asked, self._search_seconds, self._flaw, context.tenant))
             return ToolResult.ok(await to_thread.run_sync(self._perform, place, asked, abandon_on_cancel=True))
         except CallerError as error:
             return ToolResult.fail(error.message)
@@ -229,7 +229,7 @@ def _render_entry(found: FoundEntry) -> str:
     return f"{path}  (link)" if stat.S_ISLNK(found.about.st_mode) else f"{path}  (special)"
 
 
-async def _search(place: FilePlace, asked: FileArguments, seconds: float, flaw: Flaw) -> str:
+async def _search(place: FilePlace, asked: FileArguments, seconds: float, flaw: Flaw, tenant: str) -> str:
     if not asked.pattern:
         raise InvalidRequest("`search` needs `pattern`, the text to look for")
     question = {
@@ -241,7 +241,7 @@ async def _search(place: FilePlace, asked: FileArguments, seconds: float, flaw: 
         "most": MOST_MATCHES,
         "seconds": seconds / 2,
     }
-    answer = await run_in_subprocess(MODULE, question, seconds)
+    answer = await run_in_subprocess(MODULE, question, seconds, tenant)
     if answer is None:
         raise InvalidRequest(f"the search did not end within {seconds:g} s; simplify the pattern, or search fewer files")
     if "error" in answer:

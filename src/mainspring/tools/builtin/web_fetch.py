@@ -101,7 +101,7 @@ class WebFetch:
         try:
             with anyio.fail_after(self._seconds):
                 page = await self._fetch(url, context)
-            return await _read_text(page)
+            return await _read_text(page, context.tenant)
         except TimeoutError:
             return ToolResult.fail(f"`{url}` was not read within {self._seconds:g} s; try another source")
         except CallerError as error:
@@ -161,17 +161,17 @@ async def _read_page(url: URL, response: Answer) -> FetchedPage:
     return FetchedPage(str(url), response.status, response.reason, kind, find_charset(response), page, is_cut)
 
 
-async def _read_text(page: FetchedPage) -> PageText | ToolResult:
+async def _read_text(page: FetchedPage, tenant: str) -> PageText | ToolResult:
     if not page.data:
         told = f"`{page.url}` answered {page.status} {page.reason} without content."
         return ToolResult.fail(told) if page.status >= 400 else ToolResult.ok(told)
-    text = decode_page(page)
-    title = ""
-    if page.kind in _HTML or (not page.kind and text.lstrip()[:1] == "<"):
-        read = await run_in_subprocess(MODULE, {"html": text, "base": page.url}, READING_SECONDS)
+    if page.kind in _HTML or (not page.kind and decode_page(page).lstrip()[:1] == "<"):
+        read = await run_in_subprocess(MODULE, lambda: {"html": decode_page(page), "base": page.url}, READING_SECONDS, tenant)
         if read is None:
             return ToolResult.fail(f"`{page.url}` is HTML that cannot be read within {READING_SECONDS:g} s; try another source")
-        title, text = read["title"], read["text"]
+        title, text = str(read["title"]), str(read["text"])
+    else:
+        title, text = "", decode_page(page)
     if page.status >= 400:
         return ToolResult.fail(f"`{page.url}` answered {page.status} {page.reason}: {text[:500]}")
     return PageText(page, title, text)

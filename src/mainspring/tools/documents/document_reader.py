@@ -13,6 +13,7 @@ from msgspec import Struct
 from mainspring.core.errors import CallerError, SandboxError
 from mainspring.core.sandbox import MEGABYTE, OutputChunk, SandboxLimits, SandboxSpec
 from mainspring.ports import Sandbox, SandboxLease
+from mainspring.tools.work_turns import take_turn
 
 FILE_BYTES: Final = 128 * MEGABYTE
 """The largest file that is read."""
@@ -52,13 +53,14 @@ class DocumentReader:
     def __init__(self, open_sandbox: Callable[[], Awaitable[Sandbox]]) -> None:
         self._open_sandbox = open_sandbox
 
-    async def read(self, name: str, data: bytes) -> tuple[DocumentPage, ...]:
-        """The pages of a file. Raises `UnreadableFile`, and `SandboxError` if no sandbox holds here."""
+    async def read(self, name: str, data: bytes, tenant: str = "") -> tuple[DocumentPage, ...]:
+        """The pages of a file that have text, once it is the tenant's turn. Raises `UnreadableFile`, and `SandboxError` if no
+        sandbox holds here."""
         if len(data) > FILE_BYTES:
             raise UnreadableFile(f"it has {len(data)} bytes, more than the {FILE_BYTES} that are read; send it in parts")
         sandbox = await self._open_sandbox()
         # In a task of its own, so that whoever is cancelled lets it end what it has started.
-        reading = asyncio.get_running_loop().create_task(self._read(sandbox, name, data))
+        reading = asyncio.get_running_loop().create_task(self._read(sandbox, name, data, tenant))
         try:
             return await asyncio.shield(reading)
         finally:
@@ -66,13 +68,14 @@ class DocumentReader:
             with anyio.CancelScope(shield=True):
                 await asyncio.wait([reading])
 
-    async def _read(self, sandbox: Sandbox, name: str, data: bytes) -> tuple[DocumentPage, ...]:
-        async with sandbox.acquire(SandboxSpec(limits=LIMITS, name="documents")) as lease:
+    async def _read(self, sandbox: Sandbox, name: str, data: bytes, tenant: str) -> tuple[DocumentPage, ...]:
+        async with take_turn(tenant), sandbox.acquire(SandboxSpec(limits=LIMITS, name="documents")) as lease:
             for source in _SOURCES:
                 await lease.put(source.name, await anyio.Path(source).read_bytes())
             await lease.put(_INPUT, data)
-            lines = (await self._run(lease, name)).splitlines()
-        return _parse(lines)
+            said = await self._run(lease, name)
+        # A page that has nothing but its number is read in no time, and there may be a million.
+        return await anyio.to_thread.run_sync(_parse, said)
 
     async def _run(self, lease: SandboxLease, name: str) -> bytes:
         ending = Path(name).suffix[1:20].lower()
@@ -90,7 +93,8 @@ class DocumentReader:
         return bytes(said)
 
 
-def _parse(lines: list[bytes]) -> tuple[DocumentPage, ...]:
+def _parse(said: bytes) -> tuple[DocumentPage, ...]:
+    lines = said.splitlines()
     try:
         outcome = msgspec.json.decode(lines[-1], type=_Outcome)
         if outcome.code is None:

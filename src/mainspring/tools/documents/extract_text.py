@@ -245,7 +245,8 @@ def main(ending: str, path: str) -> None:
             left -= len(text)
             if left < 0:
                 raise Unreadable("invalid_file", f"it has more than {MOST_CHARS} characters; send it in parts")
-            print(json.dumps([number, label, text.encode("utf-8", "replace").decode()]))
+            if text.strip():
+                print(json.dumps([number, label, text.encode("utf-8", "replace").decode()]))
         print(json.dumps({"code": None}))
     except Unreadable as error:
         print(json.dumps({"code": error.code, "message": str(error)}))
