@@ -428,10 +428,11 @@ def _members(value: object) -> int:
 
 
 def _unique(pairs: list[tuple[str, object]]) -> None:
-    names = [name for name, _ in pairs]
-    if len(names) > len(set(names)):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the arguments have `{twice[:80]}` twice; send it once")
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            raise ValueError(f"the arguments have `{name[:80]}` twice; send it once")
+        seen.add(name)
 
 
 def text_of(output: str | Sequence[Part]) -> str:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final
 
-from mainspring.core.items import Json, ToolDefinition
+from mainspring.core.items import Json, ToolDefinition, are_arguments_large
 from mainspring.providers.json_text import STRING, parse_loosely
 
 
@@ -67,7 +67,9 @@ def list_types(tool: ToolDefinition | None) -> dict[str, bool]:
 
 def fit_arguments(text: str, tool: ToolDefinition) -> str:
     """Arguments as the tool takes them: the types of their words, and the brace that is missing. As they are if that is not all
-    that is wrong with them."""
+    that is wrong with them, or if they are too many to read."""
+    if are_arguments_large(text):
+        return text
     for written in (text, text + "}", f"{text.rstrip().removesuffix(',')}}}"):
         with suppress(ValueError, RecursionError):
             value = json.loads(written)

@@ -15,12 +15,40 @@ from msgspec import Struct
 from mainspring.core.errors import BadOutput
 from mainspring.core.items import FunctionCall, Json, ToolDefinition
 from mainspring.providers.argument_types import fit_arguments, list_properties
-from mainspring.providers.json_text import STRING, cut_behind_object, may_be_wrapped, read_arguments
+from mainspring.providers.json_text import may_be_wrapped, read_arguments
 from mainspring.providers.leaked_calls import read_parameters
 
 Index = int | str
 
 MOST_HELD: Final = 65_536
+
+
+class JsonScan(Struct, eq=False):
+    """Tells strings and braces of a text that grows, each place read once: whether the place `at` is within a string, how many
+    braces are open there, and where the first one was closed, if it was."""
+
+    at: int = 0
+    is_inside: bool = False
+    depth: int = 0
+    end: int = 0
+
+    def advance(self, text: str, to: int) -> None:
+        """Reads on up to this place."""
+        while self.at < to:
+            if self.is_inside:
+                rest = _WITHIN_STRING.match(text, self.at, to)
+                self.at = self.at if rest is None else rest.end()
+                if self.at == to or text[self.at] == "\\":
+                    return  # the string goes on, or the character is half
+                self.at, self.is_inside = self.at + 1, False
+            sign = _STRUCTURE.search(text, self.at, to)
+            if sign is None:
+                self.at = to
+                return
+            self.at, self.is_inside = sign.end(), sign[0] == '"'
+            self.depth += (sign[0] == "{") - (sign[0] == "}")
+            if sign[0] == "}" and self.depth == 0 and not self.end:
+                self.end = self.at
 
 
 class CallDraft(Struct, eq=False):
@@ -43,6 +71,9 @@ class CallDraft(Struct, eq=False):
     is_held: bool = False
     is_repeating: bool = False
     """A piece has repeated all before it."""
+    scan: JsonScan = msgspec.field(default_factory=JsonScan)
+    is_object: bool | None = None
+    """Whether what the first closed brace ends is JSON; None while none is closed."""
 
     def add(self, arguments: str) -> None:
         """Adds a piece of the arguments. What follows a whole object is none of it, unless that is empty."""
@@ -54,9 +85,9 @@ class CallDraft(Struct, eq=False):
                 arguments, self.is_repeating = arguments[len(said) :], True
         if not self.told and self.size < _MOST_BLANK and (empty := _EMPTY.match(self.arguments + arguments)):
             arguments = (self.arguments + arguments)[empty.end() :]
-            self.pieces, self.size, self.rest = [], 0, ""
+            self.pieces, self.size, self.rest, self.scan, self.is_object = [], 0, "", JsonScan(), None
         if self.size < MOST_HELD and (self.told or not self.is_held) and self._may_be_past(arguments):
-            arguments = cut_behind_object(self.arguments, arguments)
+            arguments = self._cut(arguments)
         if arguments:
             self.pieces.append(arguments)
             self.size += len(arguments)
@@ -75,9 +106,7 @@ class CallDraft(Struct, eq=False):
             return self._tell(left)
         if not rest or self.is_held or (not self.told and self._may_be_odd()):
             return ""
-        odd = _ODD.search(rest)
-        while odd is not None and odd[1] and self._is_quoted(rest, odd.start()):
-            odd = _ODD.search(rest, odd.end())
+        odd = self._find_odd(rest)
         odd = self._find_word(rest, len(rest) if odd is None else odd.start()) or odd
         if odd is None:
             return self._tell(rest)
@@ -86,11 +115,12 @@ class CallDraft(Struct, eq=False):
 
     def _find_word(self, rest: str, end: int) -> Match[str] | None:
         """Where text stands, or may, for a value that is none, or a number for text, before the `end`."""
-        types = self.types or {}
-        for found in _BEFORE_WORD.finditer(rest, 0, end) if types else ():
-            # The key is in one of the last pieces: to join all of them for each colon takes long.
-            last = "".join(self.pieces[-_KEY_PIECES:])
-            last = last if len(last) > len(rest) else self.arguments
+        if not (types := self.types) or (first := _BEFORE_WORD.search(rest, 0, end)) is None:
+            return None
+        # The key is in one of the last pieces: to join all of them takes long.
+        last = "".join(self.pieces[-_KEY_PIECES:])
+        last = last if len(last) > len(rest) else self.arguments
+        for found in _BEFORE_WORD.finditer(rest, first.start(), end):
             place = len(last) - len(rest) + found.start()
             key = _KEY.search(last, max(0, place - _KEY_CHARS), place)
             if key is not None and key[1] in types and (found[1] is None or types[key[1]] is not (found[1] == '"')):
@@ -120,9 +150,31 @@ class CallDraft(Struct, eq=False):
         self.rest = self.rest[len(piece) :]
         return piece
 
-    def _is_quoted(self, rest: str, place: int) -> bool:
-        """Whether this place of the rest is within a string."""
-        return '"' in STRING.sub("", self.arguments[: self.size - len(rest) + place])
+    def _find_odd(self, rest: str) -> Match[str] | None:
+        """The first control token in the rest, or slip outside of strings, or what may become one of them."""
+        whole = ""
+        for odd in _ODD.finditer(rest):
+            if not odd[1]:
+                return odd
+            whole = whole or self.arguments
+            self.scan.advance(whole, self.size - len(rest) + odd.start())
+            if not self.scan.is_inside:
+                return odd
+        return None
+
+    def _cut(self, piece: str) -> str:
+        """The piece without what follows the object that it completes, or that is complete."""
+        scan = self.scan
+        if self.is_object is None:
+            whole = self.arguments + piece
+            scan.advance(whole, len(whole))
+            if not scan.end:
+                return piece
+            self.is_object = is_json(whole[: scan.end])
+        if not self.is_object:
+            return piece
+        self.scan = JsonScan(scan.end, end=scan.end)
+        return piece[: max(0, scan.end - self.size)]
 
     def _may_be_odd(self) -> bool:
         """Whether the beginning cannot be told yet, or not before the end."""
@@ -178,7 +230,10 @@ class CallDraft(Struct, eq=False):
         """Whether this is a whole call of that tool with these arguments, however they are written."""
         if name != self.name or not self.is_whole:
             return False
-        return arguments == self.arguments or (is_json(arguments) and _decode(arguments) == _decode(self.arguments))
+        if arguments == self.arguments:
+            return True
+        is_short = len(arguments) <= MOST_HELD and self.size <= MOST_HELD
+        return is_short and is_json(arguments) and bool(_decode(arguments) == _decode(self.arguments))
 
     def may_repeat(self, original: "CallDraft") -> bool:
         """Whether what has come so far is how the other call begins."""
@@ -193,8 +248,9 @@ def build_unnamed_error(arguments: str) -> BadOutput:
 
 
 def is_json(text: str) -> bool:
+    """Whether it is JSON. The values of a long text are not made."""
     try:
-        _decode(text)
+        _decode(text) if len(text) <= MOST_HELD else _decode(text, type=msgspec.Raw)
     except (ValueError, RecursionError):
         return False
     return True
@@ -202,6 +258,8 @@ def is_json(text: str) -> bool:
 
 _decode: Final = msgspec.json.decode
 _MOST_BLANK: Final = 20
+_WITHIN_STRING: Final = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+_STRUCTURE: Final = re.compile(r'["{}]')
 _BEFORE_VALUE: Final = re.compile(r"[:\[,]\s*\Z")
 _EMPTY: Final = re.compile(r"\s*\{\s*\}\s*(?=\{)")
 _BEHIND: Final = re.compile(r"\}\s*[^\s,\]:\"\\]")

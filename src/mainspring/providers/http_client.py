@@ -18,6 +18,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from mainspring.core.errors import BadOutput, InvalidRequest, Misconfigured, ProviderError, Unavailable
+from mainspring.core.json_values import count_values
 from mainspring.core.redact import redact_text
 from mainspring.core.text import shorten_line
 from mainspring.net.client import CONNECT_SECONDS, Endpoint, HttpClient, encode_headers, make_endpoint, make_tls, parse_proxy
@@ -31,7 +32,9 @@ DRAIN_SECONDS = 0.5
 LAST_SECONDS = 5.0
 COMPLAINT_BYTES = 65_536
 COMPLAINT_SECONDS = 5.0
-EVENT_BYTES = 64 * 1024 * 1024
+EVENT_BYTES = 8 * 1024 * 1024
+"""What a backend may send in one piece: an event of a stream, or a whole answer."""
+MOST_VALUES = 262_144
 MOST_ENDPOINTS = 64
 
 
@@ -103,6 +106,7 @@ class Http:
         with closing(await self.send(path, body, query)) as reply:
             data = await reply.body()
         try:
+            check_values(data, reply.url)
             return decoder.decode(data)
         except (ValueError, RecursionError) as error:
             raise BadOutput(f"{reply.url} answered with no {what} ({error}): `{self.quote(data)}`; check the base URL") from error
@@ -261,6 +265,14 @@ class HttpReply:
 
     def close(self) -> None:
         self._received.close()
+
+
+def check_values(data: bytes, url: str) -> None:
+    """Raises `BadOutput` for JSON that would take long to decode."""
+    if any(values > MOST_VALUES for values in count_values(data, MOST_VALUES)):
+        error = BadOutput(f"{url} sent JSON of more than {MOST_VALUES} values in one piece; no answer has so many")
+        error.retryable = False
+        raise error
 
 
 def _address(base_url: str) -> URL:

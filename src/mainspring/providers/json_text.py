@@ -5,14 +5,17 @@ import json
 import re
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from re import Match
 from typing import Final
 
 import msgspec
 
 from mainspring.core.errors import BadOutput, Refused
-from mainspring.core.items import Json
+from mainspring.core.items import Json, are_arguments_large
 
 _MOST_TOKENS = 2**53
+MOST_ODD: Final = 65_536
+"""Longer arguments are read as JSON and nothing else: to find out what is meant takes time and memory."""
 ARGUMENT_KEYS: Final = (
     "arguments",
     "parameters",
@@ -31,12 +34,14 @@ _BESIDE_ARGUMENTS: Final = ("name", "tool", "tool_name", "function", "function_n
 _HEAD: Final = re.compile(r'\s*\{\s*"(\w*)("?)')
 _HALF_HEAD: Final = re.compile(r"\s*(?:\{\s*(?:\}\s*)?)?")
 _CONSTANTS: Final = {"True": "true", "False": "false", "None": "null"}
-STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+# A string, or the rest of the text if nothing closes it: each place is read once.
+OPEN_STRING: Final = re.compile(rf"{STRING.pattern[:-1]}(?:\"|\\?\Z)", re.DOTALL)
 # A string, what closes behind a comma, or a constant.
-_SLIP: Final = re.compile(rf"({STRING.pattern})|,(\s*[}}\]])|\b(True|False|None)\b", re.DOTALL)
+_SLIP: Final = re.compile(rf"({OPEN_STRING.pattern})|,(\s*[}}\]])|\b(True|False|None)\b", re.DOTALL)
 _WHOLE_VALUE: Final = re.compile(r'(?:["}\]]|\b(?:true|false|null))\s*\Z')
 # Gemma's token for a quote around all of a string, and in place of its quotes.
-_QUOTED: Final = re.compile(r'"<\|\\"\|>((?:[^"\\]|\\.)*?)<\|\\"\|>"')
+_QUOTED: Final = re.compile(r'"<\|\\"\|>(.*)<\|\\"\|>"', re.DOTALL)
 _BARE_QUOTED: Final = re.compile(r'<\|"\|>(.*?)<\|"\|>', re.DOTALL)
 
 
@@ -62,12 +67,16 @@ def json_text(arguments: object) -> str:
 
 def read_arguments(text: str, tool: str = "", properties: Collection[str] = ()) -> str:
     """Arguments as the object that they can only mean: JSON in JSON or in a list, null, JSON among words or with slips, an object
-    of Python's, arguments within arguments. As they are if they are what they should be, or mean none."""
-    cleaned = _QUOTED.sub(r'"\1"', text) if "<|" in text else text
+    of Python's, arguments within arguments. As they are if they are what they should be, mean none, or are too many to read."""
+    if are_arguments_large(text):
+        return text
+    cleaned = OPEN_STRING.sub(_drop_quote_tokens, text) if "<|" in text else text
     value = _parse(cleaned)
     if isinstance(value, dict):
         inner = _unwrap(value, tool, properties)
         return cleaned if inner is value else json_text(inner)
+    if len(text) > MOST_ODD:
+        return text
     for written in _mend(cleaned):
         if isinstance(_parse(written), dict):
             return written
@@ -84,7 +93,9 @@ def read_arguments(text: str, tool: str = "", properties: Collection[str] = ()) 
 
 
 def parse_loosely(text: str) -> object:
-    """The value of JSON with slips, or of an object as Python writes it; None if it is neither."""
+    """The value of JSON with slips, or of an object as Python writes it; None if it is neither, or too long."""
+    if len(text) > MOST_ODD:
+        return None
     with suppress(ValueError, RecursionError, SyntaxError, TypeError, MemoryError):
         return ast.literal_eval(text)
     return next((value for written in _mend(text) if (value := _parse(written)) is not None), None)
@@ -116,6 +127,12 @@ def _unwrap(value: Json, tool: str, properties: Collection[str]) -> Json:
     return inner if isinstance(inner, dict) and inner.keys() <= {*properties} and not is_schema else value
 
 
+def _drop_quote_tokens(found: Match[str]) -> str:
+    """A string without Gemma's tokens for its quotes."""
+    quoted = _QUOTED.fullmatch(found[0])
+    return found[0] if quoted is None else f'"{quoted[1]}"'
+
+
 def _mend(text: str) -> Iterator[str]:
     """JSON without the slips of those who write it by hand: a comma too many, words of Python's, no brace at the end."""
     quoted = _BARE_QUOTED.sub(lambda found: json.dumps(found[1]), text) if "<|" in text else text
@@ -145,17 +162,6 @@ def _parse(text: str) -> object:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
-
-
-def cut_behind_object(before: str, piece: str) -> str:
-    """The piece without what follows the object that it completes; all of it if it completes none."""
-    text = before + piece
-    start = len(text) - len(text.lstrip())
-    try:
-        _, end = json.JSONDecoder().raw_decode(text, start)
-    except (ValueError, RecursionError):
-        return piece
-    return piece[: max(0, end - len(before))]
 
 
 def parse_count(tokens: object) -> int | None:

@@ -11,7 +11,7 @@ the model has made up.
 
 import re
 from collections.abc import Iterable
-from itertools import islice
+from itertools import chain, islice
 from re import Pattern
 from typing import Final, NamedTuple
 
@@ -98,8 +98,12 @@ class LeakReader:
         if not held:
             return HeldText("", [])
         is_all = not self._before.strip()
-        for start, _ in zip(self._list_places(held), range(_MOST_PLACES), strict=False):
+        read = 0
+        for start in islice(self._list_places(held), _MOST_PLACES):
             rest = held[start:]
+            read += len(rest)
+            if read > _MOST_READ:
+                break
             is_first = is_all and not held[:start].strip()
             # What was struck out has the tag that ends a turn of Mistral's, and what was opened is closed.
             is_opened = any(rest.startswith(tag) and tag.replace("/", "")[:-1] in said + held[:start] for tag in _CLOSING_STOPS)
@@ -217,8 +221,8 @@ class LeakReader:
         is_first = bool(self._tools) and not self._is_json and not self._before.strip()
         if is_first and may_be_call(text[blank:], self._tools) is not False:
             yield blank
-        for sign in _SIGNS.finditer(text):
-            place = sign.start()
+        first = [0] if _FIRST_SIGN.match(text) else []
+        for place in chain(first, (sign.end() - 1 for sign in _SIGNS.finditer(text))):
             before = (self._before + text[max(0, place - _TAIL) : place])[-_TAIL:]
             if self._may_begin(text, place, before):
                 yield place
@@ -266,6 +270,8 @@ def _begins(rest: str, marks: tuple[str, ...]) -> bool:
 
 _TAIL: Final = 200
 _MOST_PLACES: Final = 16
+# How many characters are read in all as what begins at those places.
+_MOST_READ: Final = 2 * MOST_HELD
 # In lower case.
 _MARKS: Final = (
     "<tool_call>", "<tool_calls>", "<toolcall>", "<function_call>", "<function_calls>", "<functioncall>", "<minimax:tool_call>",
@@ -285,7 +291,9 @@ _FENCES: Final = ("```tool_code\n", "```tool_call\n", "```tool_calls\n", "```fun
 _HALF_MARKS: Final = frozenset([mark[:size] for mark in _MARKS for size in range(1, len(mark))])
 _HALF_STOPS: Final = frozenset([stop[:size] for stop in STOPS for size in range(1, len(stop))])
 _LONGEST: Final = max(map(len, (*_MARKS, *STOPS)))
-_SIGNS: Final = re.compile(r"[<\[`]|(?:(?<=\n)|\A)(?:f(?=u|\Z)|A(?=c|\Z))")
+# Each alternative begins with one character, and the search is ten times as fast.
+_SIGNS: Final = re.compile(r"<|\[|`|\n(?:f(?=u|\Z)|A(?=c|\Z))")
+_FIRST_SIGN: Final = re.compile(r"f(?=u|\Z)|A(?=c|\Z)")
 _ACTION: Final = "Action:"
 # How the marks and the tokens begin, or what may still become such a beginning.
 _MAY_BEGIN: Final = re.compile(

@@ -17,7 +17,8 @@ import msgspec
 from mainspring.core.errors import BadOutput, ProviderError, Unavailable
 from mainspring.core.events import Finish, ModelEvent
 from mainspring.core.items import Adaptation, Usage
-from mainspring.providers.http_client import EVENT_BYTES, Http
+from mainspring.core.json_values import SMALL_BYTES
+from mainspring.providers.http_client import EVENT_BYTES, Http, check_values
 from mainspring.providers.http_failures import build_stream_error, parse_complaint
 from mainspring.providers.json_text import parse_count, repair
 from mainspring.providers.turn import TurnEvents
@@ -217,6 +218,7 @@ class ReplyReader(ABC, Generic[TurnT]):
         if data.lstrip().startswith((b"data:", b"event:", b":")):
             yield from self.feed(data)
             return
+        check_values(data, self._http.url)
         self._take_whole(data)
         self._finish = self._finish or "stop"
         self.is_over = True
@@ -244,6 +246,8 @@ class ReplyReader(ABC, Generic[TurnT]):
     def _read_one(self, chunk: bytes) -> list[ModelEvent]:
         """What `_read` makes of one chunk: the token path."""
         try:
+            if len(chunk) > SMALL_BYTES:
+                check_values(chunk, self._http.url)
             self._take(chunk)
         except ProviderError:
             if self._finish is None:
@@ -260,6 +264,8 @@ class ReplyReader(ABC, Generic[TurnT]):
                 if data.startswith(b"[DONE]"):
                     self._take_done()
                 else:
+                    if len(data) > SMALL_BYTES:
+                        check_values(data, self._http.url)
                     self._take(data)
                     yield from self._turn.take()
                 if self.is_over:

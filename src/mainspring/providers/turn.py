@@ -23,7 +23,7 @@ from mainspring.core.model_request import MOST_ITEMS, Items
 from mainspring.providers.argument_types import list_types
 from mainspring.providers.call_draft import CallDraft, Index, build_unnamed_error, is_json
 from mainspring.providers.called_names import find_tool_name
-from mainspring.providers.leak_reader import HeldText, LeakReader
+from mainspring.providers.leak_reader import MOST_HELD, HeldText, LeakReader
 from mainspring.providers.leaked_calls import LeakedCall, parse_calls
 from mainspring.providers.thinking import TagSplitter, find_answer, find_unopened
 
@@ -372,7 +372,7 @@ class TurnBuilder(TurnEvents):
                 return
         if self._reasoning is not None and self._message is None and not self._calls:
             thought = "".join(self._reasoning.pieces)
-            calls = calls or (leaks.settle(thought).calls if leaks is not None else [])
+            calls = calls or (leaks.settle(thought).calls if leaks is not None and len(thought) <= MOST_HELD else [])
             if self._is_begun and self._tagged is not None and not calls:
                 # It has not thought this time: these are its words.
                 self._say(thought)

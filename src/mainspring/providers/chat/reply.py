@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from mainspring.core.events import Finish, ModelEvent
 from mainspring.core.items import Json, Usage
@@ -133,13 +133,17 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
 
 def _is_complaint(data: bytes) -> bool:
     """Whether what has no choices is one of the ways to say that something went wrong without an `error`."""
-    match msgspec.json.decode(data):
-        case {"base_resp": {"status_code": int(code)}}:
+    try:
+        said = _other.decode(data)
+    except ValueError:
+        return False
+    match said.base_resp, said.errors:
+        case {"status_code": int(code)}, _:
             return code != 0
-        case {"errors": [dict(), *_]} | {"code": _, "msg": str()} | {"detail": str() | list()}:
+        case _, [dict(), *_]:
             return True
         case _:
-            return False
+            return isinstance(said.detail, str | list) or (isinstance(said.msg, str) and said.code is not UNSET)
 
 
 def _join_details(pieces: list[Json]) -> list[Json]:
@@ -342,5 +346,16 @@ _IMPOSSIBLE = -9999.0
 _SHORT = 8
 _NO_FUNCTION = _ChatFunction()
 _NO_DELTA = _ChatDelta()
+
+
+class _OtherAnswer(Struct, gc=False):
+    base_resp: object = None
+    errors: object = None
+    code: object = UNSET
+    msg: object = None
+    detail: object = None
+
+
 _chunk = msgspec.json.Decoder(_ChatChunk)
+_other = msgspec.json.Decoder(_OtherAnswer)
 _calls = msgspec.json.Decoder(list[_ChatToolCall])

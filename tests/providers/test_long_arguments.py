@@ -1,0 +1,70 @@
+"""The work for arguments grows as they do, whatever is in them, and what is too long to find out about stays as it is."""
+
+import pytest
+
+from mainspring.core.items import ToolDefinition, parse_arguments
+from mainspring.providers.call_draft import MOST_HELD, CallDraft, JsonScan
+from mainspring.providers.json_text import read_arguments
+
+LOOK = ToolDefinition("look", parameters={"type": "object", "properties": {"place": {"type": "string"}}})
+
+
+class CountedDraft(CallDraft):
+    """Counts the characters of its arguments as often as they are looked at."""
+
+    looked: int = 0
+
+    @property
+    def arguments(self) -> str:
+        text = "".join(self.pieces)
+        self.looked += len(text)
+        return text
+
+
+@pytest.mark.parametrize("odd", [",]", "True ", "}x", "},", '\\"', "{", ": ", '" : "'])
+def test_arguments_are_looked_at_a_few_times_however_odd_they_are(odd: str) -> None:
+    arguments = '{"place": "' + odd * 5_000 + '"}'
+    call = CountedDraft("a", 0, name="look", id="fc_1", tool=LOOK, types={"place": True})
+    call.add(arguments)
+    told = call.take()
+    assert call.looked < 10 * len(arguments)
+    assert (told + call.settle(is_cut=False)).startswith(arguments[: len(told)])
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 5, 100])
+def test_each_place_is_scanned_once_however_the_arguments_are_cut(cut: int) -> None:
+    text = r'{"a": "}\"{", "b": {"c": "\\"}} {"d": "}"} "'
+    scan, ends = JsonScan(), []
+    for to in [*range(0, len(text), cut), len(text)]:
+        ends.append(scan.at)
+        scan.advance(text, to)
+    assert ends == sorted(ends)
+    assert (scan.at, text[: scan.end], scan.depth, scan.is_inside) == (len(text), r'{"a": "}\"{", "b": {"c": "\\"}}', 0, True)
+
+
+def test_what_follows_a_whole_object_is_none_of_it_in_whatever_piece_it_comes() -> None:
+    call = CallDraft("a", 0, name="look", id="fc_1", tool=LOOK)
+    for piece in ('{"place": "a}b', '"}', "}", "} and more", ' {"place": 1}'):
+        call.add(piece)
+    assert call.arguments == '{"place": "a}b"}'
+
+
+LONG = {
+    "brackets": "[" * 100_000,
+    "keys": '{"a": ' * 50_000,
+    "Python": "(" * 100_000,
+    "values": '{"place": [' + "[]," * 100_000 + "[]]}",
+    "slips": "{'a': 1, " * 20_000 + "}",
+}
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_what_is_too_long_to_find_out_about_stays_as_it_is(kind: str) -> None:
+    assert len(LONG[kind]) > MOST_HELD
+    assert read_arguments(LONG[kind], "look", {"place": {}}) == LONG[kind]
+
+
+def test_a_name_that_is_there_twice_is_found_among_many() -> None:
+    names = ", ".join([f'"n{number}": 0' for number in range(20_000)])
+    with pytest.raises(ValueError, match="`n19999` twice"):
+        parse_arguments(f'{{{names}, "n19999": 1}}')
