@@ -273,3 +273,11 @@ def test_passages_hold_all_of_a_text_and_name_their_lines(size: int, overlap: in
         assert passage.line == text.count("\n", 0, found) + 1
         place = found + len(passage.text)
     assert place == len(text)
+
+
+@pytest.mark.parametrize("blank", [" ", "\n", "\t\n "])
+def test_what_is_blank_is_skipped(blank: str) -> None:
+    text = "first" + blank * 20_000 + "last"
+    first, last = cut_passages([DocumentPage(None, "", text)], StaticChunking(100, 50))
+    assert (first.text.strip(), first.line) == ("first", 1)
+    assert (last.text.strip(), last.line) == ("last", text.count("\n", 0, text.index(last.text)) + 1 if "\n" in blank else 1)

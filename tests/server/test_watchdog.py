@@ -97,9 +97,9 @@ class Attacker:
     def post(self, path: str, body: bytes) -> int:
         return self.ask("POST", path, body)[0]
 
-    def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+    def ask(self, method: str, path: str, body: bytes | None = None, kind: str = "application/json") -> tuple[int, bytes]:
         with closing(HTTPConnection(self._address, timeout=PATIENCE)) as line:
-            line.request(method, path, body, self._headers)
+            line.request(method, path, body, self._headers | {"content-type": kind})
             answer = line.getresponse()
             return answer.status, answer.read()
 

@@ -11,7 +11,10 @@ from mainspring.tools.documents.document_reader import DocumentPage
 
 # About how many characters a token has.
 TOKEN_CHARS: Final = 4
-_BREAK = re.compile(r"(?<=[.!?;,])\s|\s")
+_WORD = re.compile(r"\S")
+# Up to the last of its kind.
+_SENTENCES = re.compile(r".*[.!?]\s", re.DOTALL)
+_WORDS = re.compile(r".*\s", re.DOTALL)
 
 
 class StaticChunking(Struct, frozen=True):
@@ -68,7 +71,12 @@ def cut_passages(pages: Sequence[DocumentPage], chunking: StaticChunking) -> Ite
 def _cut(text: str, size: int, overlap: int) -> Iterator[tuple[int, str]]:
     """Pieces of at most so many characters, with the lines at which they begin. They end at lines, else sentences, else words."""
     start, line = 0, 1
-    while start < len(text):
+    while (word := _WORD.search(text, start)) is not None:
+        if word.start() - start >= size:
+            # Of what is blank only the last line is part of a passage.
+            place = max(start, text.rfind("\n", start, word.start()) + 1, word.start() - size // 2)
+            line += text.count("\n", start, place)
+            start = place
         end = _find_end(text, start, size)
         yield line, text[start:end]
         if end >= len(text):
@@ -87,6 +95,5 @@ def _find_end(text: str, start: int, size: int) -> int:
     for mark in ("\n\n", "\n"):
         if (place := text.rfind(mark, earliest, latest)) >= 0:
             return place + len(mark)
-    ends = [match.end() for match in _BREAK.finditer(text, earliest, latest)]
-    sentences = [end for end in ends if text[end - 2] in ".!?"]
-    return (sentences or ends or [latest])[-1]
+    found = _SENTENCES.match(text, earliest, latest) or _WORDS.match(text, earliest, latest)
+    return latest if found is None else found.end()
