@@ -100,7 +100,7 @@ class FileInputsProvider(ProviderWrapper):
                 raise Refused(error.message) from None
             shown = len(data)
             if (mime := find_mime(data)) is None:
-                parts[id] = text = InputText(f"[file {file.filename}]\n{await self._read_text(file, data)}")
+                parts[id] = text = InputText(f"[file {file.filename}]\n{await self._read_text(file, data, request.tenant)}")
                 shown = max(shown, len(text.text))
                 if (chars_left := chars_left - len(text.text) * uses[id]) < 0:
                     told = f"the files of this input have more text than the {MOST_TEXT_CHARS} characters that a model is shown"
@@ -112,12 +112,12 @@ class FileInputsProvider(ProviderWrapper):
                 raise Refused(f"the files of this input are more than the {most} bytes that a model is shown; name fewer")
         return replace(request, items=[_replace_parts(item, parts) for item in request.items]) if parts else request
 
-    async def _read_text(self, file: StoredFile, data: bytes) -> str:
+    async def _read_text(self, file: StoredFile, data: bytes, tenant: str) -> str:
         """The text of a file. Raises `Refused` for one that has none."""
         if (known := self._texts.get(file.sha256)) is not None:
             return known
         try:
-            pages = await self._reader.read(file.filename, data, file.tenant)
+            pages = await self._reader.read(file.filename, data, tenant)
         except (UnreadableFile, SandboxError) as error:
             raise Refused(f"the file `{file.id}` ({file.filename:.80}) cannot be shown to a model: {error.message}") from None
         text = "\n\n".join([page.text if page.number is None else f"[page {page.number}]\n{page.text}" for page in pages])
