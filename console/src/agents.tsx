@@ -1,3 +1,4 @@
+import type { ShownRun } from "./api_types";
 import { useEffect, useState } from "preact/hooks";
 import { get, type Json, post } from "./api";
 import { visible } from "./format";
@@ -109,14 +110,6 @@ function readInputs(inputs: Record<string, Input>, given: Record<string, string>
   return found;
 }
 
-interface WorkflowRun {
-  id: string;
-  status: string;
-  error: string | null;
-  outputs: Json;
-  steps: { id: string; action: string; status: string; attempt: number; error: string | null; run_id: string | null; approvals: string[] }[];
-}
-
 const DONE = ["completed", "success", "succeeded"];
 const OVER = [...DONE, "failed", "cancelled", "partial"];
 
@@ -124,7 +117,7 @@ export function WorkflowScreen({ name, id }: { name: string; id: string }) {
   useTitle(name);
   const path = `workflows/${encodeURIComponent(name)}`;
   const definition = useLoaded(() => get<Definition>(path), name);
-  const run = useLoaded(() => get<WorkflowRun>(`${path}/runs/${encodeURIComponent(id)}`), id);
+  const run = useLoaded(() => get<ShownRun>(`${path}/runs/${encodeURIComponent(id)}`), id);
   const isOver = OVER.includes(run.value?.status ?? "");
   const isDone = DONE.includes(run.value?.status ?? "");
   useEffect(() => {

@@ -1,6 +1,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get } from "./api";
-import { answer, type Approval, approvals, approvalsError, readApprovals } from "./approvals_data";
+import type { Approval } from "./api_types";
+import { answer, approvals, approvalsError, readApprovals } from "./approvals_data";
 import { duration, visible } from "./format";
 import { Markdown } from "./markdown";
 import { link } from "./router";

@@ -1,22 +1,8 @@
 // What waits for a person: read at the start, whenever a run begins to wait or goes on, and now and then.
+import type { Approval } from "./api_types";
 import { computed, signal } from "@preact/signals";
 import { ApiError, get, post } from "./api";
 import { changes } from "./runs_data";
-
-export interface Approval {
-  id: string;
-  response_id: string;
-  tool: string;
-  server_label: string;
-  arguments: string;
-  digest: string;
-  policy: string;
-  question: string;
-  asked_at: number;
-  expires_at: number | null;
-  state: "pending" | "approved" | "refused" | "expired";
-  continued_by: string | null;
-}
 
 export const approvals = signal<Approval[] | null>(null);
 export const approvalsError = signal<unknown>(null);

@@ -1,7 +1,9 @@
+import type { ListedConversation } from "./api_types";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { renew } from "./again";
 import { get, getAll, post, postStream, remove } from "./api";
-import { type Approval, approvals } from "./approvals_data";
+import type { Approval } from "./api_types";
+import { approvals } from "./approvals_data";
 import { ApprovalCard } from "./approvals";
 import { EntryView } from "./entry";
 import { visible } from "./format";
@@ -10,12 +12,6 @@ import { Markdown } from "./markdown";
 import { adjust, go, link, place } from "./router";
 import { textOf } from "./run_model";
 import { Failure, useLoaded, useTitle } from "./parts";
-
-interface Conversation {
-  id: string;
-  title: string;
-  metadata: Record<string, string>;
-}
 
 /** One question and the run that answers it. */
 interface Exchange {
@@ -51,7 +47,7 @@ async function attach(file: File): Promise<Attached> {
 async function branch(conversation: string, itemId: string): Promise<string> {
   const items = await getAll<any>(`conversations/${conversation}/items`, { order: "asc" });
   const kept = renew(items.slice(0, items.findIndex((item) => item.id === itemId)));
-  const { id } = await post<Conversation>("conversations", { metadata: { branch_of: conversation } });
+  const { id } = await post<ListedConversation>("conversations", { metadata: { branch_of: conversation } });
   for (let at = 0; at < kept.length; at += PAGE) await post(`conversations/${id}/items`, { items: kept.slice(at, at + PAGE) });
   return id;
 }
@@ -99,7 +95,7 @@ export function Chat() {
       let into: Record<string, string> = after ? { previous_response_id: exchanges.at(-1)?.id ?? after } : {};
       if (!after) {
         const parted = conversation && edited ? await branch(conversation, edited.itemId) : null;
-        const id = parted ?? conversation ?? (await post<Conversation>("conversations", {})).id;
+        const id = parted ?? conversation ?? (await post<ListedConversation>("conversations", {})).id;
         // What was said before the edited question is read again, and what follows is shown as it happens.
         if (parted) setExchanges([]);
         started.current = id;
@@ -209,8 +205,8 @@ export function Chat() {
 
 function Conversations({ chosen, changed }: { chosen: string | null; changed: number }) {
   const [search, setSearch] = useState("");
-  const list = useLoaded(() => get<{ data: Conversation[] }>("conversations", { q: search, limit: 50 }), `${search} ${changed}`);
-  const [renamed, rename] = useState<Conversation | null>(null);
+  const list = useLoaded(() => get<{ data: ListedConversation[] }>("conversations", { q: search, limit: 50 }), `${search} ${changed}`);
+  const [renamed, rename] = useState<ListedConversation | null>(null);
   const save = async (event: Event) => {
     event.preventDefault();
     await post(`conversations/${renamed!.id}`, { metadata: { ...renamed!.metadata, title: renamed!.title } });

@@ -1,3 +1,4 @@
+import type { AuditRecord } from "./api_types";
 import { useState } from "preact/hooks";
 import { get, post } from "./api";
 import { visible } from "./format";
@@ -8,12 +9,6 @@ interface Policy {
   policies: { name: string; description: string }[];
   steps: string[];
   is_audited: boolean;
-}
-
-interface AuditRecord {
-  id: string;
-  said: string;
-  entry: any;
 }
 
 export function Governance() {

@@ -1,7 +1,8 @@
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { get, post, serverUrl } from "./api";
 import { Again, type Origin } from "./again";
-import { type Approval, approvals } from "./approvals_data";
+import type { Approval } from "./api_types";
+import { approvals } from "./approvals_data";
 import { ApprovalCard } from "./approvals";
 import { EntryView } from "./entry";
 import { compact, duration, money, number, reasonSentence, visible } from "./format";

@@ -1,27 +1,16 @@
 // The runs around a run: the workflow or the agent that has started it, and those that it has started itself.
+import type { RunDetails, RunLine, ShownRun, ShownStep } from "./api_types";
 import { useEffect, useState } from "preact/hooks";
 import { get } from "./api";
 import { visible } from "./format";
 import { Failure, Loading, Status, useLoaded } from "./parts";
 import { link } from "./router";
-import { changes, missed, type RunRow } from "./runs_data";
-
-interface RunDetails extends RunRow {
-  within: string | null;
-  children: RunRow[];
-  continued_by: RunRow[];
-}
-
-interface Step {
-  id: string;
-  status: string;
-  run_id: string | null;
-}
+import { changes, missed } from "./runs_data";
 
 interface Around {
   /** From the run that nobody has delegated down to the one that is shown. */
   path: RunDetails[];
-  workflow: { id: string; workflow: string; status: string; steps: Step[] } | null;
+  workflow: ShownRun | null;
 }
 
 const read = (id: string) => get<RunDetails>(`runs/${encodeURIComponent(id)}`);
@@ -81,17 +70,17 @@ export function RunTree({ spec, isOver, delegated, returned }: TreeProps) {
   );
 }
 
-function StepNode({ step, path, here }: { step: Step; path: RunDetails[]; here: string }) {
+function StepNode({ step, path, here }: { step: ShownStep; path: RunDetails[]; here: string }) {
   return (
     <li>
-      <Status status={step.status} /> Step {visible(step.id)}
+      <Status status={step.status} /> ShownStep {visible(step.id)}
       {step.run_id === path[0]!.id ? <ul><Node line={path[0]!} path={path} here={here} /></ul> : step.run_id ? <> <a href={link(`runs/${step.run_id}`)}>its run</a></> : null}
     </li>
   );
 }
 
 /** A run and what it has delegated: read at once on the way to the run that is shown, else when somebody wants to see it. */
-function Node({ line, path, here }: { line: RunRow; path: RunDetails[]; here: string }) {
+function Node({ line, path, here }: { line: RunLine; path: RunDetails[]; here: string }) {
   const known = path.find((each) => each.id === line.id);
   const [isOpen, setOpen] = useState(known !== undefined);
   const name = visible(line.agent || line.prompt || line.id);
@@ -107,7 +96,7 @@ function Node({ line, path, here }: { line: RunRow; path: RunDetails[]; here: st
   );
 }
 
-const Nodes = ({ lines, path, here }: { lines: RunRow[]; path: RunDetails[]; here: string }) =>
+const Nodes = ({ lines, path, here }: { lines: RunLine[]; path: RunDetails[]; here: string }) =>
   lines.length ? <ul>{lines.map((each) => <Node key={each.id} line={each} path={path} here={here} />)}</ul> : null;
 
 function Further({ id, path, here }: { id: string; path: RunDetails[]; here: string }) {

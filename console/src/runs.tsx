@@ -1,9 +1,10 @@
+import type { RunLine } from "./api_types";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { useSignal } from "@preact/signals";
 import { get } from "./api";
 import { compact, duration, hasEnded, number, visible } from "./format";
 import { adjust, go, link, place } from "./router";
-import { changes, isFeedUp, missed, type RunRow } from "./runs_data";
+import { changes, isFeedUp, missed } from "./runs_data";
 import { Empty, Failure, now, Status, Time, useKeys, useTitle } from "./parts";
 
 const PAGE = 100;
@@ -23,7 +24,7 @@ function toQuery(filters: Filters) {
   return { ...others, created_after: SPANS[from] ? Math.floor(Date.now() / 1000) - SPANS[from] : undefined };
 }
 
-function fits(row: RunRow, filters: Filters): boolean {
+function fits(row: RunLine, filters: Filters): boolean {
   const text = filters.q.toLowerCase();
   return (
     (!filters.status || row.status === filters.status) &&
@@ -39,15 +40,15 @@ export function Runs() {
   useTitle("Runs");
   const filters = readFilters();
   const asked = JSON.stringify(filters);
-  const rows = useSignal<RunRow[] | null>(null);
+  const rows = useSignal<RunLine[] | null>(null);
   const hasMore = useSignal(false);
   const error = useSignal<unknown>(null);
-  const held = useSignal<RunRow[]>([]);
+  const held = useSignal<RunLine[]>([]);
   const isPaused = useSignal(false);
 
   const load = async (after?: string) => {
     try {
-      const page = await get<{ data: RunRow[]; has_more: boolean }>("runs", { ...toQuery(filters), limit: PAGE, after });
+      const page = await get<{ data: RunLine[]; has_more: boolean }>("runs", { ...toQuery(filters), limit: PAGE, after });
       rows.value = after ? [...(rows.value ?? []), ...page.data] : page.data;
       hasMore.value = page.has_more;
       error.value = null;
@@ -61,7 +62,7 @@ export function Runs() {
     void load();
   }, [asked, missed.value]);
 
-  const merge = (row: RunRow) => {
+  const merge = (row: RunLine) => {
     const known = rows.value ?? [];
     const index = known.findIndex((each) => each.id === row.id);
     if (index >= 0) rows.value = known.map((each, at) => (at === index ? row : each));
@@ -106,10 +107,10 @@ export function Runs() {
   );
 }
 
-function FilterBar({ filters, rows }: { filters: Filters; rows: RunRow[] }) {
+function FilterBar({ filters, rows }: { filters: Filters; rows: RunLine[] }) {
   const search = useRef<HTMLInputElement>(null);
   useKeys({ "/": () => search.current?.focus() });
-  const known = (pick: (row: RunRow) => string, chosen: string) => [...new Set([...rows.map(pick), chosen].filter(Boolean))].sort();
+  const known = (pick: (row: RunLine) => string, chosen: string) => [...new Set([...rows.map(pick), chosen].filter(Boolean))].sort();
   const choice = (name: keyof Filters, label: string, options: [string, string][]) => (
     <label>
       {label}
@@ -147,7 +148,7 @@ const ROW = 44;
 const SPARE = 12;
 
 /** Only the rows in view are in the page, so thousands stay quick. */
-function RunTable({ rows, more, hasTenants }: { rows: RunRow[]; more: (() => Promise<void>) | null; hasTenants: boolean }) {
+function RunTable({ rows, more, hasTenants }: { rows: RunLine[]; more: (() => Promise<void>) | null; hasTenants: boolean }) {
   const box = useRef<HTMLDivElement>(null);
   const [view, setView] = useState({ top: 0, height: 900 });
   const [chosen, choose] = useState(-1);
@@ -207,7 +208,7 @@ function RunTable({ rows, more, hasTenants }: { rows: RunRow[]; more: (() => Pro
   );
 }
 
-function Row({ row, number: at, isChosen, hasTenants }: { row: RunRow; number: number; isChosen: boolean; hasTenants: boolean }) {
+function Row({ row, number: at, isChosen, hasTenants }: { row: RunLine; number: number; isChosen: boolean; hasTenants: boolean }) {
   const took = (row.ended_at ?? (hasEnded(row.status) ? row.created_at : now.value)) - row.created_at;
   return (
     <tr aria-rowindex={at + 2} class={isChosen ? "chosen" : ""}>

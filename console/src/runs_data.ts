@@ -1,25 +1,10 @@
 // The list of runs, and the one feed of their changes that all screens share.
+import type { RunLine } from "./api_types";
 import { signal } from "@preact/signals";
 import { follow, type ServerEvent } from "./api";
 
-export interface RunRow {
-  id: string;
-  status: string;
-  reason: string | null;
-  model: string;
-  agent: string;
-  tenant: string;
-  created_at: number;
-  ended_at: number | null;
-  prompt: string;
-  tokens: number;
-  error: string | null;
-  waiting: boolean;
-  parent: string | null;
-}
-
 /** The last change of a run that the server told. */
-export const changes = signal<RunRow | null>(null);
+export const changes = signal<RunLine | null>(null);
 /** Grows when changes may have been missed, and lists have to be read again. */
 export const missed = signal(0);
 export const isFeedUp = signal(true);
@@ -39,7 +24,7 @@ export function watchRuns(): void {
       return;
     }
     cursor = event.id || cursor;
-    changes.value = told as RunRow;
+    changes.value = told as RunLine;
   };
   const never = new AbortController();
   follow("runs/changes", () => ({ since: cursor }), heard, never.signal, (up) => (isFeedUp.value = up)).catch(() => {

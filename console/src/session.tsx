@@ -1,16 +1,9 @@
 // Who one is to the server. Where no key is needed, nothing of this is seen.
+import type { SessionState } from "./api_types";
 import { useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import { get, post, remove } from "./api";
 import { Failure, useTitle } from "./parts";
-
-export interface SessionState {
-  needs_key: boolean;
-  signed_in: boolean;
-  tenant: string;
-  scopes: string[];
-  is_operator: boolean;
-}
 
 export const session = signal<SessionState | null>(null);
 export const isSignedOut = signal(false);

@@ -1,3 +1,4 @@
+import type { Model, SettingList, ShownKey, ShownServer, ShownTool, SystemState, WorkerList } from "./api_types";
 import { useState } from "preact/hooks";
 import { get, type Json, post, remove } from "./api";
 import { visible } from "./format";
@@ -5,16 +6,16 @@ import { Failure, Grid, Loading, Status, Time, Tree, useLoaded, useTitle } from 
 
 export function System() {
   useTitle("System");
-  const system = useLoaded(() => get<Record<string, Json>>("system"));
-  const models = useLoaded(() => get<{ data: { id: string; owned_by: string }[] }>("models"));
-  const servers = useLoaded(() => get<{ data: any[] }>("mcp_servers"));
-  const tools = useLoaded(() => get<{ data: any[] }>("tools", { limit: 100 }));
-  const workers = useLoaded(() => get<{ data: any[]; live: number; unfinished: number }>("workers"));
-  const settings = useLoaded(() => get<{ data: { name: string; value: Json; source: string }[]; file: string | null }>("settings"));
+  const system = useLoaded(() => get<SystemState>("system"));
+  const models = useLoaded(() => get<{ data: Model[] }>("models"));
+  const servers = useLoaded(() => get<{ data: ShownServer[] }>("mcp_servers"));
+  const tools = useLoaded(() => get<{ data: ShownTool[] }>("tools", { limit: 100 }));
+  const workers = useLoaded(() => get<WorkerList>("workers"));
+  const settings = useLoaded(() => get<SettingList>("settings"));
   return (
     <div class="page">
       <h1>System</h1>
-      <section class="card"><h2>Server</h2><Loading of={system}>{(value) => <Tree value={value} />}</Loading></section>
+      <section class="card"><h2>Server</h2><Loading of={system}>{(value) => <Tree value={value as unknown as Json} />}</Loading></section>
       <section class="card">
         <h2>Models</h2>
         <Loading of={models}>{({ data }) => data.length ? <ul>{data.map((each) => <li><code>{visible(each.id)}</code> <span class="faint">{visible(each.owned_by)}</span></li>)}</ul> : <p class="faint">No model was found. <code>mainspring doctor</code> says what was looked for.</p>}</Loading>
@@ -50,23 +51,12 @@ export function System() {
   );
 }
 
-interface Key {
-  id: string;
-  name: string;
-  tenant: string;
-  scopes: string[];
-  created_at: number;
-  expires_at: number | null;
-  revoked_at: number | null;
-  key: string | null;
-}
-
 function Keys() {
-  const keys = useLoaded(() => get<{ data: Key[] }>("keys", { limit: 100 }));
+  const keys = useLoaded(() => get<{ data: ShownKey[] }>("keys", { limit: 100 }));
   const [form, setForm] = useState({ name: "", tenant: "", scopes: "*", days: "" });
-  const [made, setMade] = useState<Key | null>(null);
+  const [made, setMade] = useState<ShownKey | null>(null);
   const [error, setError] = useState<unknown>(null);
-  const act = async (what: () => Promise<Key | null>) => {
+  const act = async (what: () => Promise<ShownKey | null>) => {
     try {
       setMade(await what());
       setError(null);
@@ -81,7 +71,7 @@ function Keys() {
       name: form.name.trim(), scopes: form.scopes.split(/[\s,]+/).filter(Boolean), ...(form.tenant.trim() ? { tenant: form.tenant.trim() } : {}),
       ...(Number(form.days) > 0 ? { seconds: Number(form.days) * 86_400 } : {}),
     };
-    void act(() => post<Key>("keys", body));
+    void act(() => post<ShownKey>("keys", body));
   };
   const field = (name: keyof typeof form, label: string) => (
     <label>{label}<input value={form[name]} onInput={(event) => setForm({ ...form, [name]: event.currentTarget.value })} /></label>
@@ -100,7 +90,7 @@ function Keys() {
           <Grid label="API keys" head={["name", "tenant", "scopes", "created", "state", ""]} rows={data.map((key) => [
             visible(key.name || key.id), visible(key.tenant), key.scopes.join(", "), <Time at={key.created_at} />,
             key.revoked_at ? <Status status="cancelled" /> : key.expires_at ? <>until <Time at={key.expires_at} /></> : "valid",
-            key.revoked_at ? "" : <button class="quiet" onClick={() => void act(() => remove<Key>(`keys/${encodeURIComponent(key.id)}`).then(() => null))} aria-label={`Revoke ${key.name || key.id}`}>Revoke</button>,
+            key.revoked_at ? "" : <button class="quiet" onClick={() => void act(() => remove<ShownKey>(`keys/${encodeURIComponent(key.id)}`).then(() => null))} aria-label={`Revoke ${key.name || key.id}`}>Revoke</button>,
           ])} />
         )}
       </Loading>

@@ -1,25 +1,16 @@
+import type { Statement, StatementLine, UsageLine, UsageReport } from "./api_types";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get, post } from "./api";
 import { compact, money, number, visible } from "./format";
 import { adjust, link, place } from "./router";
 import { Empty, Failure, Grid, Loading, useLoaded, useTitle } from "./parts";
 
-interface Line {
-  group: string;
-  runs: number;
-  failed: number;
-  seconds: number | null;
-  input_tokens: number;
-  output_tokens: number;
-  cost: number | null;
-}
-
 const GROUPS = ["day", "model", "agent", "key", "tenant"];
 
 export function Usage() {
   useTitle("Usage");
   const by = place.value.query.get("by") ?? "day";
-  const usage = useLoaded(() => get<{ data: Line[]; total: Line }>("usage", { by }), by);
+  const usage = useLoaded(() => get<UsageReport>("usage", { by }), by);
   return (
     <div class="page">
       <div class="bar">
@@ -53,7 +44,7 @@ export function Usage() {
   );
 }
 
-function download(lines: Line[], by: string): void {
+function download(lines: UsageLine[], by: string): void {
   const names = ["group", "runs", "failed", "seconds", "input_tokens", "output_tokens", "cost"] as const;
   const quote = (value: unknown) => `"${String(value ?? "").replace(/"/g, '""').replace(/^([=+@-])/, "'$1")}"`;
   const text = [names.join(","), ...lines.map((line) => names.map((name) => (name === "group" ? quote(line[name]) : (line[name] ?? ""))).join(","))].join("\n");
@@ -65,14 +56,14 @@ function download(lines: Line[], by: string): void {
 }
 
 /** What a chart can show: a figure of each group, or several that belong together. */
-const CHARTS: Record<string, { name: string; series: [label: string, colour: string, of: (line: Line) => number | null][] }> = {
+const CHARTS: Record<string, { name: string; series: [label: string, colour: string, of: (line: UsageLine) => number | null][] }> = {
   tokens: { name: "Tokens", series: [["input", "--turn", (line) => line.input_tokens], ["output", "--call", (line) => line.output_tokens]] },
   runs: { name: "Runs and errors", series: [["runs", "--turn", (line) => line.runs], ["failed", "--bad", (line) => line.failed]] },
   latency: { name: "Latency", series: [["seconds (mean)", "--warn", (line) => line.seconds]] },
   cost: { name: "Cost", series: [["cost", "--good", (line) => line.cost]] },
 };
 
-function Charts({ lines, by }: { lines: Line[]; by: string }) {
+function Charts({ lines, by }: { lines: UsageLine[]; by: string }) {
   const chosen = CHARTS[place.value.query.get("chart") ?? "tokens"] ?? CHARTS.tokens!;
   const isKnown = (name: string) => name !== "cost" || lines.some((line) => line.cost !== null);
   return (
@@ -94,7 +85,7 @@ function Charts({ lines, by }: { lines: Line[]; by: string }) {
 type Series = (typeof CHARTS)[string]["series"];
 
 /** The groups that have most of the first figure, as bars. */
-function Bars({ lines, series }: { lines: Line[]; series: Series }) {
+function Bars({ lines, series }: { lines: UsageLine[]; series: Series }) {
   const shown = [...lines].sort((a, b) => (series[0]![2](b) ?? 0) - (series[0]![2](a) ?? 0)).slice(0, 20);
   const most = Math.max(...shown.flatMap((line) => series.map(([, , of]) => of(line) ?? 0)), Number.MIN_VALUE);
   return (
@@ -112,7 +103,7 @@ function Bars({ lines, series }: { lines: Line[]; series: Series }) {
 }
 
 /** Figures by day. */
-function Chart({ lines, series }: { lines: Line[]; series: Series }) {
+function Chart({ lines, series }: { lines: UsageLine[]; series: Series }) {
   const box = useRef<HTMLDivElement>(null);
   useEffect(() => {
     let chart: { destroy: () => void } | null = null;
@@ -150,22 +141,7 @@ function pick(colour: string): string {
   return found;
 }
 
-interface BudgetLine {
-  measure: string;
-  used: number;
-  held: number;
-  left: number | null;
-  limit: number | null;
-}
-
-interface Budget {
-  id: string;
-  state: string;
-  lines: BudgetLine[];
-  runs: string[];
-}
-
-function BudgetMeter({ measure, used, held, limit }: BudgetLine) {
+function BudgetMeter({ measure, used, held, limit }: StatementLine) {
   const share = (part: number) => `${Math.min(100, (part / (limit || 1)) * 100)}%`;
   const told = `${number(used)} of ${number(limit!)} used${held ? `, ${number(held)} held for runs under way` : ""}`;
   return (
@@ -181,7 +157,7 @@ function BudgetMeter({ measure, used, held, limit }: BudgetLine) {
 }
 
 function Budgets() {
-  const budgets = useLoaded(() => get<{ data: Budget[] }>("budgets"));
+  const budgets = useLoaded(() => get<{ data: Statement[] }>("budgets"));
   const [error, setError] = useState<unknown>(null);
   const change = async (id: string, what: string) => {
     await post(`budgets/${encodeURIComponent(id)}/${what}`).then(() => setError(null), setError);

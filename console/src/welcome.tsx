@@ -1,12 +1,8 @@
+import type { Model } from "./api_types";
 import { useEffect, useState } from "preact/hooks";
 import { get, post, serverUrl } from "./api";
 import { go, link } from "./router";
 import { Code, Failure, useTitle } from "./parts";
-
-interface Model {
-  id: string;
-  owned_by: string;
-}
 
 export function Welcome() {
   useTitle("Welcome");

@@ -1,4 +1,5 @@
 // A workflow drawn as a graph: a row for each group of steps that can begin together, coloured by what became of them.
+import type { ShownStep } from "./api_types";
 import { visible } from "./format";
 import { link } from "./router";
 
@@ -7,18 +8,11 @@ interface DefinedStep {
   action: string;
 }
 
-interface DoneStep {
-  id: string;
-  status: string;
-  run_id: string | null;
-  approvals: string[];
-}
-
 interface Props {
   steps: DefinedStep[];
   /** What each step waits for. */
   after: Record<string, string[]>;
-  done: DoneStep[];
+  done: ShownStep[];
 }
 
 interface Place {
@@ -49,7 +43,7 @@ function makeRows(steps: DefinedStep[], after: Record<string, string[]>): Define
 
 const short = (text: string, most: number): string => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
-function statusOf(done: DoneStep | undefined): string {
+function statusOf(done: ShownStep | undefined): string {
   if (!done) return "not yet";
   return done.approvals.length ? "waiting" : done.status;
 }

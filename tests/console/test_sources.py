@@ -6,6 +6,7 @@ import shutil
 import subprocess
 
 import pytest
+from scripts.console_types import FILE, write_types
 from tests.kit.processes import ROOT
 
 from mainspring.features.console.routes import BUILD_COMMAND, FILES
@@ -20,6 +21,10 @@ def test_the_types_of_the_sources_are_right() -> None:
         pytest.skip("TypeScript is not installed; scripts/setup dev installs it")
     done = subprocess.run(["node", str(compiler), "--noEmit"], cwd=CONSOLE, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout
+
+
+def test_the_types_of_answers_are_those_of_the_openapi_document() -> None:
+    assert FILE.read_text() == write_types(), "python -m scripts.console_types writes it anew"
 
 
 def test_the_lock_has_hashes_and_no_addresses() -> None:

@@ -1,0 +1,334 @@
+// What the server answers. Written by `python -m scripts.console_types` from its OpenAPI document; do not edit.
+
+export interface Approval {
+  id: string;
+  response_id: string;
+  tool: string;
+  server_label: string;
+  arguments: string;
+  digest: string;
+  policy: string;
+  question: string;
+  asked_at: number;
+  expires_at: number | null;
+  state: "approved" | "expired" | "pending" | "refused";
+  continued_by: string | null;
+  object: string;
+}
+
+export interface AuditEntry {
+  at: number;
+  run: string;
+  seq: number;
+  what: "approval" | "ended" | "flagged" | "judged" | "run_ended" | "started" | "triggered";
+  outcome?: string;
+  tenant?: string;
+  subject?: string;
+  call?: string;
+  tool?: string;
+  digest?: string;
+  arguments?: string;
+  policy?: string;
+  reason?: string;
+  seconds?: number;
+}
+
+export interface AuditRecord {
+  id: string;
+  said: string;
+  entry: AuditEntry;
+  hash: string;
+  chain: string;
+  object: string;
+}
+
+export interface ChatReply {
+  conversation_id: string;
+  message: mainspring_tasks_routes_ChatMessage;
+  messages: mainspring_tasks_routes_ChatMessage[];
+  decision: Record<string, any>;
+}
+
+export interface FileObject {
+  id: string;
+  bytes: number;
+  created_at: number;
+  filename: string;
+  purpose: string;
+  expires_at: number | null;
+  status: string;
+  status_details: string | null;
+  object: string;
+}
+
+export interface KeyLimits {
+  requests_per_minute?: number | null;
+  tokens_per_minute?: number | null;
+  requests_at_once?: number | null;
+}
+
+export interface ListedConversation {
+  id: string;
+  created_at: number;
+  metadata: Record<string, string>;
+  title: string;
+  object: string;
+}
+
+export interface Model {
+  id: string;
+  created: number;
+  owned_by: string;
+  object: string;
+}
+
+export interface RunDetails {
+  id: string;
+  status: string;
+  reason: string | null;
+  model: string;
+  agent: string;
+  tenant: string;
+  created_at: number;
+  ended_at: number | null;
+  prompt: string;
+  tokens: number;
+  error: string | null;
+  waiting: boolean;
+  parent: string | null;
+  object: string;
+  within: string | null;
+  children: RunLine[];
+  continued_by: RunLine[];
+  conversation: string | null;
+  background: boolean;
+  usage: Usage;
+  turns: number;
+  calls: number;
+  events: number;
+  why: string | null;
+  cost: number | null;
+}
+
+export interface RunLine {
+  id: string;
+  status: string;
+  reason: string | null;
+  model: string;
+  agent: string;
+  tenant: string;
+  created_at: number;
+  ended_at: number | null;
+  prompt: string;
+  tokens: number;
+  error: string | null;
+  waiting: boolean;
+  parent: string | null;
+  object: string;
+}
+
+export interface SandboxHealth {
+  backend: string;
+  version: string;
+  totals: string;
+  isolates: string[];
+  languages: Record<string, string>;
+  uid: number;
+  is_ok: boolean;
+  warm?: number;
+  leases?: number;
+  refused?: string[];
+  warnings?: string[];
+}
+
+export interface SessionState {
+  needs_key: boolean;
+  signed_in: boolean;
+  tenant: string;
+  scopes: string[];
+  is_operator: boolean;
+  object: string;
+}
+
+export interface SettingInForce {
+  name: string;
+  value: any;
+  source: "command line" | "default" | "environment" | "file";
+}
+
+export interface SettingList {
+  data: SettingInForce[];
+  file: string | null;
+  object: string;
+}
+
+export interface ShownKey {
+  id: string;
+  name: string;
+  tenant: string;
+  scopes: string[];
+  created_at: number;
+  expires_at: number | null;
+  revoked_at: number | null;
+  limits: KeyLimits;
+  key: string | null;
+  object: string;
+}
+
+export interface ShownRun {
+  id: string;
+  workflow: string;
+  status: "cancelled" | "failed" | "partial" | "skipped" | "success" | string;
+  inputs: Record<string, any>;
+  outputs: Record<string, any>;
+  error: string | null;
+  dry_run: boolean;
+  created_at: number;
+  ended_at: number | null;
+  last_event: number;
+  steps: ShownStep[];
+  object: string;
+}
+
+export interface ShownServer {
+  label: string;
+  state: string;
+  error: string | null;
+  tools: mainspring_features_mcp_routes_ServerTool[];
+  rejected: UnusableTool[];
+  object: string;
+}
+
+export interface ShownStep {
+  id: string;
+  action: string;
+  status: string;
+  attempt: number;
+  output: any;
+  outputs: Record<string, any>;
+  error: string | null;
+  run_id: string | null;
+  started_at: number | null;
+  ended_at: number | null;
+  approvals: string[];
+}
+
+export interface ShownTool {
+  name: string;
+  kind: string;
+  description: string;
+  parameters: Record<string, any> | null;
+  effects: ("destructive" | "execute" | "network" | "read" | "write")[];
+  operations: Record<string, ("destructive" | "execute" | "network" | "read" | "write")[]>;
+  repeatable: boolean;
+  seconds: number | null;
+  object: string;
+}
+
+export interface ShownWorker {
+  id: string;
+  place: string;
+  pid: number;
+  is_self: boolean;
+  object?: string;
+}
+
+export interface ShownWorkflow {
+  name: string;
+  version: string;
+  description: string;
+  inputs: Record<string, Record<string, any>>;
+  outputs: Record<string, any>;
+  execution: Record<string, any>;
+  steps: Record<string, any>[];
+  after: Record<string, string[]>;
+  object: string;
+}
+
+export interface Statement {
+  id: string;
+  state: "active" | "completed" | "draft" | "expired" | "pending_approval" | "rejected" | "suspended";
+  lines: StatementLine[];
+  runs: string[];
+  object: string;
+}
+
+export interface StatementLine {
+  measure: string;
+  used: number;
+  held: number;
+  left: number | null;
+  limit: number | null;
+}
+
+export interface SystemState {
+  version: string;
+  model: string;
+  provider: string;
+  database: string;
+  is_audited: boolean;
+  drives: boolean;
+  live: number;
+  sandbox: SandboxHealth | null;
+  object: string;
+}
+
+export interface UnusableTool {
+  name: string;
+  reason: string;
+}
+
+export interface Usage {
+  input_tokens?: number;
+  output_tokens?: number;
+  cached_tokens?: number;
+  cache_write_tokens?: number;
+  reasoning_tokens?: number;
+  is_estimated?: boolean;
+}
+
+export interface UsageLine {
+  group: string;
+  runs: number;
+  failed: number;
+  seconds: number | null;
+  input_tokens: number;
+  output_tokens: number;
+  cost: number | null;
+}
+
+export interface UsageReport {
+  by: string;
+  data: UsageLine[];
+  total: UsageLine;
+  object: string;
+}
+
+export interface Verification {
+  is_whole: boolean;
+  records: number;
+  flaw: string | null;
+  heads: string[];
+  object: string;
+}
+
+export interface WorkerList {
+  data: ShownWorker[];
+  live: number;
+  unfinished: number;
+  claimable: number;
+  object: string;
+}
+
+export interface mainspring_features_mcp_routes_ServerTool {
+  name: string;
+  description: string;
+  parameters: Record<string, any>;
+}
+
+export interface mainspring_tasks_routes_ChatMessage {
+  id: string;
+  role: string;
+  content: string;
+  created_at: string | null;
+}
