@@ -82,10 +82,10 @@ def test_every_route_needs_a_scope_and_has_a_summary() -> None:
             "traces": {"/v1/traces"},
             "memory": {"/v1/memory"},
             "workflows:run": {"/v1/workflows"},
-            "triggers": {"/v1/schedules"},
+            "triggers": {"/v1/schedules", "/v1/webhook_endpoints", "/v1/webhooks"},
             "models": {"/v1/models"},
             "metrics": {"/metrics"},
-            "public": {"/docs", "/docs/files", "/health", "/healthz", "/readyz", "/v1/session"},
+            "public": {"/docs", "/docs/files", "/health", "/healthz", "/readyz", "/v1/session", "/v1/webhooks"},
             "admin": {
                 "/openapi.json",
                 "/v1/audit",

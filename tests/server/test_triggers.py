@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ import pytest
 from tests.agents.world import written as agent
 from tests.kit.waiting import PATIENCE
 from tests.server.process import Script, serving
+from tests.triggers.test_webhooks_out import receiving
+
+from mainspring.features.triggers.signatures import sign_message
 
 SETTINGS = 'agents = ["agents"]\nworkflows = ["flows"]\nallow_hosts = ["127.0.0.1"]\n'
 FLOW = """
@@ -135,3 +139,50 @@ async def test_schedules_of_a_folder_are_those_of_its_files(tmp_path: Path, http
         with anyio.fail_after(PATIENCE):
             while (await answer(http, "GET", f"{served.url}/schedules/soon"))[0] != 404:  # noqa: ASYNC110
                 await anyio.sleep(0.05)
+
+
+@pytest.mark.slow
+async def test_messages_come_in_without_a_key_and_events_go_out_whichever_server_lives(
+    tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    folder = prepared(tmp_path)
+    async with receiving() as receiver:
+        with serving(folder, SCRIPT, env={"MAINSPRING_API_KEY": "operator"}) as first:
+            operator = {"Authorization": "Bearer operator"}
+            body = {"name": "notes", "agent": "noter", "mapping": {"topic": "/title"}}
+            status, webhook = await answer(http, "POST", f"{first.url}/webhooks", json=body, headers=operator)
+            assert status == 200
+            _, listed = await answer(http, "GET", f"{first.url}/webhooks", headers=operator)
+            assert [each["secret"] for each in listed["data"]] == [None]
+            url = f"{first.url}/webhooks/{webhook['id']}/receive"
+
+            async def send(message: bytes, id: str, secret: str = webhook["secret"]) -> tuple[int, Any]:
+                return await answer(
+                    http, "POST", url, data=BytesIO(message), headers=sign_message(secret, id, time.time(), message)
+                )
+
+            assert (await send(b"x" * (1024 * 1024 + 1), "large"))[0] == 413
+            assert (await answer(http, "POST", url, data=b"{}"))[0] == 401
+            assert (await send(b"{}", "forged", "whsec_AAAA"))[0] == 401
+            assert (await send(b"{}", "empty"))[0] == 422
+            sink = {"url": f"{receiver.url}/in", "events": ["response.completed"]}
+            with serving(folder, SCRIPT, env={"MAINSPRING_API_KEY": "operator"}) as second:
+                _, endpoint = await answer(http, "POST", f"{first.url}/webhook_endpoints", json=sink, headers=operator)
+                receiver.status = 500
+                status, taken = await send(b'{"title": "tides"}', "one")
+                assert (status, taken["duplicate"]) == (200, False)
+                await receiver.wait(1)
+                first.kill()
+                receiver.status = 200
+                await receiver.wait(2)
+                url = f"{second.url}/webhooks/{webhook['id']}/receive"
+                assert (await send(b'{"title": "tides"}', "one"))[1] == {**taken, "duplicate": True}
+        events = {message for _, _, message in receiver.messages}
+        assert len(events) == 1
+        assert taken["run_id"] in events.pop().decode()
+        assert endpoint["secret"].startswith("whsec_")
+    private = {"url": "http://127.0.0.1:1/", "events": ["response.failed"]}
+    (folder / "mainspring.toml").write_text(SETTINGS.replace("127.0.0.1", "example.org"))
+    with serving(folder, SCRIPT) as third:
+        status, told = await answer(http, "POST", f"{third.url}/webhook_endpoints", json=private)
+        assert (status, told["error"]["param"]) == (400, "url")

@@ -61,6 +61,7 @@ from mainspring.features.traces.metrics import Metrics
 from mainspring.features.traces.otel import Exporter
 from mainspring.features.traces.trace_builder import TraceObserver, read_trace
 from mainspring.features.traces.trace_record import TraceRecord
+from mainspring.features.triggers.outbox import Outbox, load_outbox
 from mainspring.features.workflows.http_request import HttpRequestTool
 from mainspring.features.workflows.step_actions import StepActions, StepProvider
 from mainspring.features.workflows.workflow_folder import WorkflowFolders
@@ -288,6 +289,7 @@ class Engine:
         provider: Provider = StepProvider(_show_files(backend, self.files, self.builtins, quota or MemoryQuota()))
         for part in parts:
             provider = provider if part.wrap is None else part.wrap(provider)
+        self.outbox = Outbox(kept)
         self.core = CoreEngine(
             provider,
             kept,
@@ -312,6 +314,7 @@ class Engine:
             most_live=most_live,
             new_id=new_id,
             quota=quota,
+            list_documents=self.outbox.list_documents,
         )
         self._indexing, self.vector_stores = _build_vector_stores(self._passages, self.files, self.builtins, self.core, new_id)
         self.agents = AgentRuntime(self.core, known_agents, orders)
@@ -403,6 +406,7 @@ class Engine:
         return [
             TraceObserver(self.metrics, self._exporter),
             *self._listeners,
+            self.outbox,
             *([] if isinstance(self.memory, NoMemory) else [self.memory]),
             *[observer for part in self.parts for observer in part.observers],
         ]
@@ -446,6 +450,7 @@ class Engine:
         self.builtins.keep_in(self.store, self.core.presence)
         await self.builtins.__aenter__()
         await self.memory.open(self.store)
+        await load_outbox(self.store, self.outbox)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.core)
             await stack.enter_async_context(self.workflows)

@@ -47,6 +47,7 @@ from mainspring.features.traces.shared_metrics import SharedMetrics
 from mainspring.features.triggers.schedule import ScheduleFolders
 from mainspring.features.triggers.schedule_routes import ScheduleRoutes
 from mainspring.features.triggers.triggers import Triggers
+from mainspring.features.triggers.webhook_routes import EndpointRoutes, WebhookRoutes
 from mainspring.features.vector_stores.embedding_routes import EmbeddingRoutes
 from mainspring.features.vector_stores.routes import VectorStoreRoutes
 from mainspring.features.workflows.routes import WorkflowRoutes
@@ -100,7 +101,17 @@ def server(
     approvals = Approvals(core, {spec.label for spec in engine.mcp.servers})
     sign_ins = _open_sign_ins(engine, approvals)
     served = [] if is_worker else [(part.name, _serve_part(part, engine.host)) for part in engine.parts]
-    triggers = Triggers(core, agents, engine.workflows, keys, ScheduleFolders(schedules), engine.metrics)
+    triggers = Triggers(
+        core,
+        agents,
+        engine.workflows,
+        keys,
+        ScheduleFolders(schedules),
+        engine.metrics,
+        engine.outbox,
+        engine.builtins.guard,
+        engine.builtins.url_flaw,
+    )
     routes = (
         ResponseRoutes(core, agents, dialect),
         ChatCompletionRoutes(core, agents, dialect),
@@ -125,6 +136,8 @@ def server(
         ContainerRoutes(engine.builtins.containers, core.new_id, engine.files.load_named),
         WorkflowRoutes(engine.workflows),
         ScheduleRoutes(triggers),
+        WebhookRoutes(triggers),
+        EndpointRoutes(triggers, engine.builtins.guard),
         ModelRoutes(core.provider, lambda: [f"{PREFIX}{name}" for name in agents.registry.definitions]),
         McpServerRoutes(lambda: make_mcp_services(engine, offer or OfferSettings())),
         HealthRoutes(core.store, engine.builtins.health, lambda: engine.mcp.states),

@@ -73,7 +73,7 @@ from mainspring.engine.lease_dispatcher import LOOK_SECONDS, LeaseDispatcher
 from mainspring.engine.presence import Presence
 from mainspring.engine.resume_attempts import ResumeAttempts
 from mainspring.engine.seal import Seal
-from mainspring.engine.segment_writer import SegmentWriter
+from mainspring.engine.segment_writer import ListDocuments, SegmentWriter
 from mainspring.engine.toolbox import Toolbox
 from mainspring.ports import (
     OWNED,
@@ -137,7 +137,8 @@ class Engine:
     runs do. `governed` is a digest of the operator's settings, recorded with every run. One that `owns` resumes the runs of
     `OWNED` tenants when their driver is gone, any other those of all the others. One that does not `drive` accepts stored runs
     for others to claim, follows them, and takes up none; `dispatcher` brings them there. One that drives takes up no more than
-    `most_live` at a time. `quota` bounds the memory that runs hold.
+    `most_live` at a time. `quota` bounds the memory that runs hold. `list_documents`
+    says what else is stored with the end of a run.
     Provider and store belong to whoever made them: the engine closes neither.
     """
 
@@ -163,6 +164,7 @@ class Engine:
         new_id: NewId = random_id,
         step_seconds: float = STEP_SECONDS,
         quota: MemoryQuota | None = None,
+        list_documents: ListDocuments = lambda run: (),
     ) -> None:
         self.provider = provider
         self.store = store
@@ -191,7 +193,7 @@ class Engine:
         self._toolbox = Toolbox(executors, self._guard, self, self.presence.confirm)
         self._sinks = tuple(sinks)
         self._audit = audit
-        self._writer = SegmentWriter(store)
+        self._writer = SegmentWriter(store, list_documents)
         self._owns, self.drives, self._step_seconds = owns, drives, step_seconds
         self._dispatcher = dispatcher or LeaseDispatcher(store.leases)
         self._most_live = most_live

@@ -310,7 +310,8 @@ class Journal:
         self._has_facts = False
         snapshot = None
         if self._run.has_ended:
-            snapshot = Snapshot(self.response, self.run.all_entries, _list_documents(self.run))
+            kept = (*_list_documents(self.run), *self._writer.list_documents(self.run))
+            snapshot = Snapshot(self.response, self.run.all_entries, kept)
             if self._is_bare:
                 snapshot = Snapshot(replace(snapshot.response, output=()), ())
         return Segment(run_id, segment, snapshot, self._notes(segment))

@@ -8,16 +8,21 @@ between batches of several runs.
 """
 
 from asyncio import AbstractEventLoop, Future, Handle, get_running_loop
+from collections.abc import Callable
 from math import inf
 from typing import Final, Protocol
 
 from mainspring.core.errors import MainspringError, StoreError
-from mainspring.ports import Segment, Store
+from mainspring.core.run import Run
+from mainspring.ports import Document, Segment, Store
 
 TICK: Final = 0.01
 BUSY_TICK: Final = 0.005
 # What is due so soon goes along.
 _SLACK: Final = 0.001
+
+
+ListDocuments = Callable[[Run], tuple[Document, ...]]
 
 
 class SegmentSource(Protocol):
@@ -35,10 +40,11 @@ class SegmentSource(Protocol):
 
 
 class SegmentWriter:
-    """Writes the segments of the journals of one engine, in one event loop."""
+    """Writes the segments of the journals of one engine, in one event loop. `list_documents` says what else is stored with
+    the end of a run."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, store: Store, list_documents: ListDocuments = lambda run: ()) -> None:
+        self.store, self.list_documents = store, list_documents
         self._loop: AbstractEventLoop | None = None
         self._waiting: list[SegmentSource] = []
         self._timer: Handle | None = None

@@ -24,20 +24,20 @@ Metadata = Annotated[dict[Annotated[str, Meta(max_length=64)], Name], Meta(max_l
 Body = TypeVar("Body", bound=Struct)
 
 
-async def read_body(request: Request) -> bytes:
+async def read_body(request: Request, most: int = MOST_BODY_BYTES) -> bytes:
     """The body, whatever its type. Raises `Fault` 413 for one beyond the limit before all of it is read."""
     if (coding := request.headers.get("content-encoding", "identity").lower()) != "identity":
         message = f"send the body as it is, not compressed as `{coding[:80]}`"
         raise Fault(415, "unsupported_media_type", message, param="content-encoding")
-    if int(request.headers.get("content-length", 0)) > MOST_BODY_BYTES:
-        raise _too_large()
+    if int(request.headers.get("content-length", 0)) > most:
+        raise _too_large(most)
     pieces: list[bytes] = []
     size = 0
     try:
         async for piece in request.stream():
             size += len(piece)
-            if size > MOST_BODY_BYTES:
-                raise _too_large()
+            if size > most:
+                raise _too_large(most)
             pieces.append(piece)
     except ClientDisconnect:  # nobody is left to read this, but it is no failure of ours
         raise Fault(400, "incomplete_body", "the connection ended before the body did", param="body") from None
@@ -108,5 +108,5 @@ _BOUNDS = (
 )
 
 
-def _too_large() -> Fault:
-    return Fault(413, "request_too_large", f"the body has more than {MOST_BODY_BYTES} bytes; send less", param="body")
+def _too_large(most: int) -> Fault:
+    return Fault(413, "request_too_large", f"the body has more than {most} bytes; send less", param="body")

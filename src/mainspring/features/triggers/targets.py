@@ -4,13 +4,19 @@ The id of what is started follows from a word that the trigger gives, so that th
 whichever process it is tried.
 """
 
+from collections.abc import Collection, Mapping
 from hashlib import sha256
 from typing import Annotated, Final
+from weakref import WeakValueDictionary
 
+from anyio import Lock
 from msgspec import Meta, Struct
 
-from mainspring.core.errors import InvalidRequest, NotFound, Superseded
+from mainspring.core.errors import InvalidInputs, InvalidRequest, NotFound, Superseded
 from mainspring.core.items import Json
+from mainspring.definitions import parameters
+from mainspring.definitions.parameters import InputParameter
+from mainspring.definitions.parsed_file import hint
 from mainspring.engine.approvals import continuing_id
 from mainspring.features.agents.agent_result import ToolLoopConfig
 from mainspring.features.agents.agent_runtime import AgentRuntime
@@ -48,6 +54,7 @@ class Targets:
     def __init__(self, agents: AgentRuntime, workflows: Workflows, keys: Keys) -> None:
         self._agents, self._workflows, self._keys = agents, workflows, keys
         self._store: Store = agents.engine.store
+        self._starting: WeakValueDictionary[str, Lock] = WeakValueDictionary()
 
     async def check(self, target: Target, inputs: Json | None, caller: ApiCaller) -> None:
         """Raises `InvalidRequest`, `NotFound` and `Fault` 403 for what this caller could not start. Without `inputs`, those come
@@ -65,11 +72,20 @@ class Targets:
             if inputs is not None:
                 complete_inputs(workflow, inputs)
 
-    def list_inputs(self, target: Target) -> list[str]:
-        """The names of the inputs that it declares, none if it takes any. Raises `NotFound`."""
-        if target.agent:
-            return sorted(self._agents.registry.get(target.agent).inputs)
-        return sorted(self._workflows.folders.get(target.workflow).inputs)
+    def check_inputs(self, target: Target, inputs: Json, later: Collection[str]) -> None:
+        """Raises `InvalidInputs` (422) for inputs that it does not take; of those that come `later`, only the names are known."""
+        declared: Mapping[str, InputParameter] = (
+            self._agents.registry.get(target.agent).inputs
+            if target.agent
+            else self._workflows.folders.get(target.workflow).inputs
+        )
+        if target.agent and not declared:
+            return
+        owner = f"agent `{target.agent}`" if target.agent else f"workflow `{target.workflow}`"
+        if unknown := [name for name in later if name not in declared]:
+            told = f"{owner} has no input `{unknown[0][:80]}`; {hint(unknown[0][:80], tuple(declared))}"
+            raise InvalidInputs(told, param="inputs")
+        parameters.complete_inputs({name: each for name, each in declared.items() if name not in later}, inputs, owner)
 
     async def find_caller(self, subject: str) -> ApiCaller:
         """Who acts with the key of this name. Raises `KeyLost`."""
@@ -90,13 +106,21 @@ class Targets:
     async def start(self, target: Target, inputs: Json, word: str, caller: ApiCaller, metadata: dict[str, str]) -> str:
         """Starts it, unless that was done with the same word before. Returns the id of the run. Raises `MainspringError`, and
         `Fault` if the key has used up its limits."""
-        if (known := await self.find_started(target, word, caller.tenant)) is not None:
-            return known
-        self._check_scope(target, caller)
-        await self._keys.admit_message(caller)
-        run_id, who = self._name_run(target, word, caller.tenant), caller.as_run_caller()
+        run_id = self._name_run(target, word, caller.tenant)
+        async with self._starting.setdefault(run_id, Lock()):
+            if await self.find_started(target, word, caller.tenant) is None:
+                self._check_scope(target, caller)
+                await self._keys.admit_message(caller)
+                await self._start(target, inputs, word, run_id, caller, metadata)
+        return run_id
+
+    async def _start(
+        self, target: Target, inputs: Json, word: str, run_id: str, caller: ApiCaller, metadata: dict[str, str]
+    ) -> None:
+        who = caller.as_run_caller()
         if target.workflow:
-            return (await self._workflows.start(target.workflow, inputs, tenant=caller.tenant, caller=who, key=word)).id
+            await self._workflows.start(target.workflow, inputs, tenant=caller.tenant, caller=who, key=word)
+            return
         try:
             await self._agents.start(
                 target.agent,
@@ -108,11 +132,9 @@ class Targets:
                 metadata=metadata,
                 background=True,
             )
-        except (InvalidRequest, Superseded) as error:
-            is_known = isinstance(error, Superseded) or error.param == "id"
-            if not is_known or await self.find_started(target, word, caller.tenant) is None:
+        except Superseded:  # another process was quicker
+            if await self.find_started(target, word, caller.tenant) is None:
                 raise
-        return run_id
 
     async def find_started(self, target: Target, word: str, tenant: str) -> str | None:
         """The id of the run that was started with this word, None if there is none."""

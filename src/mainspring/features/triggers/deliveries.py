@@ -1,0 +1,210 @@
+"""Delivers events to the endpoints of webhooks: signed, one endpoint at a time by one process, again after a failure.
+
+Theory of operation. Each endpoint that has something to deliver has a task, so that a slow receiver holds up nobody else, and a
+leased document, so that one process at a time delivers to it. What is delivered is removed; what fails is tried again with
+exponential backoff, and after `MOST_ATTEMPTS` it is a dead letter, which is kept for some time and can be delivered again. What a
+process leaves behind that dies is found by the others, which look every `SWEEP_SECONDS`.
+"""
+
+from collections.abc import Awaitable, Callable
+from logging import getLogger
+from typing import Final
+
+import anyio
+from anyio.abc import TaskGroup
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mainspring.core.backoff import backoff
+from mainspring.core.errors import CallerError, MainspringError, NotFound, SandboxBusy, StoreError
+from mainspring.core.items import decode, encode
+from mainspring.core.redact import redact_text
+from mainspring.features.triggers.endpoints import Endpoints
+from mainspring.features.triggers.outbox import DEAD, DELIVERY, Delivery, Key, WebhookEndpoint
+from mainspring.features.triggers.signatures import sign_message
+from mainspring.features.triggers.targets import KeyLost, Targets
+from mainspring.ports import Document, DocumentStore, Drivers
+from mainspring.tools.addresses import AddressGuard
+from mainspring.tools.builtin.leased_documents import LeasedDocuments
+
+log = getLogger(__name__)
+
+WORKER: Final = "webhook_worker"
+SECONDS: Final = 15.0
+# The first pause after a failure, and the longest: fourteen attempts take half a day.
+FIRST_PAUSE: Final = 5.0
+LONGEST_PAUSE: Final = 4 * 3_600.0
+MOST_ATTEMPTS: Final = 14
+# Where another process delivers, and after the store failed.
+BUSY_SECONDS: Final = 5.0
+BATCH: Final = 100
+# What is kept of dead letters, for each endpoint.
+MOST_DEAD: Final = 1_000
+DEAD_SECONDS: Final = 30 * 86_400.0
+ERROR_CHARS: Final = 300
+
+FindFlaw = Callable[[str], Awaitable[str | None]]
+
+
+class _Nothing(Struct, frozen=True):
+    pass
+
+
+class Deliverer:
+    """Delivers what the outbox has. `flaw` says why a URL is not allowed, None if it is; `count` is told each attempt."""
+
+    def __init__(
+        self,
+        store: DocumentStore,
+        drivers: Drivers,
+        endpoints: Endpoints,
+        targets: Targets,
+        guard: AddressGuard,
+        *,
+        flaw: FindFlaw | None = None,
+        count: Callable[[str], None] = lambda outcome: None,
+        first_pause: float = FIRST_PAUSE,
+        most_attempts: int = MOST_ATTEMPTS,
+    ) -> None:
+        self._store, self._endpoints, self._targets, self._guard = store, endpoints, targets, guard
+        self._flaw, self._count = flaw, count
+        self._first_pause, self._most_attempts = first_pause, most_attempts
+        self._leases = LeasedDocuments(store, drivers, WORKER, "endpoint", _Nothing, _Nothing)
+        self._working: dict[Key, anyio.Event] = {}
+        self._tasks: TaskGroup | None = None
+
+    def open(self, tasks: TaskGroup) -> None:
+        """Has the work done by tasks of this group."""
+        self._tasks = tasks
+
+    def wake(self, key: Key) -> None:
+        """There may be something to deliver to this endpoint."""
+        if (working := self._working.get(key)) is not None:
+            working.set()
+        elif self._tasks is not None:
+            self._working[key] = anyio.Event()
+            self._tasks.start_soon(self._work, key)
+
+    async def _work(self, key: Key) -> None:
+        """Delivers until there is nothing left."""
+        try:
+            while True:
+                self._working[key] = woken = anyio.Event()
+                try:
+                    pause = await self._deliver_due(key)
+                except (StoreError, MainspringError) as error:
+                    log.warning("events for endpoint %s wait: %s", key[1], error)
+                    pause = BUSY_SECONDS
+                if pause is None and not woken.is_set():
+                    return
+                with anyio.move_on_after(pause):
+                    await woken.wait()
+        finally:
+            self._working.pop(key, None)
+
+    async def _deliver_due(self, key: Key) -> float | None:
+        """Delivers what is due. Returns in how many seconds there is more, None if nothing is left."""
+        tenant, id = key
+        if not await self._store.documents(DELIVERY, tenant=tenant, parent=id, limit=1):
+            return None
+        await self._leases.create(key, _Nothing(), _Nothing())
+        try:
+            held = await self._leases.claim(key, 0)
+        except SandboxBusy:
+            return BUSY_SECONDS
+        try:
+            return await self._deliver_all(key)
+        except NotFound:  # the endpoint was removed, and all that belongs to it
+            await self._leases.remove(key)
+            return None
+        finally:
+            with anyio.CancelScope(shield=True):
+                try:
+                    await held.end(_Nothing())
+                except MainspringError as error:
+                    log.info("endpoint %s: %s", id, error)
+
+    async def _deliver_all(self, key: Key) -> float | None:
+        tenant, id = key
+        while True:
+            endpoint, now = await self._endpoints.get(tenant, id), await self._store.read_clock()
+            why = endpoint.stopped or await self._find_loss(key, endpoint)
+            found = await self._store.documents(DELIVERY, tenant=tenant, parent=id, limit=BATCH)
+            waiting = [(document, decode(document.body, Delivery)) for document in found]
+            if not waiting:
+                return None
+            due = [each for each in waiting if why or each[1].at <= now]
+            if not due:
+                return max(min([delivery.at for _, delivery in waiting]) - now, 0.0)
+            for document, delivery in due:
+                if why:
+                    await self._bury(document, replace(delivery, at=now, error=why))
+                else:
+                    await self._try(endpoint, document, delivery)
+
+    async def _find_loss(self, key: Key, endpoint: WebhookEndpoint) -> str:
+        """Why nothing may be sent any more, empty if it may."""
+        try:
+            await self._targets.find_caller(endpoint.by)
+        except KeyLost as lost:
+            await self._endpoints.stop(*key, str(lost))
+            return str(lost)
+        return ""
+
+    async def _try(self, endpoint: WebhookEndpoint, document: Document, delivery: Delivery) -> None:
+        error = await self._send(endpoint, delivery, await self._store.read_clock())
+        if not error:
+            self._count("delivered")
+            await self._store.remove(DELIVERY, document.id, tenant=document.tenant, parent=document.parent)
+            return
+        now, attempts = await self._store.read_clock(), delivery.attempts + 1
+        failed = replace(delivery, attempts=attempts, error=error, at=now)
+        if attempts >= self._most_attempts:
+            self._count("dead")
+            await self._bury(document, failed)
+            return
+        self._count("failed")
+        later = replace(failed, at=now + backoff(attempts, base=self._first_pause, cap=LONGEST_PAUSE))
+        await self._store.swap(replace(document, body=encode(later)), document.body)
+
+    async def _send(self, endpoint: WebhookEndpoint, delivery: Delivery, now: float) -> str:
+        """Sends an event once. Returns why it was not taken, empty if it was."""
+        # The client is heavy; only those who have endpoints pay for it.
+        from yarl import URL
+
+        from mainspring.net.client import encode_headers, make_endpoint
+        from mainspring.net.connection import HttpError
+        from mainspring.tools.guarded_http import make_guarded_http
+
+        body = delivery.render()
+        headers = sign_message(endpoint.secret, delivery.id, now, body)
+        if endpoint.previous and now < endpoint.previous_until:
+            also = sign_message(endpoint.previous, delivery.id, now, body)["webhook-signature"]
+            headers["webhook-signature"] += f" {also}"
+        headers |= {"content-type": "application/json", "user-agent": "Mainspring"}
+        try:
+            if self._flaw is not None and (why := await self._flaw(endpoint.url)) is not None:
+                return f"the address is not allowed: {why}"[:ERROR_CHARS]
+            with anyio.fail_after(SECONDS):
+                async with make_guarded_http(self._guard, SECONDS) as client:
+                    sent = encode_headers(headers.items())
+                    answer = await client.request("POST", make_endpoint(URL(endpoint.url)), sent, body, is_repeatable=False)
+                    return "" if answer.status // 100 == 2 else f"it answered with HTTP {answer.status}"
+        except TimeoutError:
+            return f"it did not answer within {SECONDS:g} s"
+        except CallerError as error:
+            return error.message[:ERROR_CHARS]
+        except (HttpError, ValueError) as error:
+            return f"it cannot be reached: {redact_text(str(error)) or type(error).__name__}"[:ERROR_CHARS]
+
+    async def _bury(self, document: Document, delivery: Delivery) -> None:
+        """Makes a dead letter of a delivery, and removes those that are too old or too many."""
+        tenant, endpoint = document.tenant, document.parent
+        log.warning("event %s was not delivered to endpoint %s: %s", delivery.id, endpoint, delivery.error)
+        await self._store.put([Document(DEAD, delivery.id, encode(delivery), tenant, endpoint)])
+        await self._store.remove(DELIVERY, document.id, tenant=tenant, parent=endpoint)
+        letters = await self._store.documents(DEAD, tenant=tenant, parent=endpoint)
+        for place, letter in enumerate(letters):
+            is_old = decode(letter.body, Delivery).at < delivery.at - DEAD_SECONDS
+            if is_old or place < len(letters) - MOST_DEAD:
+                await self._store.remove(DEAD, letter.id, tenant=tenant, parent=endpoint)

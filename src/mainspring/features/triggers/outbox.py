@@ -1,0 +1,148 @@
+"""What endpoints of webhooks are told of runs: written together with the end of the run, and delivered later.
+
+An event is a document below its endpoint, in the transaction that stores the end of the run: neither is there without the other.
+Which endpoints there are is known in memory, so a run of a tenant without any costs nothing.
+"""
+
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from mainspring.core.events import Reason
+from mainspring.core.history import approval_id
+from mainspring.core.items import Json, decode, encode
+from mainspring.core.run import Run
+from mainspring.features.triggers.marks import Marks
+from mainspring.ports import Document, DocumentStore, EndedRun, RunObserver
+
+ENDPOINT: Final = "webhook_endpoint"
+DELIVERY: Final = "webhook_delivery"
+DEAD: Final = "webhook_dead"
+
+EventType = Literal[
+    "response.completed", "response.failed", "response.incomplete", "response.cancelled", "approval.requested"
+]  # fmt: skip
+
+Key = tuple[str, str]
+"""The tenant and the id of an endpoint."""
+
+
+class WebhookEndpoint(Struct, frozen=True, omit_defaults=True):
+    """Where events are sent. `by` is the key that made it. For some time after a change of its secret, events are signed with the
+    one before as well. `stopped` says why nothing is sent any more. `version` counts its changes."""
+
+    id: str
+    url: str
+    events: tuple[EventType, ...]
+    secret: str
+    created_at: float
+    by: str = ""
+    description: str = ""
+    previous: str = ""
+    previous_until: float = 0.0
+    stopped: str = ""
+    version: int = 1
+
+
+class Delivery(Struct, frozen=True, omit_defaults=True):
+    """An event on its way to an endpoint. `at` is when it is tried next, or when it was given up."""
+
+    id: str
+    type: EventType
+    created_at: float
+    data: Json
+    attempts: int = 0
+    at: float = 0.0
+    error: str = ""
+
+    def render(self) -> bytes:
+        """The event as OpenAI's API has it."""
+        return encode(
+            {"id": self.id, "object": "event", "created_at": int(self.created_at), "type": self.type, "data": self.data}
+        )
+
+
+class Outbox(RunObserver):
+    """The endpoints of all tenants, and what they are told. `on_delivery` is told that there may be something to deliver."""
+
+    name = "webhooks"
+
+    def __init__(self, store: DocumentStore) -> None:
+        self._store = store
+        self._endpoints: dict[str, dict[str, tuple[EventType, ...]]] = {}
+        self.on_delivery: Callable[[Key], None] = lambda key: None
+
+    @property
+    def keys(self) -> list[Key]:
+        """The endpoints that are known here."""
+        return [(tenant, id) for tenant, known in self._endpoints.items() for id in known]
+
+    async def learn(self, key: Key) -> None:
+        """The endpoint is new, was changed, or is gone. Raises `StoreError`."""
+        tenant, id = key
+        found = await self._store.get(ENDPOINT, id, tenant=tenant)
+        endpoint = None if found is None else decode(found.body, WebhookEndpoint)
+        if endpoint is None or endpoint.stopped:
+            self.forget(key)
+        else:
+            self._endpoints.setdefault(tenant, {})[id] = endpoint.events
+
+    def forget(self, key: Key) -> None:
+        known = self._endpoints.get(key[0], {})
+        known.pop(key[1], None)
+        if not known:
+            self._endpoints.pop(key[0], None)
+
+    def list_documents(self, run: Run) -> tuple[Document, ...]:
+        """What is to be stored with the end of a run."""
+        if not (known := self._endpoints.get(run.spec.tenant)) or not _is_told(run):
+            return ()
+        tenant, events = run.spec.tenant, _list_events(run)
+        return tuple(
+            [
+                Document(DELIVERY, event.id, encode(event), tenant, id)
+                for id, wanted in known.items()
+                for event in [_make_delivery(run, id, kind, data) for kind, data in events if kind in wanted]
+            ]
+        )
+
+    def run_ended(self, ended: EndedRun) -> None:
+        tenant = ended.run.spec.tenant
+        if (known := self._endpoints.get(tenant)) and _is_told(ended.run):
+            for id in known:
+                self.on_delivery((tenant, id))
+
+
+async def load_outbox(store: DocumentStore, outbox: Outbox) -> None:
+    """Learns of all endpoints. Raises `StoreError`."""
+    for mark in await Marks(store).read_new():
+        if mark.kind == "endpoint":
+            await outbox.learn((mark.tenant, mark.id))
+
+
+def _is_told(run: Run) -> bool:
+    """Whether it is a run that a client can ask for: no part of another one, and stored."""
+    spec = run.spec
+    return spec.store and not spec.within and spec.step_call is None and spec.goal == "answer"
+
+
+def _list_events(run: Run) -> list[tuple[EventType, Json]]:
+    ends: dict[str, EventType] = {
+        "failed": "response.failed",
+        "incomplete": "response.incomplete",
+        "cancelled": "response.cancelled",
+    }
+    events: list[tuple[EventType, Json]] = [(ends.get(run.status, "response.completed"), {"id": run.spec.id})]
+    if run.reason is Reason.APPROVAL_NEEDED:
+        asked = [call.item for call in run.calls if call.verdict == "ask"]
+        events += [
+            ("approval.requested", {"id": approval_id(item), "response_id": run.spec.id, "tool": item.name}) for item in asked
+        ]
+    return events
+
+
+def _make_delivery(run: Run, endpoint: str, kind: EventType, data: Json) -> Delivery:
+    meant = f"{endpoint} {kind} {data['id']}"
+    return Delivery(f"evt_{sha256(meant.encode()).hexdigest()[:24]}", kind, run.clock, data)
