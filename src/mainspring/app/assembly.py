@@ -12,6 +12,7 @@ from msgspec.structs import asdict, replace
 
 from mainspring.app.build import compose_engine, is_one_of_several
 from mainspring.app.engine import Engine
+from mainspring.app.mcp_services import make_mcp_services
 from mainspring.app.mistakes import explain_refusals
 from mainspring.app.settings import Settings, find_settings_type, load
 from mainspring.cli.context import Assembly, EngineOptions, WaitingCall
@@ -30,6 +31,7 @@ from mainspring.features.agents.agent_limits import find_excess
 from mainspring.features.approvals.pending import Approvals
 from mainspring.features.budgets.plan import find_plan_doubts
 from mainspring.features.governance.governance_settings import find_rule_doubts
+from mainspring.features.mcp_server.settings import OfferSettings
 from mainspring.features.models import backends, discovery, model_choice
 from mainspring.features.models.backends import FoundBackend
 from mainspring.features.models.model_choice import ModelChoice
@@ -71,7 +73,7 @@ def assemble(options: EngineOptions) -> Assembly:
     return Assembly(
         engine.core,
         engine,
-        (engine.agents, engine.workflows, engine.host),
+        (make_mcp_services(engine, OfferSettings()), engine.agents, engine.workflows, engine.host),
         frozenset([policy.name for policy in order_policies(*engine.operator_policies)]),
         labels,
         lambda run: check_run(engine, run),

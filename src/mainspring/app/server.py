@@ -16,6 +16,7 @@ from starlette.responses import Response as HttpResponse
 
 import mainspring
 from mainspring.app.engine import Engine
+from mainspring.app.mcp_services import make_mcp_services
 from mainspring.core.errors import InvalidRequest, MainspringError, StoreError
 from mainspring.core.sandbox import SandboxHealth
 from mainspring.features.agents.agent_runtime import PREFIX
@@ -32,7 +33,6 @@ from mainspring.features.governance.routes import PolicyRoutes
 from mainspring.features.keys.routes import KeyRoutes
 from mainspring.features.mcp.routes import McpRoutes
 from mainspring.features.mcp_server.routes import McpServerRoutes
-from mainspring.features.mcp_server.services import McpServices
 from mainspring.features.mcp_server.settings import OfferSettings
 from mainspring.features.memory.routes import MemoryRoutes
 from mainspring.features.messages.routes import MessageRoutes
@@ -191,20 +191,6 @@ def _open_sign_ins(engine: Engine, approvals: Approvals) -> _SignIns | None:
 
     waiting = WaitingRuns(approvals, engine.store, engine.mcp.sign_ins)
     return _SignIns(SignInRoutes(engine.mcp.servers, engine.mcp.sign_ins, waiting), waiting)
-
-
-def make_mcp_services(engine: Engine, offer: OfferSettings) -> McpServices:
-    """What MCP clients reach of this engine."""
-    return McpServices(
-        engine.core,
-        engine.agents,
-        engine.workflows,
-        Approvals(engine.core, {spec.label for spec in engine.mcp.servers}),
-        engine.memory,
-        engine.files,
-        offer,
-        mainspring.__version__,
-    )
 
 
 async def _prune_regularly(store: Store, seconds: float) -> None:

@@ -5,8 +5,8 @@ PART = Part(
     commands=(
         Command(
             "mcp",
-            "mainspring.features.mcp.commands:app",
-            "Adds, removes, lists and tests the MCP servers whose tools every request may use.",
+            "mainspring.features.mcp_server.commands:app",
+            "Adds, removes, lists and tests the MCP servers whose tools every request may use; serves MCP clients.",
             "Serve",
         ),
     ),

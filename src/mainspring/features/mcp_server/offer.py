@@ -100,8 +100,8 @@ class Offer:
         services, chosen = self._services, self._settings
         if caller.may(INVOKE):
             for agent in self._list_agents():
-                told = agent.description or f"The agent `{agent.name}`."
-                yield OfferedTool("agent", f"{TOOL_PREFIX}{agent.name}", agent.name, told, build_input_schema(agent))
+                name = f"{TOOL_PREFIX}{agent.name}"
+                yield OfferedTool("agent", name, agent.name, _describe(agent), build_input_schema(agent))
         if caller.may("workflows:run"):
             for name, workflow in services.workflows.folders.definitions.items():
                 if _is_chosen(name, chosen.workflows):
@@ -128,7 +128,7 @@ class Offer:
         return [
             {
                 "name": agent.name,
-                "description": agent.description,
+                "description": _describe(agent),
                 "arguments": [
                     {"name": name, "description": each.description, "required": each.required}
                     for name, each in agent.inputs.items()
@@ -151,7 +151,7 @@ class Offer:
             text = render_message(agent, complete_inputs(agent, parse_inputs(agent, given)))
         except InvalidInputs as error:
             raise RpcError(INVALID_PARAMS, error.message) from None
-        return {"description": agent.description, "messages": [{"role": "user", "content": {"type": "text", "text": text}}]}
+        return {"description": _describe(agent), "messages": [{"role": "user", "content": {"type": "text", "text": text}}]}
 
     async def list_resources(self, cursor: object, caller: ApiCaller) -> Json:
         """A page of the tenant's files. Raises `RpcError` for a cursor that is none."""
@@ -203,6 +203,10 @@ class Offer:
         data = msgspec.to_builtins(found)
         text = "\n".join([f"- {each.text} [{each.citation}]" for each in found]) or "Nothing was found."
         return {"content": [{"type": "text", "text": text}], "structuredContent": {"data": data}, "isError": False}
+
+
+def _describe(agent: "AgentDefinition") -> str:
+    return agent.description or f"The agent `{agent.name}`."
 
 
 def _is_chosen(name: str, chosen: bool | tuple[str, ...]) -> bool:

@@ -1,0 +1,137 @@
+"""MCP on standard input and output: one client, a message a line, in both eras of the protocol.
+
+Whatever else the process prints goes to standard error, since a line that is no message would end the connection.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from logging import getLogger
+from typing import Final
+
+from anyio import CancelScope, Lock, create_task_group, to_thread
+
+from mainspring.core.items import Json, encode
+from mainspring.features.mcp_server.door import McpDoor, Pending
+from mainspring.features.mcp_server.messages import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    Call,
+    Notice,
+    Reply,
+    RequestId,
+    RpcError,
+    parse_message,
+    render_result,
+)
+from mainspring.features.mcp_server.peer import WITH_SESSIONS, Peer, is_stateless_call, read_stateless
+from mainspring.features.mcp_server.services import McpServices
+from mainspring.http.auth import ApiCaller
+from mainspring.http.bodies import MOST_BODY_BYTES
+
+log = getLogger(__name__)
+
+STDIN: Final = 0
+STDOUT: Final = 1
+STDERR: Final = 2
+
+
+class StdioTransport:
+    """Serves the client behind standard input until that ends. `caller` is who it is taken for."""
+
+    def __init__(self, services: McpServices, caller: ApiCaller) -> None:
+        self._door, self._caller = McpDoor(services), caller
+        self._peer: Peer | None = None
+        self._underway: dict[RequestId, CancelScope] = {}
+        self._writing = Lock()
+        self._out = STDOUT
+
+    async def serve(self) -> None:
+        source, self._out = os.dup(STDIN), os.dup(STDOUT)
+        os.dup2(STDERR, STDOUT)
+        async with create_task_group() as tasks:
+            async for line in _read_lines(source):
+                try:
+                    message = parse_message(line)
+                except RpcError as error:
+                    await self._send(error.render(None))
+                    continue
+                match message:
+                    case Call():
+                        # It can be cancelled from here on, also before its run has begun.
+                        scope = self._underway[message.id] = CancelScope()
+                        tasks.start_soon(self._answer, message, scope)
+                    case Reply():
+                        if self._peer is not None:
+                            await self._door.take_reply(message, self._peer)
+                    case Notice(method="notifications/cancelled", params={"requestId": str() | int() as id}):
+                        if (found := self._underway.get(id)) is not None:
+                            found.cancel()
+                    case Notice():
+                        pass
+            tasks.cancel_scope.cancel()
+
+    async def _answer(self, call: Call, scope: CancelScope) -> None:
+        told: Json | None = None
+        try:
+            with scope:
+                told = render_result(call.id, await self._find_result(call, scope))
+        except RpcError as error:
+            told = error.render(call.id)
+        except Exception:  # whatever it is, the client is told that there is no answer
+            log.exception("%s failed", call.method)
+            told = RpcError(INTERNAL_ERROR, "the server failed; MAINSPRING_DEBUG=1 shows why").render(call.id)
+        finally:
+            if self._underway.get(call.id) is scope:
+                del self._underway[call.id]
+        if told is not None:
+            await self._send(told)
+
+    async def _find_result(self, call: Call, scope: CancelScope) -> Json:
+        if is_stateless_call(call, {}):
+            peer = read_stateless(call, self._caller, None)
+        elif call.method == "initialize":
+            return self._initialize(call)
+        elif self._peer is None:
+            raise RpcError(INVALID_REQUEST, "send `initialize` first")
+        else:
+            peer = self._peer
+        answer = await self._door.begin(call, peer)
+        if not isinstance(answer, Pending):
+            return answer
+        try:
+            return await self._door.finish(answer, peer, self._send)
+        except BaseException:
+            with CancelScope(shield=True):
+                if scope.cancel_called and answer.work is not None:
+                    await answer.work.cancel()
+            raise
+
+    def _initialize(self, call: Call) -> Json:
+        wanted, capabilities = call.params.get("protocolVersion"), call.params.get("capabilities")
+        if not isinstance(wanted, str) or not isinstance(capabilities, dict):
+            raise RpcError(INVALID_PARAMS, "`initialize` needs `protocolVersion`, `capabilities` and `clientInfo`")
+        revision = wanted if wanted in WITH_SESSIONS else WITH_SESSIONS[0]
+        self._peer = Peer(caller=self._caller, revision=revision, capabilities=capabilities)
+        return self._door.initialize(revision)
+
+    async def _send(self, message: Json) -> None:
+        data = encode(message) + b"\n"
+        async with self._writing:
+            await to_thread.run_sync(_write_all, self._out, data)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+async def _read_lines(source: int) -> AsyncIterator[bytes]:
+    reader = asyncio.StreamReader(limit=MOST_BODY_BYTES)
+    pipe = os.fdopen(source, "rb", buffering=0)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+    while line := await reader.readline():
+        if line.strip():
+            yield line

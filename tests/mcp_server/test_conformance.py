@@ -1,0 +1,138 @@
+"""The protocol's own conformance suite, with `/mcp` under test: all that applies to what a Mainspring server offers.
+
+The suite calls tools of its own. Those that Mainspring's tools can be are offered to it; the other scenarios do not apply, and
+are listed with why, so that each new one is looked at once.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.agents.world import written as write_agent
+from tests.mcp.conformance_suite import run_suite, suite
+from tests.server.process import Served, serving
+
+pytestmark = pytest.mark.slow
+__all__ = ["suite"]
+
+APPLY = {
+    "2025-11-25": [
+        "server-initialize",
+        "ping",
+        "tools-list",
+        "tools-call-simple-text",
+        "tools-call-error",
+        "server-sse-multiple-streams",
+        "resources-list",
+        "prompts-list",
+        "dns-rebinding-protection",
+    ],
+    "2026-07-28": [
+        "server-stateless",
+        "tools-list",
+        "tools-call-simple-text",
+        "tools-call-error",
+        "server-sse-multiple-streams",
+        "resources-list",
+        "sep-2164-resource-not-found",
+        "prompts-list",
+        "dns-rebinding-protection",
+        "caching",
+        "input-required-result-unsupported-methods",
+    ],
+}
+# Not required yet, but they pass as well.
+LATER = {"2025-11-25": ["server-session-lifecycle"], "2026-07-28": ["http-header-validation"]}
+
+# Why a scenario does not apply, by how its name begins.
+REASONS = {
+    "logging-": "the server sends no log messages: what a run does is in its trace",
+    "completion-": "nothing is to be completed",
+    "resources-": "reads or subscribes to resources of the suite; ours are uploaded files, which do not change",
+    "prompts-": "asks for prompts of the suite",
+    "elicitation-": "calls a tool of the suite with a form of its own; ours ask for approvals alone",
+    "tools-call-": "calls a tool of the suite that returns media, logs, samples or elicits",
+    "input-required-result-": "calls a tool of the suite with a form of its own; ours ask for approvals alone",
+    "json-schema-": "lists a tool of the suite with a schema of its own",
+    "server-sse-polling": "calls a tool of the suite that has its stream closed",
+    "http-custom-header-": "no tool of ours has parameters that are repeated in headers",
+}
+
+# What the scenarios that apply find wrong, and why that is none of the server's doing.
+EXCUSED = {
+    "sep-2575-server-rejects-undeclared-capability": "needs a tool of the suite that samples",
+    "sep-2575-missing-capability-http-400": "needs a tool of the suite that samples",
+}
+
+TOOLS = '''
+from mainspring import tool
+
+
+@tool(effects=("read",))
+def test_simple_text() -> str:
+    """Says what the suite expects."""
+    return "This is a simple text response for testing."
+
+
+@tool(effects=("read",))
+def test_error_handling() -> str:
+    """Always fails."""
+    raise RuntimeError("This tool intentionally returns an error for testing")
+
+
+@tool(effects=("read",))
+def test_logging_tool() -> str:
+    """Logs nothing."""
+    return "done"
+
+
+@tool(effects=("write",))
+def test_streaming_elicitation() -> str:
+    """Needs a person's approval."""
+    return "done"
+'''
+SETTINGS = """
+agents = ["agents"]
+tools = ["suite_tools:test_simple_text", "suite_tools:test_error_handling", "suite_tools:test_logging_tool",
+  "suite_tools:test_streaming_elicitation"]
+[mcp_server]
+tools = ["test_simple_text", "test_error_handling", "test_logging_tool", "test_streaming_elicitation"]
+files = true
+[governance.rules]
+test_streaming_elicitation = "ask"
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("conformance")
+    write_agent(folder / "agents", "helper", inputs={"job": {"required": True}}, prompts={"user": "Do this: {{ job }}"})
+    (folder / "suite_tools.py").write_text(TOOLS)
+    (folder / "mainspring.toml").write_text(SETTINGS)
+    with serving(folder, [{"say": "Done."}], env={"PYTHONPATH": str(folder)}) as server:
+        yield server
+
+
+@pytest.mark.parametrize("revision", list(APPLY))
+def test_every_scenario_applies_or_has_a_reason_not_to(revision: str, suite: list[str]) -> None:
+    said = run_suite([*suite, "list", "--server", "--requirements", revision]).stdout
+    required = said.partition("Server scenarios")[2].partition("Client scenarios")[0]
+    listed = [line.split()[1] for line in required.splitlines() if line.startswith("  - ")]
+    assert set(APPLY[revision]) <= set(listed)
+    others = [name for name in listed if name not in APPLY[revision]]
+    assert [name for name in others if not name.startswith(tuple(REASONS))] == []
+
+
+@pytest.mark.parametrize(
+    ("revision", "scenario"), [(revision, name) for revision, names in APPLY.items() for name in [*names, *LATER[revision]]]
+)
+def test_a_scenario_passes(revision: str, scenario: str, suite: list[str], server: Served, tmp_path: Path) -> None:
+    url = server.url.replace("/v1", "/mcp")
+    order = ["server", "--url", url, "--scenario", scenario, "--spec-version", revision, "--timeout", "60000"]
+    done = run_suite([*suite, *order, "--output-dir", str(tmp_path)])
+    [found] = tmp_path.rglob("checks.json")
+    checks = json.loads(found.read_text())
+    assert checks, done.stdout + done.stderr
+    failed = {check["id"]: check.get("errorMessage") for check in checks if check["status"] == "FAILURE"}
+    assert {id: why for id, why in failed.items() if id not in EXCUSED} == {}, done.stdout
