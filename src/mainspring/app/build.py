@@ -43,6 +43,7 @@ from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.registry import Registry
 
 if TYPE_CHECKING:
+    from mainspring.tools.mcp.lock import LockFile
     from mainspring.tools.mcp.sign_in import SignIns
     from mainspring.tools.sandbox.packages import PackageList
 
@@ -110,6 +111,7 @@ def compose_engine(
             guard=guard,
             wrap=builtins.wrap,
             start_seconds=start_seconds,
+            lock=_open_lock(settings),
             sign_ins=None if not has_sign_ins else _open_sign_ins(settings, store, database, guard),
         ),
         builtins=builtins,
@@ -178,6 +180,17 @@ async def check_surroundings(settings: Settings) -> None:
 
         async with KubernetesSandbox(settings.kubernetes) as pods:
             await pods.check()
+
+
+def _open_lock(settings: Settings) -> "LockFile | None":
+    """Raises `InvalidRequest` for a file that cannot be read."""
+    if not settings.mcp:
+        return None
+    from mainspring.tools.mcp.lock import LockFile
+
+    file = LockFile(Path(settings.mcp_lock))
+    file.read()
+    return file
 
 
 def _open_sign_ins(settings: Settings, store: Store, database: Location | None, guard: AddressGuard) -> "SignIns":

@@ -222,7 +222,7 @@ def _check_endpoint(endpoint: Endpoint, part: str, owners: Mapping[tuple[Method,
 
 class Health(Struct, frozen=True):
     """`degraded` means that tools need a sandbox and none works. Whoever may see metrics is told more: with such tools the kind
-    and strength of the `sandbox`, and in `mcp` of each configured MCP server whether it is `ready`, `starting` or `down`."""
+    and strength of the `sandbox`, and in `mcp` of each configured MCP server its state, such as `ready` or `down`."""
 
     status: str
     sandbox: SandboxHealth | None = None

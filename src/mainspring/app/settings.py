@@ -87,6 +87,9 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     secret_key: str = ""
     """Encrypts what is kept of sign-ins to MCP servers: at least 16 characters, the same for all processes on a database.
     Default: a key file beside a database that is a file."""
+    mcp_lock: str = "mainspring.mcp.lock"
+    """The file in which `mainspring mcp lock` pins the MCP servers. If it is there, what it does not approve is refused; see
+    docs/mcp.md."""
     mcp_start_seconds: Annotated[float, Meta(gt=0)] = 5.0
     """How long a request waits for a configured MCP server that is starting; later ones have its tools when it is ready."""
     mcp_server: OfferSettings = OfferSettings()

@@ -8,6 +8,7 @@ import tomllib
 import webbrowser
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from difflib import unified_diff
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,7 @@ from mainspring.cli.options import AsJson, Tenant
 from mainspring.cli.output import say, write_lines
 from mainspring.core.errors import InvalidRequest
 from mainspring.definitions.toml import write_toml
+from mainspring.features.governance.injection import scan
 from mainspring.features.mcp.loopback import listen_for_callback
 from mainspring.features.mcp.settings import McpServerSettings, make_server_specs
 from mainspring.storage.choose_store import open_store
@@ -28,6 +30,7 @@ from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.builtins import BuiltinTools
 from mainspring.tools.mcp.connection import CONNECT_SECONDS
 from mainspring.tools.mcp.executor import McpTools
+from mainspring.tools.mcp.lock import Difference, LockFile, McpLock, fetch_certificate, read_lock, write_lock
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.mcp.toolset import ServerOffer, Toolset
 
@@ -57,6 +60,7 @@ class McpSettings(Struct, frozen=True):
     database: str
     secret_key: str
     allow_hosts: tuple[str, ...]
+    mcp_lock: str
 
 
 class ListedServer(Struct, frozen=True):
@@ -220,11 +224,112 @@ def _show_server(offer: ServerOffer) -> ListedServer:
 def _describe_state(offer: ServerOffer) -> str:
     if offer.needs_sign_in:
         return f"sign-in needed: mainspring mcp sign-in {offer.spec.label}"
-    return f"ready, {len(offer.tools)} tools" if offer.error is None else f"down: {offer.error}"
+    if offer.error is not None:
+        return offer.error if offer.is_refused else f"down: {offer.error}"
+    return f"ready, {len(offer.tools)} tools"
 
 
 def _find_error(offer: ServerOffer) -> str | None:
     return f"sign-in needed: mainspring mcp sign-in {offer.spec.label}" if offer.needs_sign_in else offer.error
+
+
+@app.command("lock")
+async def lock_servers(config: ConfigFile = FILE) -> int:
+    """Pins all servers as they are now: how they are reached, their versions, and their tools. Changes are refused then."""
+    settings = _load(config)
+    found = await _look(settings, None)
+    if down := [offer for offer in found if _find_error(offer.offer) is not None]:
+        for each in down:
+            say(f"{each.offer.spec.label}: {_find_error(each.offer)}")
+        raise InvalidRequest("nothing was pinned: a server that does not answer cannot be; correct it, or remove it")
+    lock = McpLock({})
+    for each in found:
+        lock = lock.accept(each.offer, each.certificate)
+        _warn(each.offer)
+    write_lock(Path(settings.mcp_lock), lock)
+    count = sum([len(server.tools) for server in lock.servers.values()])
+    say(f"pinned {len(lock.servers)} servers with {count} tools in {settings.mcp_lock}")
+    return 0
+
+
+@app.command()
+async def diff(label: OneLabel = None, config: ConfigFile = FILE) -> int:
+    """Shows what is another than was approved, and what in it reads like orders to the model. Exits with 1 if there is any."""
+    settings = _load(config)
+    lock, is_same = _read_lock(settings), True
+    for each in await _look(settings, label):
+        if (error := _find_error(each.offer)) is not None:
+            say(f"{each.offer.spec.label}: {error}")
+            is_same = False
+            continue
+        found = lock.compare(each.offer, each.certificate)
+        for difference in found:
+            _print_difference(difference)
+        is_same = is_same and not found
+        _warn(each.offer, [difference.tool for difference in found])
+    return 0 if is_same else 1
+
+
+@app.command()
+async def accept(
+    label: OneLabel = None,
+    tool: Annotated[
+        str | None, typer.Argument(metavar="TOOL", help="Only this tool, and nothing else of the server.", show_default=False)
+    ] = None,
+    config: ConfigFile = FILE,
+) -> None:
+    """Approves what servers are now, or one of them, or one tool. Look at `mainspring mcp diff` first."""
+    settings = _load(config)
+    lock = _read_lock(settings)
+    for each in await _look(settings, label):
+        if (error := _find_error(each.offer)) is not None:
+            raise InvalidRequest(f"{each.offer.spec.label}: {error}; nothing was accepted")
+        lock = lock.accept(each.offer, each.certificate, tool)
+        _warn(each.offer, None if tool is None else [tool])
+    if label is None:  # servers that are gone from the settings
+        lock = McpLock({name: server for name, server in lock.servers.items() if name in settings.mcp})
+    write_lock(Path(settings.mcp_lock), lock)
+    say(f"accepted {f'`{tool}` of ' if tool else ''}{f'`{label}`' if label else 'all servers'} in {settings.mcp_lock}")
+
+
+class SeenServer(Struct, frozen=True):
+    """A server as it is now, whatever was approved."""
+
+    offer: ServerOffer
+    certificate: str
+
+
+async def _look(settings: McpSettings, label: str | None) -> list[SeenServer]:
+    specs = make_server_specs(settings.mcp)
+    chosen = [spec for spec in specs if label in (None, spec.label)]
+    if not chosen:
+        known = ", ".join([f"`{spec.label}`" for spec in specs]) or "none"
+        raise InvalidRequest(f"there is no MCP server `{label}`; known: {known}")
+    guard = AddressGuard(settings.allow_hosts)
+    offers = (await _collect_tools(settings, chosen, is_held=False)).offers
+    return [SeenServer(offer, "" if offer.error else await fetch_certificate(offer.spec, guard)) for offer in offers]
+
+
+def _read_lock(settings: McpSettings) -> McpLock:
+    lock = read_lock(Path(settings.mcp_lock))
+    if lock is None:
+        raise InvalidRequest(f"there is no {settings.mcp_lock}; make it with `mainspring mcp lock`")
+    return lock
+
+
+def _print_difference(found: Difference) -> None:
+    print(f"{found.label}{f' {found.tool}' if found.tool else ''}: {found.what}")
+    before, after = found.before.splitlines(), found.after.splitlines()
+    for line in unified_diff(before, after, "approved", "now", lineterm="", n=1):
+        print(f"  {line}")
+
+
+def _warn(offer: ServerOffer, tools: Sequence[str] | None = None) -> None:
+    """Says what in the words of a server reads like orders to the model."""
+    for tool in offer.tools:
+        if tools is None or tool.name in tools:
+            for finding in scan({"description": tool.description, "schema": tool.schema}):
+                say(f"{offer.spec.label} {tool.name}: {finding.path} reads like orders to the model ({finding.rule})")
 
 
 class ListedTool(Struct, frozen=True):
@@ -273,12 +378,16 @@ async def _open_sign_ins(settings: McpSettings) -> "AsyncIterator[SignIns]":
         yield open_sign_ins(store, location, AddressGuard(settings.allow_hosts), secret_key=settings.secret_key)
 
 
-async def _collect_tools(settings: McpSettings, specs: Sequence[ServerSpec], seconds: float = CONNECT_SECONDS) -> Toolset:
+async def _collect_tools(
+    settings: McpSettings, specs: Sequence[ServerSpec], seconds: float = CONNECT_SECONDS, *, is_held: bool = True
+) -> Toolset:
+    """With `is_held`, only what was approved."""
     async with AsyncExitStack() as stack:
         builtins = await stack.enter_async_context(BuiltinTools(wraps=any(spec.is_held for spec in specs)))
+        lock = LockFile(Path(settings.mcp_lock)) if is_held else None
         has_sign_ins = any(spec.oauth is not None for spec in specs)
         sign_ins = await stack.enter_async_context(_open_sign_ins(settings)) if has_sign_ins else None
-        tools = McpTools(specs, wrap=builtins.wrap, start_seconds=seconds, sign_ins=sign_ins)
+        tools = McpTools(specs, wrap=builtins.wrap, start_seconds=seconds, sign_ins=sign_ins, lock=lock)
         try:
             return await tools.collect_tools()
         finally:

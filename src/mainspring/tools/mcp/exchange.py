@@ -36,11 +36,13 @@ class RejectedTool(Struct, frozen=True):
 
 
 class ToolListing(Struct, frozen=True):
-    """The tools of a server, which need not be asked for again for `seconds`."""
+    """The tools of a server, which need not be asked for again for `seconds`. `says` is the name and version that it gives
+    itself."""
 
     tools: tuple[RemoteTool, ...] = ()
     rejected: tuple[RejectedTool, ...] = ()
     seconds: float = LIST_TTL
+    says: str = ""
 
 
 class ToolAnswer(Struct, frozen=True):

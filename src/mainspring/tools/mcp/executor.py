@@ -6,6 +6,7 @@ came with a request are not shared. Connections stay open between runs and are c
 
 import asyncio
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -17,7 +18,7 @@ from mainspring.ports import CallContext, ToolCall, ToolResult
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.mcp.connection import CONNECT_SECONDS, Connection
 from mainspring.tools.mcp.content import render_answer
-from mainspring.tools.mcp.exchange import ToolListing
+from mainspring.tools.mcp.exchange import LIST_TTL, ToolListing
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.mcp.toolset import (
     ServerOffer,
@@ -28,9 +29,10 @@ from mainspring.tools.mcp.toolset import (
     is_sign_in,
     make_sign_in_tool,
 )
-from mainspring.tools.mcp.watch import ServerState, ServerWatch
+from mainspring.tools.mcp.watch import ServerRefused, ServerState, ServerWatch
 
 if TYPE_CHECKING:
+    from mainspring.tools.mcp.lock import LockFile
     from mainspring.tools.mcp.sign_in import Authorizer, SignIns
     from mainspring.tools.sandbox.grants import Wrap
 
@@ -57,12 +59,14 @@ class McpTools:
         start_seconds: float = CONNECT_SECONDS,
         most_strangers: int = MOST_STRANGERS,
         sign_ins: "SignIns | None" = None,
+        lock: "LockFile | None" = None,
     ) -> None:
         labels = [spec.label for spec in servers]
         if twice := [label for label in labels if labels.count(label) > 1]:
             raise ValueError(f"two MCP servers are called `{twice[0]}`; give one of them another label")
         self.servers = tuple(servers)
-        self.sign_ins = sign_ins
+        self.sign_ins, self._lock = sign_ins, lock
+        self._certificates: dict[str, tuple[float, str]] = {}
         self._guard = guard or AddressGuard()
         self._wrap = wrap
         self._connect_seconds, self._start_seconds = connect_seconds, start_seconds
@@ -113,9 +117,10 @@ class McpTools:
     @property
     def states(self) -> tuple[ServerState, ...]:
         """How the operator's servers are doing."""
-        return tuple(
-            [ServerState(spec.label, "personal") if spec.is_personal else self._watch(spec).state for spec in self.servers]
-        )
+        return tuple([self._get_state(spec) for spec in self.servers])
+
+    def _get_state(self, spec: ServerSpec) -> ServerState:
+        return ServerState(spec.label, "personal") if spec.is_personal else self._watch(spec).state
 
     def bind(self, run_id: str, tools: Toolset) -> None:
         """Routes the calls of this run to the tools of this set."""
@@ -158,13 +163,50 @@ class McpTools:
         except SignInNeeded:
             return ServerOffer(spec, (make_sign_in_tool(spec),), needs_sign_in=True)
         except MainspringError as error:
-            return ServerOffer(spec, error=error.message)
+            return ServerOffer(spec, error=error.message, is_refused=isinstance(error, ServerRefused))
         key = self._key(spec, principal, user)
         known, offer = self._offers.get(key, (None, None))
         if offer is None or known != listing or offer.spec != spec:
             offer = await build_offer(spec, listing)
             self._offers[key] = listing, offer
-        return offer
+        return offer if self._lock is None else await self._review(offer, self._lock)
+
+    async def _review(self, offer: ServerOffer, file: "LockFile") -> ServerOffer:
+        """The offer as far as it is what was approved."""
+        try:
+            lock = file.read()
+            if lock is None or not offer.spec.trusted:
+                return offer
+            return lock.review(offer, await self._find_certificate(offer.spec))
+        except MainspringError as error:
+            return ServerOffer(offer.spec, error=f"refused: {error.message}", is_refused=True)
+
+    async def _check_server(self, spec: ServerSpec, listing: ToolListing) -> None:
+        """Raises `ServerRefused` for a server that is another than was approved."""
+        if self._lock is not None:
+            reviewed = await self._review(await build_offer(spec, listing), self._lock)
+            if reviewed.is_refused:
+                raise ServerRefused(reviewed.error or "refused")
+
+    async def _find_certificate(self, spec: ServerSpec) -> str:
+        from mainspring.tools.mcp.lock import fetch_certificate
+
+        now = asyncio.get_running_loop().time()
+        until, known = self._certificates.get(spec.label, (0.0, ""))
+        if until < now:
+            known = await fetch_certificate(spec, self._guard)
+            self._certificates[spec.label] = now + LIST_TTL, known
+        return known
+
+    async def _find_change(self, route: ToolRoute, tools: Toolset) -> str | None:
+        """Why a tool must not run that is no more what was approved."""
+        if self._lock is None or not route.spec.trusted or self._lock.read() is None:
+            return None
+        offer = await self._fetch_offer(route.spec, tools.principal, tools.user)
+        if any(tool.name == route.tool.name for tool in offer.tools):
+            return None
+        flaw = next((each.reason for each in offer.rejected if each.name == route.tool.name), None)
+        return offer.error or flaw or "its server has it no more"
 
     async def _list_tools(self, spec: ServerSpec, principal: str, user: str) -> ToolListing:
         if not spec.is_personal:
@@ -194,6 +236,8 @@ class McpTools:
         return self.sign_ins
 
     async def _perform(self, call: ToolCall, context: CallContext, route: ToolRoute, tools: Toolset) -> ToolResult:
+        if (flaw := await self._find_change(route, tools)) is not None:
+            return ToolResult(call.id, f"`{call.name}` was not called: {flaw}", is_error=True)
         connection = self._get_connection(route.spec, tools.principal, tools.user)
         seconds = context.tool.timeout if context.tool.timeout is not None else route.spec.timeout
         try:
@@ -239,7 +283,8 @@ class McpTools:
 
     def _watch(self, spec: ServerSpec) -> ServerWatch:
         if spec.target not in self._watches:
-            self._watches[spec.target] = ServerWatch(self._get_connection(spec, ""), self._start_seconds)
+            check = None if self._lock is None else partial(self._check_server, spec)
+            self._watches[spec.target] = ServerWatch(self._get_connection(spec, ""), self._start_seconds, check)
         return self._watches[spec.target]
 
     def _key(self, spec: ServerSpec, principal: str, user: str) -> tuple[bytes, str]:

@@ -162,6 +162,7 @@ class McpSession:
         self._numbers = count(1)
         self._is_stateless = self._tells_of_changes = False
         self._meta: Json = {}
+        self._says = ""
         self._known: dict[str, ToolFacts] | None = None
 
     async def shake_hands(self) -> None:
@@ -208,7 +209,7 @@ class McpSession:
         self._known = reader.known
         # A server that tells of changes need not be asked again before it does.
         seconds = ttl if self._is_stateless and not (ttl == 0 and self._tells_of_changes) else LIST_TTL
-        return ToolListing(tuple(reader.tools), tuple(reader.rejected), seconds)
+        return ToolListing(tuple(reader.tools), tuple(reader.rejected), seconds, self._says)
 
     async def call(self, name: str, arguments: Json, told: Progress) -> ToolAnswer:
         """The answer of a tool; `told` hears of its progress."""
@@ -318,6 +319,11 @@ class McpSession:
         await self._link.tell(encode_notification("notifications/initialized"))
 
     def _note_capabilities(self, result: Json) -> None:
+        match result.get("serverInfo"):
+            case {"name": str(name), "version": str(version)}:
+                self._says = shorten_line(f"{name} {version}", 200)
+            case _:
+                pass
         match result.get("capabilities"):
             case {"tools": {"listChanged": True}}:
                 self._tells_of_changes = True

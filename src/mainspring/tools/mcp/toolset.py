@@ -7,7 +7,7 @@ its tool.
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,6 +17,7 @@ from mainspring.core.items import Effect, Json, ToolDefinition, encode
 from mainspring.core.text import shorten_line
 from mainspring.core.tool_names import clean_name, fit_name, propose_names
 from mainspring.tools.mcp.exchange import RejectedTool, RemoteTool, ToolListing
+from mainspring.tools.mcp.imitation import fold_name
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.schema import Validator
 
@@ -29,13 +30,16 @@ SIGN_IN = "sign_in_to_"
 
 
 class ServerOffer(Struct, frozen=True):
-    """The tools of one server: those that may be used, those that are rejected, or why there are none."""
+    """The tools of one server: those that may be used, those that are rejected, or why there are none. One that `is_refused` is
+    another than was approved."""
 
     spec: ServerSpec
     tools: tuple[RemoteTool, ...] = ()
     rejected: tuple[RejectedTool, ...] = ()
     error: str | None = None
     needs_sign_in: bool = False
+    is_refused: bool = False
+    says: str = ""
 
 
 class ToolRoute(Struct, frozen=True):
@@ -84,7 +88,7 @@ async def build_offer(spec: ServerSpec, listing: ToolListing) -> ServerOffer:
             size += len(encode(tool))
         else:
             unsound.append(RejectedTool(shorten_line(tool.name), reason))
-    return ServerOffer(spec, tuple(sound.values()), tuple(unsound))
+    return ServerOffer(spec, tuple(sound.values()), tuple(unsound), says=listing.says)
 
 
 def make_sign_in_tool(spec: ServerSpec) -> RemoteTool:
@@ -102,7 +106,9 @@ def is_sign_in(spec: ServerSpec, name: str) -> bool:
 
 
 def build_toolset(offers: Sequence[ServerOffer], *, principal: str = "", user: str = "", taken: Collection[str] = ()) -> Toolset:
-    """All tools of all offers, each with a name of its own that is not one of `taken`."""
+    """All tools of all offers, each with a name of its own that is not one of `taken`. One that imitates a tool of another
+    server is rejected."""
+    offers = _reject_imitations(offers)
     routes: dict[str, ToolRoute] = {}
     qualified: dict[str, ToolRoute] = {}
     for is_trusted in (True, False):
@@ -117,6 +123,42 @@ def build_toolset(offers: Sequence[ServerOffer], *, principal: str = "", user: s
             routes[name] = route = _build_route(spec, tool, name)
             qualified.setdefault(fit_name(long, whole), route)
     return Toolset(tuple(offers), routes, qualified, principal, user)
+
+
+def _reject_imitations(offers: Sequence[ServerOffer]) -> Sequence[ServerOffer]:
+    """Names belong to whoever comes first: the operator's servers, in the order of the settings."""
+    names: dict[str, tuple[str, str]] = {}
+    qualified: dict[tuple[str, str], tuple[str, str]] = {}
+    flaws: dict[tuple[str, str], str] = {}
+    for offer in sorted(offers, key=lambda offer: not offer.spec.trusted):
+        label = offer.spec.label
+        for tool in offer.tools:
+            folded, whole = fold_name(tool.name), (fold_name(label), fold_name(tool.name))
+            if not folded:
+                continue  # there is nothing but separators to be alike
+            before, _, behind = tool.name.partition("__")
+            alike = names.get(folded)
+            # Tools of one name are told apart by their labels, so those must not be alike.
+            known = [None if alike is not None and alike[1] == tool.name else alike, qualified.get(whole)]
+            known.append(qualified.get((fold_name(before), fold_name(behind))))
+            imitated = next((found for found in known if found is not None and found[0] != label), None)
+            if imitated is not None:
+                owner, name = imitated
+                flaws[label, tool.name] = (
+                    f"its name imitates `{shorten_line(name)}` of the server `{owner}`; if both are wanted, leave one out with "
+                    "`allowed_tools`, or have one renamed"
+                )
+                continue
+            names.setdefault(folded, (label, tool.name))
+            qualified.setdefault(whole, (label, tool.name))
+    return [_reject(offer, flaws) for offer in offers] if flaws else offers
+
+
+def _reject(offer: ServerOffer, flaws: Mapping[tuple[str, str], str]) -> ServerOffer:
+    label = offer.spec.label
+    bad = [RejectedTool(shorten_line(tool.name), flaws[label, tool.name]) for tool in offer.tools if (label, tool.name) in flaws]
+    kept = tuple([tool for tool in offer.tools if (label, tool.name) not in flaws])
+    return replace(offer, tools=kept, rejected=(*offer.rejected, *bad)) if bad else offer
 
 
 def _find_flaw(tool: RemoteTool, others: int) -> str | None:

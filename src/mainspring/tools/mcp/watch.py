@@ -7,6 +7,7 @@ longer, and every attempt after a failure, happens in the background; until it s
 
 import asyncio
 import math
+from collections.abc import Awaitable, Callable
 from typing import Literal
 
 from anyio import move_on_after
@@ -22,20 +23,30 @@ STABLE_SECONDS = 60.0
 
 
 class ServerState(Struct, frozen=True):
-    """How a configured server is doing; at a `personal` one each user signs in. `error` is why it is down, `listing` what it has
+    """How a configured server is doing; at a `personal` one each user signs in, and a `refused` one is
+    another than was approved. `error` is why it is down, `listing` what it has
     said last that it has."""
 
     label: str
-    state: Literal["ready", "starting", "down", "personal"]
+    state: Literal["ready", "starting", "down", "personal", "refused"]
     error: str | None = None
     listing: ToolListing | None = None
 
 
-class ServerWatch:
-    """One server, and the task that keeps it connected from the first question on."""
+class ServerRefused(ToolUnavailable):
+    """The server is another than was approved."""
 
-    def __init__(self, connection: Connection, start_seconds: float) -> None:
-        self._connection = connection
+
+Check = Callable[[ToolListing], Awaitable[None]]
+
+
+class ServerWatch:
+    """One server, and the task that keeps it connected from the first question on. `check` raises `ServerRefused` for a list of
+    a server that is not to be used."""
+
+    def __init__(self, connection: Connection, start_seconds: float, check: Check | None = None) -> None:
+        self._connection, self._check = connection, check
+        self._is_refused = False
         self._start_seconds = start_seconds
         self._task: asyncio.Task[None] | None = None
         self._known: ToolListing | None = None
@@ -48,7 +59,7 @@ class ServerWatch:
     def state(self) -> ServerState:
         label = self._connection.spec.label
         if self._error is not None:
-            return ServerState(label, "down", self._error)
+            return ServerState(label, "refused" if self._is_refused else "down", self._error)
         return ServerState(label, "ready" if self._known is not None else "starting", listing=self._known)
 
     async def list_tools(self) -> ToolListing:
@@ -60,7 +71,7 @@ class ServerWatch:
         if (is_first or self._connection.is_open) and (listing := await self._wait()) is not None:
             return listing
         if self._error is not None:
-            raise ToolUnavailable(self._error)
+            raise ServerRefused(self._error) if self._is_refused else ToolUnavailable(self._error)
         if self._known is not None:
             return self._known  # it is being connected again
         raise ToolUnavailable(f"MCP server `{self._connection.spec.label}` is not ready yet; its tools come when it is")
@@ -82,11 +93,13 @@ class ServerWatch:
 
     async def _list(self, *, is_fresh: bool = False) -> ToolListing:
         try:
-            self._known = await self._connection.list_tools(is_fresh=is_fresh)
+            listing = await self._connection.list_tools(is_fresh=is_fresh)
+            if self._check is not None:
+                await self._check(listing)
         except MainspringError as error:
-            self._error = error.message
+            self._error, self._is_refused = error.message, isinstance(error, ServerRefused)
             raise
-        self._error = None
+        self._known, self._error = listing, None
         self._regain_patience()
         return self._known
 
