@@ -98,7 +98,7 @@ def test_a_program_that_is_not_there_is_named_when_it_is_added(shell: Shell) -> 
 
 def test_each_example_has_a_line_of_its_own(shell: Shell) -> None:
     lines = [line.strip() for line in shell.run("mcp", "add", "--help").out.splitlines()]
-    assert [line.split()[3] for line in lines if line.startswith("mainspring mcp add ")] == ["time", "files", "docs"]
+    assert [line.split()[3] for line in lines if line.startswith("mainspring mcp add ")] == ["time", "files", "docs", "wiki"]
 
 
 def test_of_a_server_that_fails_the_line_with_the_error_is_shown(shell: Shell) -> None:

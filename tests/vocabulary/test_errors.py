@@ -33,6 +33,7 @@ TREE = [
     ("EmptyAnswer", "BadOutput", "provider_bad_output", 502, True),
     ("TooManyItems", "BadOutput", "provider_too_many_items", 502, False),
     ("ToolUnavailable", "PeerError", "tool_unavailable", 502, True),
+    ("SignInNeeded", "ToolUnavailable", "sign_in_needed", 502, False),
     ("ToolTimeout", "ToolUnavailable", "tool_unavailable", 502, True),
     ("RunFailed", "PeerError", "run_failed", 502, False),
     ("DelegateToClient", "PeerError", "server_error", 502, False),

@@ -194,7 +194,7 @@ class ServerSpec(ServerOptions, frozen=True):
         if not self.trusted:
             raise ValueError(f"MCP server `{self.label}`: only the operator can configure a server that is a process")
         if not self.command or self.url or self.oauth is not None:
-            raise ValueError(f"MCP server `{self.label}`: a stdio server has a command, no url and no oauth")
+            raise ValueError(f"MCP server `{self.label}`: a stdio server has a command and no url, nor oauth")
         if not self.sandboxed and (self.network or self.folders or self.reads):
             raise ValueError(f"MCP server `{self.label}`: with `sandboxed = false` there is nothing to grant; leave it out")
         for path in (*self.folders, *self.reads):
