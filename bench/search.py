@@ -38,7 +38,8 @@ from mainspring.providers.scripted import Scripted
 
 THINGS = 6_000
 NAMES = 3
-SIZE = 128
+# As many numbers as the vectors of small real embedders have.
+SIZE = 384
 WORDS = 50
 FOUND = 10
 LIMIT_MS = 20.0

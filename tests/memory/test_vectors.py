@@ -7,6 +7,7 @@ import random
 import sys
 import zlib
 from contextlib import suppress
+from operator import mul
 from pathlib import Path
 
 import pytest
@@ -326,3 +327,23 @@ async def test_of_processes_that_share_a_memory_one_embeds_each_text(location: L
         assert sorted(asked) == sorted([f"fact {number}" for number in range(60)])
         for memory in memories:
             await memory.close()
+
+
+async def test_those_found_among_many_are_those_that_are_nearest() -> None:
+    dice = random.Random(3)
+    rows = [tuple([dice.gauss(0, 1) for _ in range(128)]) for _ in range(3_000)]
+    vectors = Vectors(None, 512)
+    assert not await vectors.open_for("tiny")
+    await vectors.add([PlacedVector(str(number), Scope("t"), row) for number, row in enumerate(rows)])
+    found, wanted = 0, 0
+    for number in range(12):
+        question = tuple([0.35 * mine + dice.gauss(0, 1) for mine in rows[number]])
+        lengths = [sum(map(mul, row, row)) ** 0.5 for row in rows]
+        close = [sum(map(mul, row, question)) / length for row, length in zip(rows, lengths, strict=True)]
+        nearest = sorted(range(len(rows)), key=lambda each: close[each], reverse=True)[:10]
+        hits = await vectors.find_nearest(question, Scope("t"), 10)
+        found, wanted = found + len({hit.id for hit in hits} & {str(each) for each in nearest}), wanted + 10
+    await vectors.remove(["0"])
+    assert "0" not in [hit.id for hit in await vectors.find_nearest(rows[0], Scope("t"), 10)]
+    await vectors.close()
+    assert found >= 0.95 * wanted

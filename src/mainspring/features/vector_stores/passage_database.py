@@ -24,8 +24,6 @@ USED: Final = "search_used"
 PAUSE_SECONDS: Final = 0.02
 # How many vectors are kept together: a store has many.
 CHUNK: Final = 2048
-# How many vectors are compared that have the most signs in common with the question.
-CANDIDATES: Final = 64
 
 
 class PassageDatabase:
@@ -110,8 +108,8 @@ class PassageDatabase:
 
 def _choose_vectors(location: Location | None, database: SqlWorker) -> VectorStore:
     if location is None or (file := location.file) is None:
-        return Vectors(None, CHUNK, CANDIDATES) if location is None else ServerVectors(database, PASSAGE_VECTORS)
-    return Vectors(file.with_name(f"{file.name}-passages"), CHUNK, CANDIDATES)
+        return Vectors(None, CHUNK) if location is None else ServerVectors(database, PASSAGE_VECTORS)
+    return Vectors(file.with_name(f"{file.name}-passages"), CHUNK)
 
 
 def _forget(connection: SqlConnection, tenant: str, file: str) -> bool:

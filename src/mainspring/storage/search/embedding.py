@@ -117,15 +117,17 @@ class Embedding:
 
     async def _embed(self, waiting: Sequence[WaitingText]) -> None:
         vectors = await self._embedder.embed([each.text[:TEXT_CHARS] for each in waiting])
-        placed = [PlacedVector(each.id, each.whose, vector) for each, vector in zip(waiting, vectors, strict=True)]
-        await self._vectors.add(placed)
+        # A vector of zeros has no direction: such a text is found by its words.
+        placed = [PlacedVector(each.id, each.whose, vector) for each, vector in zip(waiting, vectors, strict=True) if any(vector)]
+        if placed:
+            await self._vectors.add(placed)
         await self._database.write(self._queue.mark, [each.id for each in waiting])
 
     async def find_nearest(self, query: str, scopes: Sequence[Scope], limit: int) -> list[Hit]:
         """The rows nearest to the query in meaning, so many of each scope, nearest first; none while vectors cannot be had."""
         try:
             vector = (await self._embedder.embed([query[:TEXT_CHARS]]))[0]
-            found = [await self._vectors.find_nearest(vector, whose, limit) for whose in scopes]
+            found = [await self._vectors.find_nearest(vector, whose, limit) for whose in scopes if any(vector)]
             return sorted([hit for hits in found for hit in hits], key=lambda hit: hit.score, reverse=True)
         except MainspringError as error:
             self._warn_once(error)

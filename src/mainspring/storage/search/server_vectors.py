@@ -78,10 +78,12 @@ def _find_nearest(connection: SqlConnection, tables: VectorTables, vector: Vecto
             mine += f" AND {column} = :{column}"
     closeness = "(SELECT sum(pair.a * pair.b) FROM unnest(embedding, CAST(:vector AS REAL[])) AS pair (a, b))"
     if connection.execute("SELECT 1 FROM pg_extension WHERE extname = 'vector'").fetchone() is not None:
-        closeness = "1 - (CAST(embedding AS vector) <=> CAST(CAST(:vector AS REAL[]) AS vector))"
+        # That of a vector of zeros is no number, which the server takes to be the largest.
+        closeness = "nullif(1 - (CAST(embedding AS vector) <=> CAST(CAST(:vector AS REAL[]) AS vector)), 'NaN')"
     nearest = f"""
         SELECT id, CAST({closeness} AS DOUBLE PRECISION) AS closeness FROM {tables.vectors}
-        WHERE {mine} AND cardinality(embedding) = cardinality(CAST(:vector AS REAL[])) ORDER BY closeness DESC LIMIT :limit
+        WHERE {mine} AND cardinality(embedding) = cardinality(CAST(:vector AS REAL[]))
+        ORDER BY closeness DESC NULLS LAST LIMIT :limit
     """
     return [Hit(id, closeness - 1) for id, closeness in connection.execute(nearest, values) if closeness is not None]
 

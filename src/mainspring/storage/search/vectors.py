@@ -5,11 +5,14 @@ SQLite libraries in one process must never open the same file: closing it in one
 else opens this one. It holds ids and numbers, no text, and can be made again from the rows.
 
 To compare a question with every vector of a tenant takes long if there are many. So the signs of its numbers are compared first,
-one bit each, and the vectors themselves only of the best `CANDIDATES`. Where signs tell little, because the numbers are few or
-hardly any is below zero, every vector is compared.
+one bit each, and of the best the numbers themselves, rounded to bytes: these are in a table of their own, since a vector among
+others is slow to reach. To find so many that are best takes as long as their number times that of all, so of more vectors
+fewer are taken. Where signs tell little, because the numbers are few or hardly any is below zero, every
+vector is compared.
 """
 
 import struct
+from array import array
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
@@ -26,7 +29,12 @@ from mainspring.storage.sqlite import LOCK_SECONDS, Worker
 if TYPE_CHECKING:
     import apsw
 
-CANDIDATES: Final = 96
+MOST_CANDIDATES: Final = 768
+LEAST_CANDIDATES: Final = 96
+# How many candidates times how many vectors there may be.
+WORK: Final = 4_000_000
+# Of those whose numbers are only among others, in files of earlier versions.
+OLD_CANDIDATES: Final = 64
 # A tenant with one row fills one of them.
 CHUNK: Final = 128
 FEW_NUMBERS: Final = 64
@@ -60,11 +68,10 @@ class VectorStore(Protocol):
 class Vectors(Worker["apsw.Connection"]):
     """The vectors of one embedding model. Those of another are dropped when it is opened for a new one."""
 
-    def __init__(self, path: Path | None, chunk: int = CHUNK, candidates: int = CANDIDATES) -> None:
-        """`chunk` is how many vectors are kept together: few where many own a few, many where few own many. What a question costs
-        grows with `candidates`."""
+    def __init__(self, path: Path | None, chunk: int = CHUNK) -> None:
+        """`chunk` is how many vectors are kept together: few where many own a few, many where few own many."""
         super().__init__("the file of vectors")
-        self._path, self._chunk, self._candidates = path, chunk, candidates
+        self._path, self._chunk = path, chunk
 
     @property
     def path(self) -> Path | None:
@@ -88,7 +95,7 @@ class Vectors(Worker["apsw.Connection"]):
         await self.write(add_vectors, placed=placed, chunk=self._chunk)
 
     async def find_nearest(self, vector: Vector, whose: Scope, limit: int) -> list[Hit]:
-        return await self.read(_find_nearest, vector=vector, whose=whose, limit=limit, candidates=self._candidates)
+        return await self.read(_find_nearest, vector=vector, whose=whose, limit=limit)
 
     async def remove(self, ids: Sequence[str]) -> None:
         """Removes these where the file is open, which it is if there is one."""
@@ -132,6 +139,7 @@ def settle_model(connection: "apsw.Connection", model: str | None) -> bool:
     if model is None or found == [(model,)]:
         return True
     connection.execute("DROP TABLE IF EXISTS vectors")
+    connection.execute("DROP TABLE IF EXISTS rounded")
     connection.execute("DELETE FROM model")
     connection.execute("INSERT INTO model VALUES (?, 0)", (model,))
     return False
@@ -153,7 +161,10 @@ def add_vectors(connection: "apsw.Connection", placed: Sequence[PlacedVector], c
             "id TEXT PRIMARY KEY, tenant TEXT PARTITION KEY, agent TEXT, session TEXT, "
             f"embedding FLOAT[{size}] distance_metric=cosine{coarse}, chunk_size={chunk})"
         )
+        if signs:
+            connection.execute("CREATE TABLE rounded (id TEXT PRIMARY KEY, numbers BLOB NOT NULL) WITHOUT ROWID")
         connection.execute("UPDATE model SET size = ?", (size,))
+    is_rounded = _has_rounded(connection)
     for each in placed:
         whose = each.whose
         connection.execute("DELETE FROM vectors WHERE id = ?", (each.id,))
@@ -162,11 +173,11 @@ def add_vectors(connection: "apsw.Connection", placed: Sequence[PlacedVector], c
             f"VALUES (?1, ?2, ?3, ?4, ?5{signs})",
             (each.id, whose.tenant, whose.group or "", whose.member or "", pack(each.vector)),
         )
+        if is_rounded:
+            connection.execute("INSERT OR REPLACE INTO rounded VALUES (?, ?)", (each.id, pack_rounded(each.vector)))
 
 
-def _find_nearest(
-    connection: "apsw.Connection", vector: Vector, whose: Scope, limit: int, candidates: int = CANDIDATES
-) -> list[Hit]:
+def _find_nearest(connection: "apsw.Connection", vector: Vector, whose: Scope, limit: int) -> list[Hit]:
     if find_size(connection) != len(vector):
         return []
     mine, names = "tenant = ?3", [whose.tenant]
@@ -174,11 +185,19 @@ def _find_nearest(
         if name is not None:
             names.append(name)
             mine += f" AND {column} = ?{2 + len(names)}"
-    fits, most = "embedding MATCH ?1", limit
-    if _has_signs(len(vector)) and 0.1 < sum([number > 0 for number in vector]) / len(vector) < 0.9:
-        fits, most = "signs MATCH vec_quantize_binary(?1)", max(candidates, limit)
-    question = f"SELECT id, vec_distance_cosine(embedding, ?1) FROM vectors WHERE {fits} AND k = ?2 AND {mine}"
-    rows = connection.execute(question, (pack(vector), most, *names)).fetchall()
+    nearest, most = "embedding MATCH ?1", limit
+    if is_signed := _has_signs(len(vector)) and 0.1 < sum([number > 0 for number in vector]) / len(vector) < 0.9:
+        nearest = "signs MATCH vec_quantize_binary(?1)"
+        most = max(_choose_candidates(connection, whose), limit)
+    found = f"SELECT id, vec_distance_cosine(embedding, ?1) FROM vectors WHERE {nearest} AND k = ?2 AND {mine}"
+    rounded: tuple[bytes, ...] = ()
+    if is_signed and _has_rounded(connection):
+        rounded = (pack_rounded(vector),)
+        found = (
+            f"SELECT rounded.id, vec_distance_cosine(vec_int8(numbers), vec_int8(?{3 + len(names)})) FROM "
+            f"(SELECT id FROM vectors WHERE {nearest} AND k = ?2 AND {mine}) AS near JOIN rounded ON rounded.id = near.id"
+        )
+    rows = connection.execute(found, (pack(vector), most, *names, *rounded)).fetchall()
     hits = [Hit(str(id), -distance) for id, distance in rows if isinstance(distance, float)]
     return sorted(hits, key=lambda hit: hit.score, reverse=True)[:limit]
 
@@ -190,6 +209,27 @@ def _has_signs(size: int) -> bool:
 def remove_vectors(connection: "apsw.Connection", ids: Sequence[str]) -> None:
     if find_size(connection):
         connection.executemany("DELETE FROM vectors WHERE id = ?", [(id,) for id in ids])
+        if _has_rounded(connection):
+            connection.executemany("DELETE FROM rounded WHERE id = ?", [(id,) for id in ids])
+
+
+def _choose_candidates(connection: "apsw.Connection", whose: Scope) -> int:
+    """How many vectors are compared that have the most signs in common with the question."""
+    if not _has_rounded(connection):
+        return OLD_CANDIDATES
+    held = connection.execute("SELECT coalesce(sum(size), 0) FROM vectors_chunks WHERE partition00 = ?", (whose.tenant,)).get
+    assert isinstance(held, int)
+    return max(LEAST_CANDIDATES, min(MOST_CANDIDATES, WORK // max(held, 1)))
+
+
+def _has_rounded(connection: "apsw.Connection") -> bool:
+    return bool(connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'rounded'").get)
+
+
+def pack_rounded(vector: Vector) -> bytes:
+    """The numbers as bytes. An angle is the same whatever the length of a vector, so all of their range is used."""
+    scale = 127 / (max(map(abs, vector)) or 1.0)
+    return array("b", [round(number * scale) for number in vector]).tobytes()
 
 
 def pack(vector: Vector) -> bytes:
