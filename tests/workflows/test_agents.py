@@ -12,7 +12,7 @@ from tests.workflows.world import engine_for, failure
 from mainspring import Engine, tool
 from mainspring.core.errors import Refused
 from mainspring.core.spec import CONFIRM
-from mainspring.features.workflows.step_actions import derive_run_id
+from mainspring.features.workflows.step_work import derive_run_id
 from mainspring.providers.script import Call, Turn
 from mainspring.providers.scripted import Scripted, call, calls, fail, say
 

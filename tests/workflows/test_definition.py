@@ -60,8 +60,8 @@ def test_every_mistake_of_form_is_told_with_its_line() -> None:
         "flow.yaml:13: `timeout`: Expected `float` >= 10.0",
         "flow.yaml:15: unknown action `wiat`; did you mean `wait`?",
         "flow.yaml:18: unknown key `secnds`; did you mean `seconds`?",
-        "flow.yaml:19: `action` is missing; known: `invoke-agent`, `run-command`, `validate`, `transform`, `wait`, "
-        "`http-request`, `conditional`, `parallel-group`, `sub-workflow`",
+        "flow.yaml:19: `action` is missing; known: `invoke-agent`, `route`, `handoff`, `group-chat`, `run-command`, "
+        "`execute-code`, `http-request`, `validate`, `transform`, `wait`, `conditional`, `parallel-group`, `sub-workflow`",
     ]
 
 

@@ -16,7 +16,7 @@ from mainspring.core.errors import Interrupted, NotFound, StoreError, Superseded
 from mainspring.core.events import ToolStarted
 from mainspring.core.items import encode
 from mainspring.core.memory_quota import MemoryQuota
-from mainspring.features.workflows.step_actions import derive_run_id
+from mainspring.features.workflows.step_work import derive_run_id
 from mainspring.features.workflows.workflow_log import OPEN, RUN, WorkflowJournal, list_unfinished
 from mainspring.features.workflows.workflow_run import (
     StepFailed,

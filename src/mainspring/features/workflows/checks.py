@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from keyword import iskeyword
 from typing import Final
 
 from mainspring.core.errors import InvalidRequest
@@ -12,8 +13,11 @@ from mainspring.features.workflows.graph import EXPRESSIONS, find_cycle, find_ne
 from mainspring.features.workflows.workflow_definition import (
     NAMES,
     Conditional,
+    ExecuteCode,
     Group,
+    GroupChat,
     HttpRequest,
+    Route,
     RunCommand,
     Step,
     Validate,
@@ -76,6 +80,13 @@ class _Check:
                     if not _VARIABLE.fullmatch(name):
                         told = f"the input `{name}` becomes a variable of the shell; use small letters, digits and `_`"
                         self._parsed.add_problem((*place, "inputs", name), told)
+            case ExecuteCode():
+                for name in step.inputs:
+                    if not name.isidentifier() or iskeyword(name):
+                        told = f"the input `{name}` becomes a variable of the code; use letters, digits and `_`"
+                        self._parsed.add_problem((*place, "inputs", name), told)
+            case Route() | GroupChat() if len(set(step.agents)) < len(step.agents):
+                self._parsed.add_problem((*place, "agents"), "an agent is named twice; name each once")
             case Validate():
                 self._validate(step, place)
             case Wait() if (step.seconds is None) == (step.until is None):

@@ -4,7 +4,7 @@ Values that read only inputs are evaluated, so that mistakes in them are found; 
 written.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from mainspring.core.errors import InvalidRequest
@@ -13,8 +13,12 @@ from mainspring.features.workflows.expressions import find_expression_reads, fin
 from mainspring.features.workflows.graph import EXPRESSIONS, list_expressions
 from mainspring.features.workflows.workflow_definition import (
     Conditional,
+    ExecuteCode,
+    GroupChat,
+    Handoff,
     HttpRequest,
     InvokeAgent,
+    Route,
     RunCommand,
     Step,
     SubWorkflow,
@@ -83,12 +87,26 @@ class _DryRun:
         names: Json = {"workflow": {"name": workflow.name, "run_id": self._run_id}}
         return names | ({"inputs": complete_inputs(workflow, values["inputs"])} if "inputs" in values else {})
 
+    def _check_agents(self, names: Iterable[str]) -> None:
+        """Raises `InvalidRequest` for an agent that is not there."""
+        for name in names:
+            if (why := find_unknown_agent(name, self._agents)) is not None:
+                raise InvalidRequest(why)
+
     def _describe(self, step: Step, values: Json) -> str:
         match step:
             case InvokeAgent():
-                if "agent" in values and (why := find_unknown_agent(values["agent"], self._agents)) is not None:
-                    raise InvalidRequest(why)
+                self._check_agents([values["agent"]] if "agent" in values else [])
                 return f"would invoke agent `{values.get('agent', step.agent)}`"
+            case Handoff():
+                self._check_agents([values["agent"]] if "agent" in values else [])
+                return f"would hand over to agent `{values.get('agent', step.agent)}`"
+            case Route() | GroupChat():
+                self._check_agents(values.get("agents", ()))
+                does = "choose among" if isinstance(step, Route) else "have a talk of"
+                return f"would {does} {', '.join([f'`{name}`' for name in step.agents])}"
+            case ExecuteCode():
+                return "would run Python code"
             case RunCommand():
                 return f"would run `{step.command}`"
             case HttpRequest():

@@ -7,9 +7,13 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
 from mainspring.features.workflows.workflow_definition import (
     Conditional,
+    ExecuteCode,
+    GroupChat,
+    Handoff,
     HttpRequest,
     InvokeAgent,
     Mode,
+    Route,
     RunCommand,
     Step,
     SubWorkflow,
@@ -33,8 +37,15 @@ def list_expressions(step: Step) -> Json:
             found |= {"agent": step.agent, "inputs": step.inputs, "model": step.model}
         case RunCommand():
             found |= {"inputs": step.inputs, "working_dir": step.working_dir}
-        case SubWorkflow():
+        case SubWorkflow() | ExecuteCode():
             found |= {"inputs": step.inputs}
+        case Route() | GroupChat():
+            found |= {"task": step.task, "agents": step.agents, "model": step.model}
+        case Handoff():
+            found |= {
+                "agent": step.agent, "objective": step.objective, "source": step.source, "context": step.context,
+                "data": step.data, "model": step.model,
+            }  # fmt: skip
         case Validate():
             found |= {"value": step.value, "expression": step.expression}
         case Transform():

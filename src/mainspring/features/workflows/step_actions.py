@@ -15,10 +15,9 @@ from typing import Any, Final
 
 import msgspec
 from anyio import move_on_after, sleep
-from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.core.errors import NotFound, PeerError, Refused
+from mainspring.core.errors import NotFound, Refused
 from mainspring.core.events import ArgumentsDelta, ItemDone, ItemStarted, ModelEvent, Reason, TextDelta, ToolEnded, TurnEnded
 from mainspring.core.ids import derive_id
 from mainspring.core.items import (
@@ -40,10 +39,19 @@ from mainspring.engine.engine import Engine
 from mainspring.engine.handle import Handle
 from mainspring.features.agents.agent_result import ToolLoopConfig, read_result
 from mainspring.features.agents.agent_runtime import AgentRuntime, make_failure
+from mainspring.features.workflows.agent_steps import AgentSteps
 from mainspring.features.workflows.dry_run import find_unknown_agent
 from mainspring.features.workflows.expressions import resolve_values
-from mainspring.features.workflows.workflow_definition import HttpRequest, InvokeAgent, RunCommand
-from mainspring.features.workflows.workflow_run import WorkflowOrder
+from mainspring.features.workflows.step_work import StepError, StepWork
+from mainspring.features.workflows.workflow_definition import (
+    ExecuteCode,
+    GroupChat,
+    Handoff,
+    HttpRequest,
+    InvokeAgent,
+    Route,
+    RunCommand,
+)
 from mainspring.providers.wrapper import ProviderWrapper
 
 MOST_CHARS: Final = 500_000
@@ -53,44 +61,12 @@ SAFE: Final = ("GET", "HEAD")
 LOOK_SECONDS: Final = 0.5
 
 
-class StepError(PeerError):
-    """A step failed. `may_repeat` says that another attempt is safe."""
-
-    code = "step_failed"
-
-    def __init__(self, message: str, *, may_repeat: bool = True) -> None:
-        super().__init__(message)
-        self.may_repeat = may_repeat
-
-
-class StepWork(Struct, frozen=True):
-    """What a step works with: the order, its key in the log, the run of the engine and the names for its expressions.
-
-    `waiting` is called with the approvals that the run waits for, and with none when it goes on.
-    """
-
-    order: WorkflowOrder
-    key: str
-    run_id: str
-    names: Json
-    waiting: Callable[[tuple[str, ...]], Awaitable[None]]
-
-    @property
-    def metadata(self) -> dict[str, str]:
-        """Says of the run which step it is."""
-        return {"workflow": self.order.workflow, "workflow_run": self.order.id, "step": self.key[:500]}
-
-
-def derive_run_id(workflow_run: str, step: str, attempt: int) -> str:
-    """The id of the run that does the work of a step, the same in every process and however often the workflow is resumed."""
-    return f"resp_{sha256(f'{workflow_run} {step} {attempt}'.encode()).hexdigest()[:24]}"
-
-
 class StepActions:
     """Performs steps. `definitions` lists the tools of the engine, including those that models are not offered."""
 
     def __init__(self, engine: Engine, agents: AgentRuntime, definitions: Callable[[], Sequence[ToolDefinition]]) -> None:
         self._engine, self._agents, self._definitions = engine, agents, definitions
+        self._talks = AgentSteps(agents, self._run)
 
     def list_agents(self) -> tuple[str, ...]:
         return tuple(self._agents.registry.definitions)
@@ -137,6 +113,29 @@ class StepActions:
         if data.get("exit_code") != 0:
             raise StepError(f"the command failed: {text[-2_000:]}")
         return {"exit_code": 0, "text": text.removesuffix(data["after"]).removesuffix("\n")}
+
+    async def execute_code(self, step: ExecuteCode, work: StepWork) -> Json:
+        """Runs Python code. Raises `StepError` if it raises."""
+        inputs = await resolve_values(step.inputs, work.names)
+        given = f"import json as _json\nglobals().update(_json.loads({to_json(inputs)!r}))\n" if inputs else ""
+        ended = await self._perform("code_interpreter", {"code": given + step.code}, work, repeatable=step.repeatable)
+        text = text_of(ended.output)
+        if (ended.data or {}).get("exit_code") != 0:
+            raise StepError(f"the code failed: {text[-2_000:]}")
+        try:
+            value = msgspec.json.decode(text.strip().rpartition("\n")[2])
+        except msgspec.DecodeError:
+            value = None
+        return {"text": text, "value": value}
+
+    async def choose_agent(self, step: Route, work: StepWork) -> Json:
+        return await self._talks.route(step, work)
+
+    async def hand_off(self, step: Handoff, work: StepWork) -> Json:
+        return await self._talks.hand_off(step, work)
+
+    async def chat(self, step: GroupChat, work: StepWork) -> Json:
+        return await self._talks.chat(step, work)
 
     async def send_request(self, step: HttpRequest, work: StepWork) -> Json:
         """Sends the request. Raises `StepError` for no answer, and for a status of 400 and above."""

@@ -30,13 +30,20 @@ from mainspring.core.memory_quota import Hold
 from mainspring.features.workflows.dry_run import plan_dry_run
 from mainspring.features.workflows.expressions import check_condition, find_reads, resolve_values
 from mainspring.features.workflows.graph import After, Losses, find_predecessors, sort_steps
-from mainspring.features.workflows.step_actions import StepActions, StepError, StepWork, derive_run_id
+from mainspring.features.workflows.step_actions import StepActions
+from mainspring.features.workflows.step_work import StepError, StepWork, derive_run_id
 from mainspring.features.workflows.workflow_definition import (
+    AgentStep,
+    CallStep,
     Conditional,
+    ExecuteCode,
     Group,
+    GroupChat,
+    Handoff,
     HttpRequest,
     InvokeAgent,
     ParallelGroup,
+    Route,
     RunCommand,
     Step,
     SubWorkflow,
@@ -225,9 +232,7 @@ class WorkflowDriver:
             return False
         while True:
             action = type(step).__struct_config__.tag
-            run_id = (
-                derive_run_id(self._order.id, key, attempt) if isinstance(step, InvokeAgent | RunCommand | HttpRequest) else ""
-            )
+            run_id = derive_run_id(self._order.id, key, attempt) if isinstance(step, AgentStep | CallStep) else ""
             start = () if is_begun else (StepStarted(key, str(action), attempt, run_id),)
             if start and not isinstance(step, _INSTANT):
                 await self._journal.record(*start)
@@ -337,6 +342,14 @@ class WorkflowDriver:
                 return await self._actions.run_command(step, work)
             case HttpRequest():
                 return await self._actions.send_request(step, work)
+            case ExecuteCode():
+                return await self._actions.execute_code(step, work)
+            case Route():
+                return await self._actions.choose_agent(step, work)
+            case Handoff():
+                return await self._actions.hand_off(step, work)
+            case GroupChat():
+                return await self._actions.chat(step, work)
             case Transform():
                 return await resolve_values(step.value, work.names)
             case Validate():

@@ -11,8 +11,11 @@ from mainspring.features.workflows.graph import find_predecessors, group_levels
 from mainspring.features.workflows.view import render_event
 from mainspring.features.workflows.workflow_definition import (
     Conditional,
+    GroupChat,
+    Handoff,
     HttpRequest,
     InvokeAgent,
+    Route,
     RunCommand,
     Step,
     SubWorkflow,
@@ -65,8 +68,10 @@ def _draw_inner_steps(step: Step, indent: str) -> Iterator[str]:
 def _describe_step(step: Step) -> str:
     action = str(type(step).__struct_config__.tag)
     match step:
-        case InvokeAgent():
+        case InvokeAgent() | Handoff():
             action += f" {step.agent}"
+        case Route() | GroupChat():
+            action += f" {', '.join(step.agents)}"
         case RunCommand():
             action += f" `{' '.join(step.command.split())[:60]}`"
         case HttpRequest():

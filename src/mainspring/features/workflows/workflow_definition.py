@@ -104,6 +104,45 @@ class RunCommand(StepFields, frozen=True, kw_only=True, tag="run-command"):
     repeatable: bool = False
 
 
+class ExecuteCode(StepFields, frozen=True, kw_only=True, tag="execute-code"):
+    """Runs Python code in the sandbox. Its inputs are variables of the code, so that no value can become code."""
+
+    code: Annotated[str, Meta(min_length=1)]
+    inputs: dict[str, Any] = {}
+    repeatable: bool = False
+
+
+class Route(StepFields, frozen=True, kw_only=True, tag="route"):
+    """Has a model choose one of several agents for a task; the first if it chooses none."""
+
+    task: Any
+    agents: Annotated[tuple[str, ...], Meta(min_length=1, max_length=50)]
+    model: str | None = None
+
+
+class Handoff(StepFields, frozen=True, kw_only=True, tag="handoff"):
+    """Hands a task over to an agent, which is told what is named here and nothing else of what was said before."""
+
+    agent: Annotated[str, Meta(min_length=1)]
+    objective: Annotated[str, Meta(min_length=1)]
+    source: str = ""
+    context: Any = ""
+    data: dict[str, Any] = {}
+    model: str | None = None
+
+
+class GroupChat(StepFields, frozen=True, kw_only=True, tag="group-chat"):
+    """Has agents talk about a task, one in each round, until one says the end word. Each is told the last `history` messages."""
+
+    task: Any
+    agents: Annotated[tuple[str, ...], Meta(min_length=1, max_length=20)]
+    speaker: Literal["round_robin", "random", "auto", "mention"] = "round_robin"
+    max_rounds: Annotated[int, Meta(ge=1, le=100)] = 10
+    history: Annotated[int, Meta(ge=1, le=100)] = 20
+    end_word: Annotated[str, Meta(min_length=1, max_length=100)] = "TERMINATE"
+    model: str | None = None
+
+
 class Validate(StepFields, frozen=True, kw_only=True, tag="validate"):
     """Fails unless the value fits the JSON Schema, and the expression is true."""
 
@@ -161,7 +200,9 @@ class SubWorkflow(StepFields, frozen=True, kw_only=True, tag="sub-workflow"):
 
 
 Group = Conditional | ParallelGroup | SubWorkflow
-Step = InvokeAgent | RunCommand | Validate | Transform | Wait | HttpRequest | Group
+AgentStep = InvokeAgent | Route | Handoff | GroupChat
+CallStep = RunCommand | ExecuteCode | HttpRequest
+Step = AgentStep | CallStep | Validate | Transform | Wait | Group
 
 
 class Workflow(Struct, frozen=True):

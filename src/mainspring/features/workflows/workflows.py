@@ -27,6 +27,7 @@ from mainspring.engine.engine import OFFER_SECONDS, START_WORKER, Engine
 from mainspring.features.approvals.pending import cancel_with_questions
 from mainspring.features.workflows.step_actions import StepActions
 from mainspring.features.workflows.step_driver import WorkflowDriver, end_open_steps
+from mainspring.features.workflows.step_work import derive_next_id
 from mainspring.features.workflows.workflow_definition import complete_inputs
 from mainspring.features.workflows.workflow_folder import WorkflowFolders
 from mainspring.features.workflows.workflow_log import EVENT, RUN, WorkflowJournal, forget_open, list_unfinished, mark_driver
@@ -405,9 +406,12 @@ class Workflows:
                 handle._ended.set()
 
     async def _stop(self, run_id: str) -> None:
-        """Cancels a run of the engine, its questions, and the run that continues it after an answer."""
-        with suppress(MainspringError):
-            await cancel_with_questions(self._engine, run_id, "the step that asks was stopped")
+        """Cancels a run of the engine, its questions, and the run that continues it after an answer; then those that the same
+        step has begun after it."""
+        with suppress(MainspringError):  # one of them was never begun
+            while True:
+                await cancel_with_questions(self._engine, run_id, "the step that asks was stopped")
+                run_id = derive_next_id(run_id)
 
     async def _look_around(self) -> None:
         """Stops driving runs that another process has ended or taken over."""
