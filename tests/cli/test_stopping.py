@@ -1,9 +1,12 @@
 """Ctrl-C, SIGTERM, a reader that goes away, a process that is killed: what was done is kept, and says how it ended."""
 
 import signal
+import subprocess
+import sys
 
 import pytest
 from tests.cli.command import Shell, events
+from tests.kit.waiting import PATIENCE
 
 from mainspring.core.events import Reason, RunEnded, ToolEnded
 from mainspring.core.items import Json
@@ -129,3 +132,12 @@ async def test_a_run_is_not_taken_up_without_its_tools(shell: Shell) -> None:
     assert result.code == 2
     assert result.err == f"mainspring: run `{run.id}` uses the tools `hang`; pass them with --tool MODULE:FUNCTION, as to `run`\n"
     assert run == (await shell.stored())[0]
+
+
+def test_a_process_with_threads_of_object_storage_ends_without_its_interpreter() -> None:
+    """They would abort it if they answered while it ends, which cannot be had on demand."""
+    program = "import atexit, sys; from mainspring.cli.exit import leave; atexit.register(print, 'ended'); "
+    for more, said in (("", "ended\n"), ("import obstore; ", "")):
+        command = [sys.executable, "-c", f"{program}{more}leave(3)"]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        assert (ended.returncode, ended.stdout) == (3, said), ended.stderr

@@ -68,7 +68,8 @@ def report(error: Exception, message: str, code: int) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process, even if an abandoned tool still runs in its thread."""
+    """Ends the process, even if an abandoned tool still runs in its thread. Threads of object storage, which are not Python's,
+    abort a process whose interpreter is ending when they answer."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -76,7 +77,7 @@ def leave(code: int) -> NoReturn:
     others = [thread for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()]
     for thread in others:
         thread.join(GRACE / len(others))
-    if any(thread.is_alive() for thread in others):
+    if any(thread.is_alive() for thread in others) or "obstore" in sys.modules:
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
