@@ -26,7 +26,7 @@ from mainspring.tools.mcp.connection import Connection
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.oauth_metadata import Challenge, OAuthFailed, parse_challenge
 from mainspring.tools.mcp.server_specs import OAuthOptions, ServerSpec
-from mainspring.tools.mcp.sign_in import ACCOUNT, Account, SignIns
+from mainspring.tools.mcp.sign_in import ACCOUNT, ATTEMPT, Account, SignIns
 from mainspring.tools.mcp.token_cipher import TokenCipher, load_cipher
 
 BACK = "http://127.0.0.1:9/callback"
@@ -367,3 +367,12 @@ async def test_a_command_signs_in_and_removing_the_server_revokes(
     assert "ready, 2 tools" in (await finish(command("list")))[1]
     code, said = await finish(command("remove", "docs"))
     assert (code, authority.refreshers) == (0, {}), said
+
+
+async def test_attempts_that_nobody_finishes_do_not_pile_up(spec: ServerSpec) -> None:
+    store, now = MemoryStore(), [0.0]
+    sign_ins = SignIns(store, TokenCipher(KEY), clock=lambda: now[0])
+    for _ in range(5):
+        now[0] += 400
+        await sign_ins.begin(spec, ALICE, BACK)
+    assert len(await store.documents(ATTEMPT)) == 2

@@ -98,6 +98,7 @@ class AgentTools:
             # What is private stays so, and is forgotten together.
             metadata={SESSION: find_session(spec), **({TAGS: spec.metadata[TAGS]} if TAGS in spec.metadata else {})},
             traceparent=make_traceparent(spec),
+            echo={name: spec.echo[name] for name in ("user", "safety_identifier") if name in spec.echo},
             context_tokens=spec.window.context_tokens,
         )
         made = await self._orders.apply_definition(order, definition, InvocationSettings(ToolLoopConfig()), spec.charters)

@@ -62,6 +62,7 @@ EARLY_SECONDS = 30.0
 MEMORY_SECONDS = 5.0
 HTTP_SECONDS = 20.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
+SWEEP = 100
 
 _PROBE = b'{"jsonrpc":"2.0","id":0,"method":"ping"}'
 
@@ -167,6 +168,7 @@ class SignIns:
             account, self._clock(), grantor, client, proof, redirect_uri, scope, _digest(browser) if browser else ""
         )
         id = _digest(state)
+        await self._sweep_attempts()
         await self._store.put([Document(ATTEMPT, id, self._cipher.seal(encode(attempt), f"{ATTEMPT}/{id}"))])
         asked = {
             "response_type": "code",
@@ -349,6 +351,13 @@ class SignIns:
         )
         note = self._cipher.seal(encode(account), f"{SIGNED_IN}/{account.id}")
         await self._store.put([Document(ACCOUNT, account.id, self._seal(access)), Document(SIGNED_IN, account.id, note)])
+
+    async def _sweep_attempts(self) -> None:
+        """Removes attempts that nobody has finished in time."""
+        for document in await self._store.documents(ATTEMPT, limit=SWEEP):
+            body = self._cipher.open(document.body, f"{ATTEMPT}/{document.id}")
+            if body is None or self._clock() > decode(body, Attempt).at + ATTEMPT_SECONDS:
+                await self._store.remove(ATTEMPT, document.id, number=document.number)
 
     async def _find_grantor(self, http: HttpClient, spec: ServerSpec) -> Grantor:
         """Who grants access, by what the server says to somebody without a token."""

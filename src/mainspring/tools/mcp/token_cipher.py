@@ -11,9 +11,16 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
+from msgspec import Struct
+
 from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import decode, encode
 
 _NONCE_BYTES = 12
+
+
+class _Sealed(Struct, frozen=True):
+    sealed: bytes
 
 
 class TokenCipher:
@@ -25,15 +32,17 @@ class TokenCipher:
         self._cipher, self._key = AESGCM(key), key
 
     def seal(self, data: bytes, place: str) -> bytes:
+        """The body of a document."""
         nonce = os.urandom(_NONCE_BYTES)
-        return nonce + self._cipher.encrypt(nonce, data, place.encode())
+        return encode(_Sealed(nonce + self._cipher.encrypt(nonce, data, place.encode())))
 
     def open(self, sealed: bytes, place: str) -> bytes | None:
         """None if it was sealed by another key, or for another place."""
         from cryptography.exceptions import InvalidTag
 
         try:
-            return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], place.encode())
+            data = decode(sealed, _Sealed).sealed
+            return self._cipher.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], place.encode())
         except (InvalidTag, ValueError):
             return None
 
