@@ -44,7 +44,7 @@ def list_fields() -> list[tuple[str, ...]]:
     refused = {rule.field for rule in REFUSALS}
     rows = []
     for field in ModelProfile.__struct_fields__:
-        values = "a number" if field == "window" else ", ".join(map(_code, list_values(field)))
+        values = "a number" if neutral[field] is None else ", ".join(map(_code, list_values(field)))
         learned = "a refusal" if field in refused else SHOWN.get(field, "")
         rows.append((_quote(field), _code(neutral[field]), values, docs[field], learned))
     return [("field", "neutral", "values", "what it says", "learned from"), ("---",) * 5, *rows]

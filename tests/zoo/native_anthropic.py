@@ -222,3 +222,12 @@ class CutCall(ClaudeAnimal):
 
     def first(self, body: Json) -> bytes:
         return write(START, *use("toolu_1", '{"zone": "U')[:2])
+
+
+class ReasonOfAnotherFormat(ClaudeAnimal):
+    """The answer was cut off, and the reason is a word of another format. https://github.com/BerriAI/litellm/issues/34692"""
+
+    status = "incomplete"
+
+    def last(self, body: Json) -> bytes:
+        return write(START, *text("It is"), end("length"), STOP)

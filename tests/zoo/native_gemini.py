@@ -44,6 +44,29 @@ class NameWithPrefix(GeminiAnimal):
         return sse(chunk({"functionCall": {"name": "default_api:get_time", "args": {"zone": "UTC"}}}, reason="STOP"))
 
 
+class CallAsCode(GeminiAnimal):
+    """The call is code in the text. https://github.com/googleapis/python-genai/issues/2868"""
+
+    def first(self, body: Json) -> bytes:
+        return self.say("```tool_code\n", "print(default_api.get_time(zone='UTC'))", "\n```")
+
+
+class NoClosedObjects(GeminiAnimal):
+    """A word of JSON Schema is refused. https://github.com/danny-avila/LibreChat/pull/13850"""
+
+    def refuse(self, body: Json) -> str | None:
+        told = "Unknown name \"additionalProperties\" at 'tools[0].function_declarations[0].parameters': Cannot find field."
+        return told if mentions(body["tools"], "additionalProperties") else None
+
+
+class NoJsonSchema(GeminiAnimal):
+    """Only the older field for parameters is known. https://github.com/danny-avila/LibreChat/pull/13850"""
+
+    def refuse(self, body: Json) -> str | None:
+        told = "Unknown name \"parametersJsonSchema\" at 'tools[0].function_declarations[0]': Cannot find field."
+        return told if mentions(body["tools"], "parametersJsonSchema") else None
+
+
 class SignatureMustReturn(GeminiAnimal):
     """A call without its signature is refused. https://github.com/docker/docker-agent/issues/851"""
 

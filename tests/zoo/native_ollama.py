@@ -108,6 +108,30 @@ class NoTools(OllamaAnimal):
         return self.last(body)
 
 
+class ToolsInWords(OllamaAnimal):
+    """The model's template knows no tools, but the model can call them if it is told how.
+    https://github.com/Pasta-Devs/Marinara-Engine/issues/1704"""
+
+    def refuse(self, body: Json) -> str | None:
+        return NoTools().refuse(body)
+
+    def first(self, body: Json) -> bytes:
+        told = str(body["messages"])
+        if "12:00" in told:
+            return self.say(NOON)
+        call = '<tool_call>\n{"name": "get_time", "arguments": {"zone": "UTC"}}\n</tool_call>'
+        return self.say(call if "Tells the time in a zone." in told else "I cannot know that.")
+
+
+class EndWithAnError(OllamaAnimal):
+    """The reason of the end is an error, behind words. https://github.com/ollama/ollama/issues/12064"""
+
+    status = "failed"
+
+    def last(self, body: Json) -> bytes:
+        return line({"content": "It is"}) + end("error")
+
+
 class NoThinking(OllamaAnimal):
     """The model cannot think, and says so. https://github.com/ollama/ollama/issues/10976"""
 

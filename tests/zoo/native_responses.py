@@ -216,3 +216,30 @@ class NoEnd(Silent, ResponsesAnimal):
 
     def first(self, body: Json) -> bytes:
         return sse(CREATED)
+
+
+class NoStore(ResponsesAnimal):
+    """`store` and `include` are not known. https://github.com/livekit/agents/pull/1276"""
+
+    def refuse(self, body: Json) -> str | None:
+        unknown = [name for name in ("store", "include") if name in body]
+        return f"Unknown parameter: '{unknown[0]}'." if unknown else None
+
+
+class ThoughtsAsText(ResponsesAnimal):
+    """Thoughts are left in the text. https://github.com/vllm-project/vllm/issues/27703"""
+
+    status = "failed"
+
+    def last(self, body: Json) -> bytes:
+        return self.say("<think>", "High sun.", "</think>", NOON)
+
+
+class CallAsText(ResponsesAnimal):
+    """The call is left in the text. https://github.com/vllm-project/vllm/issues/27703"""
+
+    status = "failed"
+    zones: ClassVar = []
+
+    def first(self, body: Json) -> bytes:
+        return self.say("<tool_call>\n", f'{{"name": "get_time", "arguments": {UTC}}}', "\n</tool_call>")

@@ -15,6 +15,10 @@ JSON = '{"hour": 12}'
 WORD = {"type": "object", "properties": {"word": {"type": "string", "minLength": 1}}, "required": ["word"]}
 LENGTH: dict[str, Any] = {"tools": [{"type": "function", "name": "look_up", "parameters": WORD, "strict": False}]}
 SYSTEM: dict[str, Any] = {"instructions": "Be brief."}
+PARTS: dict[str, Any] = {
+    "input": [{"role": "user", "content": [{"type": "input_text", "text": word} for word in ("What time", "is it?")]}]
+}
+LARGE: dict[str, Any] = {"max_output_tokens": 100_000}
 
 
 class Phrase(Struct, frozen=True):
@@ -47,6 +51,14 @@ def is_blank(body: Json) -> bool:
 
 def writes_arguments(body: Json) -> bool:
     return any(isinstance(made["function"]["arguments"], str) for each in assistants(body) for made in each.get("tool_calls", ()))
+
+
+def lacks_description(body: Json) -> bool:
+    return any(not tool["function"].get("description") for tool in body["tools"])
+
+
+def has_parts(body: Json) -> bool:
+    return any(isinstance(message["content"], list) for message in body["messages"])
 
 
 def says_length(body: Json) -> bool:
@@ -147,6 +159,24 @@ PHRASES = {
     "pydantic on choices": Phrase("body.tool_choice: Input should be 'none' or 'auto'", lambda body: "tool_choice" in body,
         {"tool_choice": "required"}, 422),
     "Gemma at Google": Phrase("Developer instruction is not enabled for models/gemma-3-27b-it", speaks_twice, SYSTEM),
+    # A bound on the output that is too large, as OpenAI, Claude and DeepSeek put it.
+    **{
+        words: Phrase(words, lambda body: body["max_tokens"] > 8192, LARGE)
+        for words in (
+            "max_tokens is too large: 100000. This model supports at most 8192 completion tokens, whereas you provided 100000.",
+            "max_tokens: 100000 > 8192, which is the maximum allowed number of output tokens for this model",
+            "Invalid max_tokens value, the valid range of max_tokens is [1, 8192]",
+        )
+    },
+    "no description": Phrase("tools.2.function.description: Field required", lacks_description, LENGTH, 422),
+    "an empty description": Phrase("Invalid 'tools[2].function.description': empty string.", lacks_description, LENGTH),
+    "pydantic on parts": Phrase("messages.0.content: Input should be a valid string", has_parts, PARTS, 422),
+    "Rust on parts": Phrase("messages[0].content: invalid type: sequence, expected a string", has_parts, PARTS, 422),
+    "a template on parts": Phrase('can only concatenate str (not "list") to str', has_parts, PARTS, 500),
+    "Fireworks on tools": Phrase("Extra inputs are not permitted, field: 'tools', value: [...]", lambda body: "tools" in body,
+        status=422),
+    "pydantic on a temperature": Phrase("temperature: Extra inputs are not permitted", lambda body: "temperature" in body,
+        {"temperature": 0.2}, 422),
     "an unknown limit": Phrase("Unrecognized request argument supplied: max_tokens", lambda body: "max_tokens" in body,
         {"max_output_tokens": 500}),
 }  # fmt: skip

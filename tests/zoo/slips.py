@@ -226,10 +226,10 @@ class CallsAgainUnderOtherIds(Animal):
 
 
 class CallAgainAtAnotherPlace(Animal):
-    """Quirk 2: a call comes again whole, under its id and another index; supposed, without a source."""
+    """Quirk 76: a call comes again whole, under its id and another index; supposed, without a source."""
 
-    number = 2
+    number = 76
 
     def first(self, body: Json) -> bytes:
-        made = [chunk(call_piece(index, id="a", name="get_time", arguments=UTC)) for index in (0, 1)]
+        made = [chunk(call_piece(index, id="a", name=name_tool(body), arguments=UTC)) for index in (0, 1)]
         return sse(*made, chunk(finish="tool_calls")) + DONE

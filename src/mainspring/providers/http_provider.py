@@ -280,6 +280,7 @@ class HttpProvider(ABC):
         rules: Sequence[RefusalRule],
         notes: list[Adaptation],
         changed: Mapping[str, ProfileValue] | None = None,
+        query: Mapping[str, str] | None = None,
     ) -> HttpReply:
         """Posts the body that `build` makes for the model as it is known, but for the fields that are `changed` already.
 
@@ -290,7 +291,7 @@ class HttpProvider(ABC):
         profile, last = self._find_profile(model, build, changed), None
         for attempt in range(MOST_CHANGES + 1):
             try:
-                reply = await self._post(path, build(profile))
+                reply = await self._post(path, build(profile), query)
             except (Refused, Unavailable) as refusal:
                 rule = self._find_rule(model, refusal.message, profile, build, rules)
                 is_another = last is not None and not last.words.search(refusal.message)
@@ -324,8 +325,10 @@ class HttpProvider(ABC):
         for rule in rules:
             if not rule.words.search(words) or not self._book.can_learn(model, rule.field):
                 continue
-            values = list_values(rule.field)
-            is_further = values.index(rule.value) > values.index(known[rule.field])
+            rule = rule.read(words)
+            values, value = list_values(rule.field), known[rule.field]
+            is_number = isinstance(rule.value, int) and not isinstance(rule.value, bool)
+            is_further = value != rule.value if is_number else values.index(rule.value) > values.index(value)
             if is_further and encode_body(build(replace(profile, **{rule.field: rule.value}))) != body:
                 return rule
         return None

@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
+from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ProfileFact, ProfileValue
 
 
@@ -38,8 +39,8 @@ class ModelProfile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     schemas: Literal["full", "common", "bare", "told"] = "full"
     """How the schemas of tools are written: without rare words (`common`), with names and types only (`bare`), or as part of the
     tool's description (`told`). What is left out is checked here all the same."""
-    descriptions: Literal["full", "short"] = "full"
-    """Whether tools are described in full, or by one plain line each."""
+    descriptions: Literal["full", "filled", "short"] = "full"
+    """Whether tools are described as they are, by their names where they have no description, or by one plain line each."""
     strict: bool = True
     """Whether `strict` of a tool is sent."""
     recall: Literal["none", "reasoning_content"] = "none"
@@ -54,6 +55,8 @@ class ModelProfile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """What a message without words has for content. With `told` it says in words that it calls."""
     arguments: Literal["text", "object"] = "text"
     """How the arguments of calls in the history are written."""
+    content: Literal["parts", "text"] = "parts"
+    """How a message with several parts of text is written: as a list, or as one text."""
     output_content: Literal["text", "parts"] = "text"
     """How the outputs of tools are written: as one text, or as a list of parts."""
     output_names: bool = True
@@ -74,12 +77,16 @@ class ModelProfile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Whether a format is told in words besides, because the server drops schemas without a word."""
     limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """What the bound on the output is called."""
+    most_output: Annotated[int, Meta(ge=1)] | None = None
+    """The largest bound on the output that it takes. A larger one is lowered to it; None is unknown."""
     effort: Literal["switch", "level"] = "switch"
     """How Ollama is told to think: yes or no, or at one of three levels."""
     reasoning_effort: bool = True
     """Whether `reasoning_effort` is sent, or `think` to Ollama."""
     encrypted_reasoning: bool = True
     """Whether the Responses API is asked for encrypted reasoning, to be sent back."""
+    store: bool = True
+    """Whether the Responses API is told to store nothing."""
     stream_options: bool = True
     """Whether `stream_options` is sent, which asks for the usage."""
     temperature: bool = True
@@ -120,12 +127,46 @@ def drop_old(facts: Facts, now: float) -> dict[str, ProfileFact]:
     return kept
 
 
+AS_NAMED: Final = 1
+
+
 class RefusalRule(NamedTuple):
-    """How backends refuse a request, and which field of the profile makes one that they take."""
+    """How backends refuse a request, and which field of the profile makes one that they take. Its value may be the number that
+    the refusal has (`AS_NAMED`)."""
 
     field: str
     value: ProfileValue
     words: Pattern[str]
+
+    def read(self, words: str) -> "RefusalRule":
+        """The rule with the value that these words name."""
+        if type(self.value) is not int or (found := self.words.search(words)) is None:
+            return self
+        number = int(next(group for group in found.groups() if group is not None).replace(",", ""))
+        return self._replace(value=number - found[0].endswith("(exclusive)"))
+
+
+_LIMIT: Final = r"\bmax(?:imum)?[ _]?(?:output|completion|new)?[ _]?tokens?\b"
+_NUMBER: Final = r"`?(\d[\d,]{0,8})"
+MOST_OUTPUT: Final = RefusalRule(
+    "most_output",
+    AS_NAMED,
+    re.compile(
+        rf"{_LIMIT}.*(?:supports at most|less than or equal to|from 1 \(inclusive\) to) {_NUMBER}(?: \(exclusive\))?"
+        rf"|{_LIMIT}.*\[\s*1\s*,\s*{_NUMBER}\s*\]|{_LIMIT}: \d+ > {_NUMBER}, which is the maximum",
+        re.IGNORECASE,
+    ),
+)
+NO_DESCRIPTION: Final = re.compile(
+    r"\bdescription\b.*(required|empty|missing|valid string|expected a string|length greater|at least|minimum length)",
+    re.IGNORECASE,
+)
+
+
+def bound_output(request: ModelRequest, profile: ModelProfile) -> int | None:
+    """The bound on the output that a request asks for, as far as the backend takes it."""
+    wanted, most = request.max_output_tokens, profile.most_output
+    return wanted if wanted is None or most is None else min(wanted, most)
 
 
 @cache

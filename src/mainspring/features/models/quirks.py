@@ -20,6 +20,7 @@ from mainspring.providers.control_tokens import HEADERS
 from mainspring.providers.json_text import may_be_wrapped
 from mainspring.providers.leak_reader import LeakReader
 from mainspring.providers.leaked_calls import parse_calls
+from mainspring.providers.profiles import AS_NAMED
 from mainspring.providers.thinking import TagSplitter, find_unopened, mark_channels
 
 PATH: Final = "chat/completions"
@@ -119,12 +120,13 @@ def _is_wrapped(seen: SeenExchange) -> bool:
 
 
 def _makes_again(seen: SeenExchange) -> bool:
-    """A call comes again under the same index, whole or in pieces."""
+    """A call comes again under the same index or the same id, whole or in pieces."""
     calls = [(call[0], name, told) for call, (name, told) in zip(seen.calls, seen.made, strict=True)]
     whole = [(piece, str(find_function(piece).get("name")), str(find_function(piece).get("arguments"))) for piece in seen.pieces]
     for made in (calls, whole):
         told = [(piece.get("index"), name, repr(value)) for piece, name, text in made if isinstance(value := decode(text), dict)]
-        if len(set(told)) < len(told):
+        named = [(piece["id"], name, text) for piece, name, text in made if piece.get("id") and isinstance(decode(text), dict)]
+        if len(set(told)) < len(told) or len(set(named)) < len(named):
             return True
     return False
 
@@ -314,6 +316,7 @@ QUIRKS: Final = (
     Quirk("ids by pattern", "Call ids must fit a pattern.", "They are derived."),
     Quirk("ids to the letter", "Call ids have a form of the model's own.", "They come back as they were."),
     Quirk("no max_tokens", "`max_tokens` is refused.", "It is `max_completion_tokens`."),
+    Quirk("small outputs", "A large bound on the output is refused.", "It is lowered to what is taken."),
     Quirk("no temperature", "`temperature` or `top_p` is refused.", "It is left out."),
     Quirk("no penalties", "Penalties are refused.", "They are left out."),
     Quirk("no effort", "`reasoning_effort` is refused.", "It is left out."),
@@ -322,6 +325,8 @@ QUIRKS: Final = (
     Quirk("no format", "`response_format` is refused.", "It is asked for in words, and checked."),
     Quirk("format ignored", "A schema is dropped without a word.", "Every answer is checked here."),
     Quirk("schema words", "Words of JSON Schema are refused.", "They are left out, and checked here."),
+    Quirk("no parts", "Content in parts is refused.", "Texts are joined."),
+    Quirk("no blank descriptions", "Tools without a description are refused.", "Their names describe them."),
     Quirk("odd descriptions", "The text of a tool's description crashes it.", "Descriptions are shortened."),
     Quirk("large schemas", "Schemas of tools are refused that are large together.", "They are told in words, and checked here."),
     Quirk("no strict", "`strict` is refused.", "It is left out."),
@@ -343,6 +348,7 @@ _PLACES: Final[Mapping[str, str]] = {
             "output_role",
             "recall",
             "format_told",
+            "content",
             "output_content",
             "arguments",
         ),
@@ -351,6 +357,7 @@ _PLACES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("calls_without_tools", "schemas", "strict", "descriptions"), "tools"),
     **dict.fromkeys(("json_object",), "response_format"),
     "limit": "max_tokens",
+    "most_output": "max_tokens",
     "stream_tools": "stream",
 }
 """Where in a request a field of the profile shows, if not under its own name."""
@@ -363,6 +370,9 @@ _REFUSED: Final[Mapping[Change, str]] = {
     ("presence_penalty", False): "no penalties",
     ("frequency_penalty", False): "no penalties",
     ("limit", "max_completion_tokens"): "no max_tokens",
+    ("most_output", AS_NAMED): "small outputs",
+    ("content", "text"): "no parts",
+    ("descriptions", "filled"): "no blank descriptions",
     ("output_names", False): "no names on outputs",
     ("blank", "empty"): "no null content",
     ("blank", "omitted"): "no blank content",

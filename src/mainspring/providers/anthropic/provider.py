@@ -4,6 +4,8 @@ import re
 from functools import partial
 from typing import Any, ClassVar, Final, Unpack
 
+from msgspec.structs import replace
+
 from mainspring.core.items import Adaptation, Json
 from mainspring.core.model_request import ModelRequest
 from mainspring.providers.anthropic.claude_models import find_family
@@ -11,7 +13,7 @@ from mainspring.providers.anthropic.reply import AnthropicReply
 from mainspring.providers.anthropic.request import VENDOR, build_body
 from mainspring.providers.http_client import HttpReply
 from mainspring.providers.http_provider import HttpOptions, HttpProvider
-from mainspring.providers.profiles import ModelProfile, RefusalRule
+from mainspring.providers.profiles import MOST_OUTPUT, ModelProfile, RefusalRule, bound_output
 from mainspring.providers.reply import ReplyReader
 
 VERSION = "2023-06-01"
@@ -60,10 +62,14 @@ class Anthropic(HttpProvider):
 
 
 def _build(request: ModelRequest, profile: ModelProfile) -> Json:
-    return build_body(request, recalls=profile.recall != "none")
+    asked = request if profile.temperature else replace(request, temperature=None)
+    asked = asked if profile.most_output is None else replace(asked, max_output_tokens=bound_output(asked, profile))
+    return build_body(asked, recalls=profile.recall != "none")
 
 
 _REFUSALS: Final = (
+    MOST_OUTPUT,
+    RefusalRule("temperature", False, re.compile(r"temperature.*(not support|unsupported|deprecated)", re.IGNORECASE)),
     RefusalRule(
         "recall",
         "reasoning_content",

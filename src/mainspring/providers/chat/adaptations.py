@@ -16,6 +16,7 @@ from mainspring.ports import ProfileValue
 from mainspring.providers.chat.refusals import RARE_WORDS
 from mainspring.providers.json_text import json_text
 from mainspring.providers.profiles import NEUTRAL, ModelProfile
+from mainspring.providers.told_tools import describe_tools, retell_calls
 
 
 def adapt(body: Json, profile: ModelProfile) -> Json:
@@ -148,22 +149,12 @@ def _retell_calls(body: Json) -> Json:
 
 def _tell_tools(body: Json) -> Json:
     """Tools in words, for a model or a server that knows none: their calls come as text, and are read there."""
-    messages: list[Json] = []
-    for message in body["messages"]:
-        if message["role"] == "tool":
-            message = {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
-        elif calls := message.get("tool_calls"):
-            told = [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
-            made = [f'<tool_call>\n{{"name": "{name}", "arguments": {given}}}\n</tool_call>' for name, given in told]
-            message = {"role": "assistant", "content": "\n".join([*filter(None, [message["content"]]), *made])}
-        messages.append(message)
-    bare = {name: value for name, value in body.items() if name not in _WITH_TOOLS} | {"messages": messages}
-    choice, functions = body.get("tool_choice"), [json_text(tool["function"]) for tool in body.get("tools", ())]
+    bare = {name: value for name, value in body.items() if name not in _WITH_TOOLS} | {"messages": retell_calls(body["messages"])}
+    choice, functions = body.get("tool_choice"), [tool["function"] for tool in body.get("tools", ())]
     if not functions or choice == "none":
         return bare
     name = choice["function"]["name"] if isinstance(choice, dict) else ""
-    wish = f" Answer by calling `{name}`." if name else " Answer by calling one of them." if choice == "required" else ""
-    return _instruct(bare, f"{_TOOLS_TOLD}{wish}\n<tools>\n" + "\n".join(functions) + "\n</tools>")
+    return _instruct(bare, describe_tools(functions, name=name, is_required=choice == "required"))
 
 
 def _derive_ids(body: Json) -> Json:
@@ -273,6 +264,21 @@ def _tell_schemas(body: Json) -> Json:
     return _map_functions(body, tell)
 
 
+def _fill_descriptions(body: Json) -> Json:
+    return _map_functions(body, lambda function: {**function, "description": function.get("description") or function["name"]})
+
+
+def _join_parts(body: Json) -> Json:
+    """Content of several texts as one."""
+
+    def join(message: Json) -> Json:
+        parts = message["content"]
+        is_text = isinstance(parts, list) and all(part.get("type") == "text" for part in parts)
+        return {**message, "content": "\n".join([part["text"] for part in parts])} if is_text else message
+
+    return {**body, "messages": list(map(join, body["messages"]))}
+
+
 def _shorten_descriptions(body: Json) -> Json:
     """Descriptions of tools in one line of plain characters, and none of their parameters."""
 
@@ -280,7 +286,7 @@ def _shorten_descriptions(body: Json) -> Json:
         line = _ODD.sub(" ", str(function.get("description") or "")).strip().partition("\n")[0]
         return {
             **function,
-            "description": line[:_MOST_DESCRIPTION],
+            "description": line[:_MOST_DESCRIPTION] or function["name"],
             "parameters": _simplify(function["parameters"], ("description",)),
         }
 
@@ -303,12 +309,6 @@ def _drop_strict(body: Json) -> Json:
     return _map_functions(body, lambda function: {key: value for key, value in function.items() if key != "strict"})
 
 
-_TOOLS_TOLD: Final = (
-    "You can call tools. To call one, answer with nothing but a block\n<tool_call>\n"
-    '{"name": "the tool", "arguments": {"its": "arguments"}}\n</tool_call>\n'
-    "for each call. What it returns comes in <tool_response> tags; then answer. "
-    "These are the tools, each with the JSON Schema of its arguments."
-)
 _MOST_DESCRIPTION: Final = 200
 _ODD: Final = re.compile(r"[^\n\w.,:;()/'-]+")
 _FINE_WORDS: Final = (
@@ -330,6 +330,7 @@ _CHANGES: Final[Mapping[tuple[str, ProfileValue], Callable[[Json], Json]]] = {
     ("ids", "nine"): _derive_ids,
     ("system", "first"): _merge_system,
     ("calls_without_tools", False): _declare_called,
+    ("descriptions", "filled"): _fill_descriptions,
     ("descriptions", "short"): _shorten_descriptions,
     ("schemas", "common"): _simplify_schemas,
     ("schemas", "bare"): _bare_schemas,
@@ -342,6 +343,7 @@ _CHANGES: Final[Mapping[tuple[str, ProfileValue], Callable[[Json], Json]]] = {
     ("response_format", "none"): _ask_for_format,
     ("system", "user"): _alternate,
     # Last, since the others read what these change.
+    ("content", "text"): _join_parts,
     ("output_content", "parts"): _part_outputs,
     ("arguments", "object"): _open_arguments,
     ("blank", "omitted"): _omit_content,
@@ -349,6 +351,7 @@ _CHANGES: Final[Mapping[tuple[str, ProfileValue], Callable[[Json], Json]]] = {
 _BESIDE_MESSAGES: Final = frozenset(
     {
         ("stream_tools", False),
+        ("descriptions", "filled"),
         ("descriptions", "short"),
         ("schemas", "common"),
         ("schemas", "bare"),

@@ -7,7 +7,7 @@ import re
 from re import Pattern
 from typing import Final
 
-from mainspring.providers.profiles import RefusalRule
+from mainspring.providers.profiles import MOST_OUTPUT, NO_DESCRIPTION, RefusalRule
 
 
 def _unknown(name: str) -> Pattern[str]:
@@ -26,10 +26,11 @@ RARE_WORDS: Final = (
 )
 _RARE: Final = f"({'|'.join(map(re.escape, RARE_WORDS))})"
 _NOT_KNOWN: Final = "(unknown|unsupported|unexpected|unrecognized|not supported|not permitted|not allowed|cannot find)"
-_SCHEMA: Final = r"\b(schema|parameters|function_declarations|grammar)\b"
+_SCHEMA: Final = r"(?:\b|_)(schema|parameters|function_declarations|grammar)\b"
 _FORMAT: Final = "(response.format|json_schema|structured output)"
 _NOT_THERE: Final = "(not support|unsupported|unavailable|unknown|unrecognized|not permitted|not enabled|invalid value)"
 REFUSALS: Final = (
+    MOST_OUTPUT,
     RefusalRule("stream_options", False, re.compile(r"stream_options")),
     RefusalRule(
         "stream_tools",
@@ -46,7 +47,8 @@ REFUSALS: Final = (
         re.compile(
             r"(not|n't|that) support (tools|tool use|tool calling|function)|enable-auto-tool-choice"
             r"|(?<!parallel )\b(tools|tool use|(tool|function) calling)\W+is not|unsupported param\w*: tools\b"
-            r"|\btools: extra input|\btools\b.*requires --jinja",
+            r"|\btools: extra input|\btools\b.*requires --jinja|extra inputs[^.]*\W'tools'|\btools are not supported"
+            r"|(tool|function) calling is unsupported|not handle tools",
             re.I,
         ),
     ),
@@ -55,7 +57,7 @@ REFUSALS: Final = (
         False,
         re.compile(
             rf"{_unknown('reasoning_effort').pattern}|reasoning_effort.*one of .?none\W+(or )?\W*default"
-            r"|think value .*not support",
+            r"|think value .*not support|reasoning effort is not supported|reasoning_effort\W+extra input",
             re.I,
         ),
     ),
@@ -68,7 +70,9 @@ REFUSALS: Final = (
     ),
     # The names of tools on their outputs.
     RefusalRule(
-        "output_names", False, re.compile(r"messages.*\bname\b.*(unsupported|unexpected|not (supported|permitted|allowed))", re.I)
+        "output_names",
+        False,
+        re.compile(r"messages.*\bname\b.*(unsupported|unexpected|not (supported|permitted|allowed))|'name' is unsupported", re.I),
     ),
     RefusalRule(
         "blank",
@@ -83,6 +87,15 @@ REFUSALS: Final = (
         "blank", "omitted", re.compile(r"\bcontent\b.*(empty|blank|whitespace)|role .assistant. must not be empty", re.I)
     ),
     RefusalRule("blank", "told", re.compile(r"\bcontent\b.*(empty|blank|whitespace|is (a )?required|missing)", re.I)),
+    RefusalRule(
+        "content",
+        "text",
+        re.compile(
+            r"\bcontent\b.*(must be (a )?strings?|valid string|expected (a )?string|of type string)|invalid type: sequence"
+            r"|not \"list\"",
+            re.I,
+        ),
+    ),
     RefusalRule(
         "output_content",
         "parts",
@@ -104,7 +117,8 @@ REFUSALS: Final = (
         "system",
         "user",
         re.compile(
-            r"system.? role.*not (supported|allowed)|(roles|messages) (must|should) alternate|\balternat(e|ing)\b"
+            r"system.? role.*not (supported|allowed)|role.*does not support .?system"
+            r"|(roles|messages) (must|should) alternate|\balternat(e|ing)\b"
             r"|only user and assistant roles|invalid role\W+system|developer instruction\w* (is|are) not (enabled|supported)"
             r"|(first message|conversation)s? must (be|start|begin) .*\buser\b",
             re.I,
@@ -135,11 +149,16 @@ REFUSALS: Final = (
     RefusalRule(
         "schemas", "common", re.compile(rf"{_NOT_KNOWN}[^.]*{_RARE}|{_RARE}[^.]*{_NOT_KNOWN}|non-empty for OBJECT type", re.I)
     ),
+    RefusalRule("descriptions", "filled", NO_DESCRIPTION),
     RefusalRule("strict", False, re.compile(rf"\bstrict\b.*({_NOT_KNOWN}|same value|mixed)|{_NOT_KNOWN}.*\bstrict\b", re.I)),
     RefusalRule(
         "schemas",
         "bare",
-        re.compile(rf"{_SCHEMA}.*(unsupported|not support|unknown|fail)|(unsupported|unknown|fail|unable).*{_SCHEMA}", re.I),
+        re.compile(
+            rf"{_SCHEMA}.*(unsupported|not support|unknown|fail|missing items|only '?enum)"
+            rf"|(unsupported|unknown|unrecognized|fail|unable).*{_SCHEMA}|are supported for STRING type",
+            re.I,
+        ),
     ),
     RefusalRule("schemas", "told", re.compile(r"fail.*\bgrammar\b|too (large|many|complex).*\b(tools|schema|grammar)\b", re.I)),
     RefusalRule("descriptions", "short", re.compile(r"grammar stack|grammar.*(crash|unexpected)", re.I)),
@@ -162,20 +181,24 @@ REFUSALS: Final = (
     RefusalRule(
         "response_format",
         "none",
-        re.compile(rf"\A(?!.*invalid schema)(?:.*{_FORMAT}.*{_NOT_THERE}|.*{_NOT_THERE}.*{_FORMAT})", re.I),
+        re.compile(
+            rf"\A(?!.*invalid schema)(?:.*{_FORMAT}.*{_NOT_THERE}|.*{_NOT_THERE}.*{_FORMAT})|response_format.*input should be",
+            re.I,
+        ),
     ),
     # With these, a value that is not supported means that only the default is.
     RefusalRule(
         "temperature",
         False,
         re.compile(
-            r"temperature.*(not support|unsupported|only the default|only 1\b|only be set|deprecated)|unsupported.*temperature",
+            r"temperature.*(not support|unsupported|only the default|only 1\b|only be set|deprecated|extra input)"
+            r"|unsupported.*temperature",
             re.I,
         ),
     ),
     RefusalRule(
         "top_p",
         False,
-        re.compile(r"top_p.*(not support|unsupported|only the default|deprecated|\bboth\b)|unsupported.*top_p", re.I),
+        re.compile(r"top_p.*(not support|unsupported|only the default|deprecated|extra input|\bboth\b)|unsupported.*top_p", re.I),
     ),
 )

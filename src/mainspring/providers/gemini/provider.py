@@ -3,12 +3,15 @@
 Thoughts come with signatures that Gemini wants back; they travel in reasoning items, see `gemini.request`.
 """
 
+import re
 from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar, Final
 
 import msgspec
 from msgspec import Struct
 
+from mainspring.core.items import Adaptation, Json
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelInfo
 from mainspring.providers.gemini.reply import GeminiReply
@@ -16,6 +19,7 @@ from mainspring.providers.gemini.request import build_body, name_resource
 from mainspring.providers.http_client import HttpReply
 from mainspring.providers.http_provider import HttpProvider
 from mainspring.providers.json_text import encode_body
+from mainspring.providers.profiles import MOST_OUTPUT, ModelProfile, RefusalRule
 
 
 class Gemini(HttpProvider):
@@ -28,11 +32,22 @@ class Gemini(HttpProvider):
     features: ClassVar = frozenset({"audio_input", "stop", "seed"})
 
     def _reader(self, request: ModelRequest) -> GeminiReply:
-        return GeminiReply(self._turn(request), self._http)
+        # Gemini writes calls as code now and then, and Gemma knows no others.
+        return GeminiReply(self._turn(request, leaks=True), self._http)
 
     async def _ask(self, request: ModelRequest) -> HttpReply:
-        path = f"v1beta/{name_resource(request.model)}:streamGenerateContent"
-        return await self._post(path, build_body(request), {"alt": "sse"})
+        return await self._ask_and_note(request, [])
+
+    async def _ask_and_note(self, request: ModelRequest, notes: list[Adaptation]) -> HttpReply:
+        """Sends the request as the model takes it."""
+        build, query = partial(self._build, request), {"alt": "sse"}
+        return await self._post_adapted(self._find_path(request), request.model, build, _REFUSALS, notes, query=query)
+
+    def _find_path(self, request: ModelRequest) -> str:
+        return f"v1beta/{name_resource(request.model)}:streamGenerateContent"
+
+    def _build(self, request: ModelRequest, profile: ModelProfile) -> Json:
+        return build_body(request, profile)
 
     async def count_tokens(self, request: ModelRequest) -> int:
         """How many tokens Gemini would read. Raises a `ProviderError` if it does not say."""
@@ -50,3 +65,15 @@ class TokenTotal(Struct, gc=False):
 
 
 token_total: Final = msgspec.json.Decoder(TokenTotal)
+_REFUSALS: Final = (
+    MOST_OUTPUT,
+    RefusalRule(
+        "reasoning_effort", False, re.compile(r"\bthinking\b.*not supported|thinking_?(config|budget|level)", re.IGNORECASE)
+    ),
+    RefusalRule("schemas", "common", re.compile(r"additional_?properties", re.IGNORECASE)),
+    RefusalRule(
+        "schemas",
+        "bare",
+        re.compile(r"function_?declarations?\b.*(cannot find field|not repeating|unknown name|alongside|format)", re.I | re.S),
+    ),
+)

@@ -22,6 +22,7 @@ from mainspring.core.spec import ToolChoice
 from mainspring.providers import transcript
 from mainspring.providers.json_text import drop_none, json_text, merge_extra
 from mainspring.providers.media import guess_mime, parse_data_url, read_attachment
+from mainspring.providers.profiles import NEUTRAL, ModelProfile, bound_output
 from mainspring.providers.transcript import AnsweredCall, InputTurn, ModelTurn
 
 VENDOR: Final = "gemini"
@@ -30,8 +31,8 @@ UNSIGNED: Final = "skip_thought_signature_validator"
 Thinking = Literal["never", "budget", "level"]
 
 
-def build_body(request: ModelRequest) -> Json:
-    """The request as JSON. Raises `Refused` for content that this wire format cannot carry."""
+def build_body(request: ModelRequest, profile: ModelProfile = NEUTRAL) -> Json:
+    """The request as JSON, as the model takes it. Raises `Refused` for content that this wire format cannot carry."""
     tools = transcript.list_functions(request)
     system, contents = _contents(request)
     schema = clean_schema(wanted) if (wanted := transcript.find_schema(request)) else wanted
@@ -43,16 +44,16 @@ def build_body(request: ModelRequest) -> Json:
     if system:
         body["systemInstruction"] = {"parts": [{"text": text} for text in system]}
     if tools:
-        body["tools"] = [{"functionDeclarations": [_declaration(tool) for tool in tools]}]
+        body["tools"] = [{"functionDeclarations": [_declaration(tool, profile.schemas) for tool in tools]}]
         if calling := _calling(request.tool_choice, tools, request.model):
             body["toolConfig"] = {"functionCallingConfig": calling}
     options = {
-        "maxOutputTokens": request.max_output_tokens,
+        "maxOutputTokens": bound_output(request, profile),
         "temperature": request.temperature,
         "topP": request.top_p,
         "stopSequences": list(request.stop) or None,
         "seed": request.seed,
-        "thinkingConfig": _thinking(request.model, request.reasoning),
+        "thinkingConfig": _thinking(request.model, request.reasoning) if profile.reasoning_effort else None,
         "responseMimeType": None if schema is None else "application/json",
         "responseJsonSchema": schema or None,
     }
@@ -95,14 +96,46 @@ def _thinking(model: str, reasoning: Json | None) -> Json | None:
             return {"includeThoughts": True, "thinkingBudget": _BUDGETS.get(effort, 24576)}
 
 
-def _declaration(tool: ToolDefinition) -> Json:
+def _declaration(tool: ToolDefinition, schemas: str = "full") -> Json:
     declaration: Json = {"name": tool.name}
     if tool.description:
         declaration["description"] = tool.description
-    if tool.parameters:
-        schema = clean_schema(tool.parameters)
-        declaration["parametersJsonSchema"] = schema if "$ref" in schema else {"type": "object", **schema}
-    return declaration
+    if not tool.parameters:
+        return declaration
+    schema = clean_schema(tool.parameters)
+    if schemas not in ("full", "common"):
+        # The older field, which takes no JSON Schema.
+        bare = _bare_schema(schema)
+        return declaration | ({"parameters": bare} if bare.get("properties") else {})
+    if schemas == "common":
+        schema = _drop_rare(schema)
+    return declaration | {"parametersJsonSchema": schema if "$ref" in schema else {"type": "object", **schema}}
+
+
+def _drop_rare(schema: Json) -> Json:
+    """The schema without the word that some take for an error. What it said is checked here."""
+    kept = {word: value for word, value in schema.items() if word != "additionalProperties"}
+    return kept | {
+        word: {name: _drop_rare(part) for name, part in value.items()} if word in ("properties", "$defs") else _drop_rare(value)
+        for word, value in kept.items()
+        if isinstance(value, dict)
+    }
+
+
+def _bare_schema(schema: Json) -> Json:
+    """Names, types and descriptions, and one type each. What else was said is checked here."""
+    kinds = schema.get("type", "object" if "properties" in schema else "string")
+    kind = next((each for each in kinds if each != "null"), "string") if isinstance(kinds, list) else kinds
+    bare: Json = {"type": kind}
+    if isinstance(schema.get("description"), str):
+        bare["description"] = schema["description"]
+    if isinstance(properties := schema.get("properties"), dict) and properties:
+        bare["properties"] = {name: _bare_schema(part) for name, part in properties.items() if isinstance(part, dict)}
+        bare["required"] = [name for name in schema.get("required") or () if name in bare["properties"]]
+    if kind == "array":
+        items = schema.get("items")
+        bare["items"] = _bare_schema(items) if isinstance(items, dict) else {"type": "string"}
+    return bare
 
 
 def _calling(choice: ToolChoice, tools: Sequence[ToolDefinition], model: str) -> Json:

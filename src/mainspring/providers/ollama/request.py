@@ -17,15 +17,18 @@ from mainspring.providers import transcript
 from mainspring.providers.json_text import drop_none, json_text, merge_extra
 from mainspring.providers.media import parse_data_url, read_attachment
 from mainspring.providers.profiles import ModelProfile, find_profile
+from mainspring.providers.told_tools import describe_tools, retell_calls
 from mainspring.providers.transcript import InputTurn, ModelTurn
 
 
 def build_body(request: ModelRequest, num_ctx: int | None = None, profile: ModelProfile | None = None) -> Json:
     """The request as JSON, as the model takes it. Raises `Refused` for content that this wire format cannot carry."""
     profile = profile or find_profile(request.model)
-    tools = list(map(_tool, transcript.list_functions(request))) if profile.tools and request.tool_choice.mode != "none" else []
+    tools = list(map(_tool, transcript.list_functions(request))) if request.tool_choice.mode != "none" else []
     form = transcript.find_schema(request)
     rules = [request.instructions or "", *(_wishes(request.tool_choice, form) if tools else ())]
+    if tools and not profile.tools:
+        rules.append(describe_tools([tool["function"] for tool in tools]))
     sampling = {
         "temperature": request.temperature,
         "top_p": request.top_p,
@@ -34,12 +37,14 @@ def build_body(request: ModelRequest, num_ctx: int | None = None, profile: Model
     }
     options = {"num_ctx": num_ctx, "num_predict": request.max_output_tokens, **sampling}
     fields = {
-        "tools": tools or None,
+        "tools": tools or None if profile.tools else None,
         "format": None if tools or form is None else form or "json",
         "think": _think(profile, request.reasoning),
         "options": drop_none(options) or None,
     }
-    body: Json = {"model": request.model, "messages": _messages(rules, request.items), "stream": True, **drop_none(fields)}
+    messages = _messages(rules, request.items)
+    told = messages if profile.tools else retell_calls(messages)
+    body: Json = {"model": request.model, "messages": told, "stream": True, **drop_none(fields)}
     return merge_extra(body, request.extra)
 
 

@@ -2,17 +2,19 @@
 
 import re
 from functools import partial
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from mainspring.core.declared_tools import map_names
 from mainspring.core.drafts import item_id
-from mainspring.core.errors import BadOutput, Misconfigured, Refused
-from mainspring.core.items import Adaptation
+from mainspring.core.errors import BadOutput, Misconfigured, ProviderError, Refused
+from mainspring.core.events import ItemDone
+from mainspring.core.items import Adaptation, FunctionCall, Reasoning
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.tokens import estimate
 from mainspring.providers.http_client import HttpReply
 from mainspring.providers.http_provider import HttpProvider
-from mainspring.providers.profiles import RefusalRule
+from mainspring.providers.profiles import MOST_OUTPUT, NO_DESCRIPTION, RefusalRule
+from mainspring.providers.reply import ReplyReader
 from mainspring.providers.responses.reply import ResponsesReply, ResponsesTurn
 from mainspring.providers.responses.request import build_body, build_question
 from mainspring.providers.turn import list_call_ids
@@ -44,6 +46,31 @@ class Responses(HttpProvider):
         build = partial(build_body, request, self._http.host)
         return await self._post_adapted("responses", request.model, build, _REFUSALS, notes)
 
+    def _check_answer(self, request: ModelRequest, reader: ReplyReader[Any]) -> ProviderError | None:
+        """Servers with a model of any kind may leave its calls and its thoughts in the text, where nobody finds them."""
+        assert isinstance(reader, ResponsesReply)
+        flaw = super()._check_answer(request, reader)
+        if flaw is not None or reader.finish != "stop" or not _MAY_LEAK.match(said := reader.said):
+            return flaw
+        turn = self._turn(request, leaks=True)
+        turn.text(said)
+        try:
+            turn.end("stop", None)
+        except BadOutput as error:
+            return error
+        found = {type(event.item) for event in turn.take() if isinstance(event, ItemDone)}
+        if FunctionCall in found:
+            return BadOutput(
+                f"{self._http.url} left the model's calls in its text; have it parse them (`--tool-call-parser` of vLLM and "
+                'SGLang), or ask it by `kind = "chat"`, which reads them'
+            )
+        if Reasoning in found:
+            return BadOutput(
+                f"{self._http.url} left the model's reasoning in its text; have it parse reasoning (`--reasoning-parser` of vLLM "
+                'and SGLang), or ask it by `kind = "chat"`, which reads it'
+            )
+        return None
+
     async def count_tokens(self, request: ModelRequest) -> int:
         """The backend's own count; our estimate if it does not count."""
         asked = build_question(request, self._http.host, self._book.find(request.model))
@@ -54,9 +81,23 @@ class Responses(HttpProvider):
             return estimate(request.items, request.instructions, request.tools)
 
 
+# How calls and thoughts begin in text, or a call behind a sentence.
+_MAY_LEAK: Final = re.compile(r"\s*(?:[<\[{`]|(?:Thought|Action): )|[^<]{0,200}<(?:tool_call|function|\|)")
 _REFUSALS: Final = (
+    MOST_OUTPUT,
+    RefusalRule("store", False, re.compile(r"\bstore\b.*extra inputs|(unknown|unsupported|unrecognized)[^.]*\bstore\b", re.I)),
+    RefusalRule("parallel_tool_calls", False, re.compile(r"parallel_tool_calls")),
+    RefusalRule("strict", False, re.compile(r"(unknown|unsupported|unrecognized).*\bstrict\b|\bstrict\b.*extra inputs", re.I)),
     RefusalRule(
-        "encrypted_reasoning", False, re.compile(r"encrypted.content\b.*not supported|\binclude\b.*(unknown|unsupported)", re.I)
+        "reasoning_effort", False, re.compile(r"\breasoning\b.*not supported|(unknown|unsupported).*\breasoning\b", re.I)
+    ),
+    RefusalRule("descriptions", "filled", NO_DESCRIPTION),
+    RefusalRule(
+        "encrypted_reasoning",
+        False,
+        re.compile(
+            r"encrypted.content\b.*not supported|\binclude\b.*(unknown|unsupported)|(unknown|unsupported).*\binclude\b", re.I
+        ),
     ),
     RefusalRule("temperature", False, re.compile(r"unsupported.*\btemperature\b|\btemperature\b.*not supported", re.I)),
     RefusalRule("top_p", False, re.compile(r"unsupported.*\btop_p\b|\btop_p\b.*not supported", re.I)),

@@ -65,6 +65,10 @@ class ResponsesReply(ReplyReader["ResponsesTurn"]):
         self._finish = "stop" if response.status != "incomplete" else "content_filter" if is_filtered else "length"
         self._usage, self.is_over = _usage_of(response.usage), True
 
+    @property
+    def said(self) -> str:
+        return self._turn.said
+
     def _take_done(self) -> None:
         """Some gateways never send the whole: behind items that are whole, that it ends properly is enough."""
         super()._take_done()
@@ -99,6 +103,7 @@ class ResponsesTurn(TurnEvents):
         self._by_index: dict[int | None, _OpenItem] = {}
         self._by_call: dict[str | None, _OpenItem] = {}
         self._items: list[_OpenItem] = []
+        self._words: list[str] = []
         self._has_spoken = False
 
     @property
@@ -108,6 +113,11 @@ class ResponsesTurn(TurnEvents):
     @property
     def is_mute(self) -> bool:
         return not self._has_spoken
+
+    @property
+    def said(self) -> str:
+        """The words of the messages that are whole, unless there are calls."""
+        return "" if any(item.kind == "function_call" for item in self._items) else "".join(self._words)
 
     @property
     def is_whole(self) -> bool:
@@ -247,6 +257,7 @@ class ResponsesTurn(TurnEvents):
         match item:
             case items.Message():
                 item = replace(item, content=self._content(found, given.content or ()), status=status)
+                self._words += map(get_text, item.content)
             case items.FunctionCall():
                 found.arguments = self._final(found, "arguments", 0, json_text(given.arguments))
                 item = replace(item, arguments=found.arguments, status=status)

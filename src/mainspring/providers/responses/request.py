@@ -1,6 +1,7 @@
 """What a Responses backend is asked: a `ModelRequest` as its JSON body, items as they are but for what it would refuse."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from mainspring.core import items
@@ -10,7 +11,7 @@ from mainspring.core.items import Item, Json, Part
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers.json_text import drop_none, merge_extra
-from mainspring.providers.profiles import ModelProfile, find_profile
+from mainspring.providers.profiles import ModelProfile, bound_output, find_profile
 from mainspring.providers.transcript import (
     UNANSWERED,
     is_sealed,
@@ -40,7 +41,8 @@ def build_body(request: ModelRequest, host: str, profile: ModelProfile | None = 
         *wanted,
     ]
     body = merge_extra(build_question(request, host, profile), extra)
-    return body | {"include": list(dict.fromkeys(included)), "store": False, "stream": True}
+    kept: Json = {"include": list(dict.fromkeys(included))} if included else {}
+    return body | kept | ({"store": False} if profile.store else {}) | {"stream": True}
 
 
 def build_question(request: ModelRequest, host: str, profile: ModelProfile | None = None) -> Json:
@@ -51,16 +53,17 @@ def build_question(request: ModelRequest, host: str, profile: ModelProfile | Non
         raise Refused("there is nothing to ask: the conversation is empty; say something in `input`")
     body: Json = {"model": request.model, "input": told}
     if request.tools:
-        body["tools"] = group_tools(tools, _tool)
+        body["tools"] = group_tools(tools, partial(_tool, profile))
         body["tool_choice"] = _choice(request.tool_choice, request.all_tools)
-        body["parallel_tool_calls"] = request.parallel_tool_calls
+        if profile.parallel_tool_calls:
+            body["parallel_tool_calls"] = request.parallel_tool_calls
     options = {
         "instructions": request.instructions,
-        "max_output_tokens": request.max_output_tokens,
+        "max_output_tokens": bound_output(request, profile),
         "temperature": request.temperature if profile.temperature else None,
         "top_p": request.top_p if profile.top_p else None,
         "text": request.text,
-        "reasoning": request.reasoning,
+        "reasoning": request.reasoning if profile.reasoning_effort else None,
         "top_logprobs": request.top_logprobs or None,
     }
     return body | drop_none(options)
@@ -87,7 +90,7 @@ def _list_brought(item: Item) -> Sequence[Json]:
             return ()
 
 
-def _tool(tool: items.ToolDefinition) -> Json:
+def _tool(profile: ModelProfile, tool: items.ToolDefinition) -> Json:
     """Strict only if somebody said so: a schema that is not made for it would be refused."""
     if tool.form == "server_tool_search":
         return {"type": "tool_search"}
@@ -96,9 +99,9 @@ def _tool(tool: items.ToolDefinition) -> Json:
     return {
         "type": "function",
         "name": tool.name,
-        "description": tool.description,
+        "description": tool.description or (tool.name if profile.descriptions != "full" else tool.description),
         "parameters": tool.parameters or {"type": "object", "properties": {}},
-        "strict": bool(tool.strict),
+        **({"strict": bool(tool.strict)} if profile.strict else {}),
     }
 
 

@@ -24,6 +24,7 @@ from mainspring.providers.gemini.request import build_body, name_resource
 from mainspring.providers.http_client import HttpReply
 from mainspring.providers.http_provider import HttpOptions
 from mainspring.providers.json_text import encode_body
+from mainspring.providers.profiles import ModelProfile
 from mainspring.providers.vertex.google_credentials import lack_credentials, make_source, read_credentials
 
 log = getLogger(__name__)
@@ -80,11 +81,13 @@ class Vertex(Gemini):
         is_claude = self._claude is not None and _is_claude(request.model)
         return self._find_claude().stream(request) if is_claude else super().stream(request)
 
-    async def _ask(self, request: ModelRequest) -> HttpReply:
+    def _find_path(self, request: ModelRequest) -> str:
         if _is_claude(request.model):
             self._find_claude()
-        body = _drop_ids(build_body(request))
-        return await self._post(f"{self._place}/{name_resource(request.model)}:streamGenerateContent", body, {"alt": "sse"})
+        return f"{self._place}/{name_resource(request.model)}:streamGenerateContent"
+
+    def _build(self, request: ModelRequest, profile: ModelProfile) -> Json:
+        return _drop_ids(super()._build(request, profile))
 
     async def _post(self, path: str, body: Json, query: Mapping[str, str] | None = None) -> HttpReply:
         try:
