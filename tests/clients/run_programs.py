@@ -102,20 +102,49 @@ def run_claude(place: Place) -> None:
     line = {"command": "echo done-4711 > out.txt; cat out.txt", "description": "Notes it"}
     place.model.hears("The code is 4711", calls(("Bash", line)))
     place.model.hears("done-4711", says("The code is 4711, and it is noted."))
-    told = place.run(
+    told = run_claude_code(place, "Which code is in note.txt? Note it.")
+    assert told.strip() == "The code is 4711, and it is noted."
+    assert (place.folder / "out.txt").read_text() == "done-4711\n"
+    assert len(place.model.asked) == 3
+
+
+def run_claude_with_agents(place: Place) -> None:
+    """It starts `mainspring mcp serve`, and calls an agent as a tool."""
+    (place.folder / "agents").mkdir()
+    (place.folder / "agents" / "helper.yaml").write_text(HELPER)
+    (place.folder / "script.json").write_text('{"turns": [{"say": "Seven crabs."}], "repeat": true}')
+    (place.folder / "mainspring.toml").write_text('agents = ["agents"]\nmodel = "scripted:script.json"\n')
+    served = {
+        "command": sys.executable,
+        "args": ["-m", "mainspring", "mcp", "serve", "--config", "mainspring.toml"],
+        "env": {"PYTHONPATH": environment()["PYTHONPATH"]},
+    }
+    (place.folder / "servers.json").write_text(json.dumps({"mcpServers": {"shore": served}}))
+    place.model.hears("# Environment", calls(("mcp__shore__agent_helper", {"where": "the shore"}), saying="I ask."))
+    place.model.hears("Seven crabs.", says("There are seven."))
+    told = run_claude_code(place, "How many crabs are there?", "--mcp-config", "servers.json", "--strict-mcp-config")
+    assert told.strip() == "There are seven."
+
+
+def run_claude_code(place: Place, *arguments: str) -> str:
+    return place.run(
         str(place.installed / "node_modules/@anthropic-ai/claude-code-linux-x64/claude"),
-        *("-p", "Which code is in note.txt? Note it.", "--dangerously-skip-permissions"),
+        *("-p", *arguments, "--dangerously-skip-permissions"),
         ANTHROPIC_BASE_URL=place.url.removesuffix("/v1"),
         ANTHROPIC_AUTH_TOKEN="unused",
         ANTHROPIC_MODEL=place.model.name,
         CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
         IS_SANDBOX="1",
     )
-    assert told.strip() == "The code is 4711, and it is noted."
-    assert (place.folder / "out.txt").read_text() == "done-4711\n"
-    assert len(place.model.asked) == 3
 
 
+HELPER = """
+name: helper
+version: 1.0.0
+role: implementer
+description: Counts crabs.
+inputs: {where: {type: string, required: true}}
+"""
 LITELLM = """
 import os
 import litellm
@@ -166,6 +195,7 @@ PROGRAMS: Mapping[str, Callable[[Place], None]] = {
     "llama_index": run_llama_index,
     "aider": run_aider,
     "claude": run_claude,
+    "claude_with_agents": run_claude_with_agents,
 }
 # This one must know a model to know how much it takes in.
 NAMES = {"llama_index": "gpt-4o-mini"}
@@ -173,9 +203,9 @@ NAMES = {"llama_index": "gpt-4o-mini"}
 
 def prepare(name: str, cache: Path) -> Path:
     """Where a program is installed, as its lock says."""
-    if name == "claude":
-        install(LOCKS / name)
-        return LOCKS / name
+    if name.startswith("claude"):
+        install(LOCKS / "claude")
+        return LOCKS / "claude"
     folder, lock = cache / name, LOCKS / f"{name}.lock"
     stamp = folder / "lock"
     if not stamp.exists() or stamp.read_text() != lock.read_text():

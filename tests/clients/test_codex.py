@@ -137,6 +137,36 @@ def test_codex_uses_the_tools_of_an_mcp_server_and_resumes_its_session(tmp_path:
     assert made["function"]["name"] == "mcp__notes__keep"
 
 
+HELPER = """
+name: helper
+version: 1.0.0
+role: implementer
+description: Counts crabs.
+inputs: {where: {type: string, required: true}}
+"""
+
+
+def test_codex_has_an_agent_of_mainspring_work(tmp_path: Path, url: str, model: Model) -> None:
+    """It starts `mainspring mcp serve`, and calls an agent as a tool."""
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "agents" / "helper.yaml").write_text(HELPER)
+    (tmp_path / "script.json").write_text('{"turns": [{"say": "Seven crabs."}], "repeat": true}')
+    (tmp_path / "mainspring.toml").write_text('agents = ["agents"]\nmodel = "scripted:script.json"\n')
+    served = {
+        "command": sys.executable,
+        "args": ["-m", "mainspring", "mcp", "serve"],
+        "cwd": str(tmp_path),
+        "required": True,
+        "startup_timeout_sec": SECONDS,
+    }
+    lines = [f"{name} = {json.dumps(value)}" for name, value in served.items()]
+    path = json.dumps(environment()["PYTHONPATH"])
+    more = "\n".join(["[mcp_servers.shore]", *lines, "[mcp_servers.shore.env]", f"PYTHONPATH = {path}"])
+    model.hears("How many crabs", calls(("mcp__shore__agent_helper", {"where": "the shore"})))
+    model.hears("Seven crabs.", says("There are seven."))
+    assert Codex(tmp_path, url, model.name, more=more).run("How many crabs are there?") == "There are seven."
+
+
 def test_codex_has_a_sub_agent_work_and_waits_for_it(tmp_path: Path, url: str, model: Model) -> None:
     model.hears("Ask a helper", calls(("multi_agent_v1__spawn_agent", {"message": "Count the crabs."})))
     model.hears("agent_id", lambda told: calls(("multi_agent_v1__wait_agent", {"targets": [json.loads(told)["agent_id"]]})))

@@ -1,5 +1,7 @@
 """What MCP clients are offered, and calls of it: the SDK's own client in both eras, and the wire by hand."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +15,7 @@ from tests.server.hosting import hosted
 from tests.workflows.world import written as write_workflows
 
 from mainspring.app.server import server
-from mainspring.features.mcp_server.settings import OfferSettings
+from mainspring.features.mcp_server.settings import OfferSettings, find_offer_doubts
 from mainspring.http.auth import Keys
 from mainspring.providers.scripted import call, calls, say
 
@@ -28,7 +30,7 @@ async def test_the_sdks_client_lists_and_calls_what_is_offered(mode: Literal["au
 
     async with hosted(server(engine, offer=ALL)) as url, Client(url.replace("/v1", "/mcp"), mode=mode) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-        assert list(tools) == ["agent_helper", "workflow_shout", "add", "wipe", "hang", "search_memory"]
+        assert list(tools) == ["agent_helper", "workflow_shout", "add", "wipe", "hang"]
         assert tools["agent_helper"].input_schema["required"] == ["job"]
         added = await client.call_tool("add", {"a": 1, "b": 2})
         assert (added.is_error, added.content[0].text) == (False, "3")  # type: ignore[union-attr]
@@ -148,3 +150,46 @@ async def test_what_failed_is_told_to_the_model_that_called(tmp_path: Path, http
         told = (await Wire(http, url).ask("tools/call", {"name": "agent_helper", "arguments": {"job": "x"}}))["result"]
         assert told["isError"]
         assert text_of(told)
+
+
+async def test_memory_is_searched_where_it_is_on(tmp_path: Path, http: aiohttp.ClientSession) -> None:
+    engine = make_engine(tmp_path, say("The tide comes in at noon."), database=tmp_path / "runs.db", memory=True)
+    async with hosted(server(engine, offer=ALL)) as url:
+        wire = Wire(http, url)
+        await wire.ask("tools/call", {"name": "agent_helper", "arguments": {"job": "tides"}})
+        with anyio.fail_after(PATIENCE):
+            while True:  # what was said is noted after the answer
+                found = (await wire.ask("tools/call", {"name": "search_memory", "arguments": {"query": "tide noon"}}))["result"]
+                if found["structuredContent"]["data"]:
+                    break
+        assert "noon" in text_of(found)
+        wrong = (await wire.ask("tools/call", {"name": "search_memory", "arguments": {"words": "tide"}}))["result"]
+        assert wrong["isError"]
+
+
+async def test_a_stream_ends_with_its_key(tmp_path: Path, http: aiohttp.ClientSession) -> None:
+    engine = make_engine(tmp_path, say("Done."))
+    keys = Keys(engine.store)
+    async with hosted(server(engine, keys=keys, offer=ALL)) as url:
+        key = await keys.create()
+        wire = Wire(http, url, key)
+        with anyio.fail_after(PATIENCE):
+            heard = wire.stream("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+            await anext(heard)
+            await keys.revoke(key.split("_")[1])
+            write_workflows(tmp_path / "flows", "name: again\nsteps: [{id: one, action: transform, value: 1}]\n")
+            assert [message async for message in heard] == []
+
+
+def test_what_answers_mcp_clients_is_not_imported_before_one_comes() -> None:
+    code = "import sys, mainspring.app.server; print(*[name for name in sys.modules if 'features.mcp_server' in name])"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    parts = {"", ".routes", ".services", ".settings"}
+    assert set(loaded) == {f"mainspring.features.mcp_server{part}" for part in parts}
+
+
+def test_what_is_to_be_offered_and_is_not_there_is_said_at_the_start() -> None:
+    offer = OfferSettings(agents=("helpr",), tools=("add",), memory=True)
+    doubts = find_offer_doubts(offer, agents=["helper"], workflows=[], tools=["add"], remembers=False)
+    assert [doubt.partition(":")[0] for doubt in doubts] == ["mcp_server.agents", "mcp_server.memory"]
+    assert "`helper`" in doubts[0]

@@ -61,7 +61,7 @@ async def test_a_request_is_in_a_session_or_says_itself_who_sends_it(tmp_path: P
         await wire.send(LIST, {"mcp-session-id": "unknown"})
         assert wire.status == 404
         talk = await wire.open()
-        assert len((await talk.ask("tools/list"))["result"]["tools"]) == 6
+        assert len((await talk.ask("tools/list"))["result"]["tools"]) == 5
         # A session ends when its client says so.
         async with http.delete(wire.url, headers=talk.headers) as answer:
             assert answer.status == 200

@@ -27,7 +27,7 @@ async def test_the_typescript_client_calls_and_answers(tmp_path: Path) -> None:
             done = await anyio.run_process(command, cwd=FOLDER, env=environment(), stdin=subprocess.DEVNULL, check=False)
     assert done.returncode == 0, done.stderr.decode()
     told = json.loads(done.stdout)
-    assert told["tools"] == ["agent_helper", "workflow_shout", "add", "wipe", "hang", "search_memory"]
+    assert told["tools"] == ["agent_helper", "workflow_shout", "add", "wipe", "hang"]
     assert text_of(told["helped"]) == "Done."
     assert told["progress"]
     assert len(told["asked"]) == 1

@@ -31,7 +31,8 @@ from mainspring.features.agents.agent_limits import find_excess
 from mainspring.features.approvals.pending import Approvals
 from mainspring.features.budgets.plan import find_plan_doubts
 from mainspring.features.governance.governance_settings import find_rule_doubts
-from mainspring.features.mcp_server.settings import OfferSettings
+from mainspring.features.mcp_server.settings import OfferSettings, find_offer_doubts
+from mainspring.features.memory.no_memory import NoMemory
 from mainspring.features.models import backends, discovery, model_choice
 from mainspring.features.models.backends import FoundBackend
 from mainspring.features.models.model_choice import ModelChoice
@@ -127,6 +128,13 @@ def find_doubts(engine: Engine, settings: Settings) -> list[str]:
         *find_rule_doubts(settings.governance, tools),
         *([] if plan is None else find_plan_doubts(plan, tools, engine.model)),
         *find_excess(engine.agents.registry.definitions.values(), engine.core.defaults.limits),
+        *find_offer_doubts(
+            settings.mcp_server,
+            agents=engine.agents.registry.definitions,
+            workflows=engine.workflows.folders.definitions,
+            tools=[tool.name for tool in engine.definitions],
+            remembers=not isinstance(engine.memory, NoMemory),
+        ),
     ]
     return [*doubts, *_find_exposed_folders(settings), *_find_lone_containers(settings)]
 

@@ -28,7 +28,7 @@ from mainspring.features.mcp_server.messages import (
     render_notice,
 )
 from mainspring.features.mcp_server.offer import Offer
-from mainspring.features.mcp_server.peer import REVISIONS, SERVER_KEY, SUBSCRIPTION_KEY, TASKS, Peer
+from mainspring.features.mcp_server.peer import REVISIONS, SERVER_KEY, SUBSCRIPTION_KEY, TASKS, WITH_SESSIONS, Peer
 from mainspring.features.mcp_server.questions import (
     ELICIT,
     may_answer,
@@ -39,6 +39,7 @@ from mainspring.features.mcp_server.questions import (
 )
 from mainspring.features.mcp_server.services import McpServices
 from mainspring.features.mcp_server.work import Stand, Status, Work, WorkStarter, render_error, render_wait
+from mainspring.http.auth import ApiCaller
 from mainspring.http.wire import hide_addresses
 from mainspring.ports import Document
 
@@ -131,8 +132,15 @@ class McpDoor:
     def info(self) -> Json:
         return {"name": "mainspring", "title": "Mainspring", "version": self._services.version}
 
-    def initialize(self, revision: str) -> Json:
-        """The answer to `initialize`."""
+    def initialize(self, call: Call, caller: ApiCaller) -> tuple[Peer, Json]:
+        """The client that `initialize` introduces, and the answer to it. Raises `RpcError`."""
+        wanted, capabilities = call.params.get("protocolVersion"), call.params.get("capabilities")
+        if not isinstance(wanted, str) or not isinstance(capabilities, dict):
+            raise RpcError(INVALID_PARAMS, "`initialize` needs `protocolVersion`, `capabilities` and `clientInfo`")
+        revision = wanted if wanted in WITH_SESSIONS else WITH_SESSIONS[0]
+        return Peer(caller=caller, revision=revision, capabilities=capabilities), self._introduce(revision)
+
+    def _introduce(self, revision: str) -> Json:
         capabilities = self._capabilities
         if revision == "2025-11-25":
             capabilities["tasks"] = {"cancel": {}, "requests": {"tools": {"call": {}}}}

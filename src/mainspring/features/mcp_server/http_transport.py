@@ -5,6 +5,7 @@ stream to clients that accept one, so that it can tell progress and ask, and no 
 protocol a client cancels by leaving; in a session it says so, and what it leaves goes on.
 """
 
+from contextlib import suppress
 from logging import getLogger
 from typing import Final
 from urllib.parse import urlsplit
@@ -46,7 +47,7 @@ from mainspring.features.mcp_server.peer import (
 )
 from mainspring.features.mcp_server.services import McpServices
 from mainspring.features.mcp_server.sessions import McpSessions
-from mainspring.http.auth import get_caller
+from mainspring.http.auth import authorize_again, get_caller
 from mainspring.http.bodies import read_json_body
 from mainspring.http.client_connection import BodyWriter, watch_client
 from mainspring.http.faults import Fault, json_response
@@ -106,15 +107,15 @@ class HttpTransport:
         """Streams what the server has to say in a session: that its lists have changed."""
         self._check_origin(request)
         if SESSION_HEADER not in request.headers:
-            response = json_response({"error": "use POST"}, 405)
-            response.headers["allow"] = "POST"
-            return response
+            told = "a stream of notices belongs to a session; without one, POST `subscriptions/listen`"
+            raise Fault(405, "method_not_allowed", told)
         if not _accepts(request, "text/event-stream"):
             raise Fault(406, "not_acceptable", "accept `text/event-stream`", param="accept")
         peer = await self._find_session(request)
 
         async def write(writer: BodyWriter) -> None:
-            await self._door.watch_lists(peer, _make_send(writer))
+            with suppress(Fault):
+                await self._door.watch_lists(peer, _send_while_admitted(_make_send(writer), request))
 
         return EventStream(write, {}, lambda: None, end=b"")
 
@@ -140,12 +141,9 @@ class HttpTransport:
             return json_response(error.render(call.id), _STATUSES.get(error.code, 200) if is_stateless else 200)
 
     async def _initialize(self, call: Call, request: Request) -> HttpResponse:
-        wanted, capabilities = call.params.get("protocolVersion"), call.params.get("capabilities")
-        if not isinstance(wanted, str) or not isinstance(capabilities, dict):
-            raise RpcError(INVALID_PARAMS, "`initialize` needs `protocolVersion`, `capabilities` and `clientInfo`")
-        revision = wanted if wanted in WITH_SESSIONS else WITH_SESSIONS[0]
-        session = await self._sessions.open(get_caller(request).holder, revision, capabilities)
-        return json_response(render_result(call.id, self._door.initialize(revision)), headers={SESSION_HEADER: session})
+        peer, told = self._door.initialize(call, get_caller(request))
+        session = await self._sessions.open(peer.caller.holder, peer.revision, peer.capabilities)
+        return json_response(render_result(call.id, told), headers={SESSION_HEADER: session})
 
     async def _begin(self, call: Call, peer: Peer, request: Request) -> HttpResponse:
         """Answers a request. One of a session can be cancelled from here on, also before its run has begun."""
@@ -172,6 +170,8 @@ class HttpTransport:
 
             async def write(writer: BodyWriter) -> None:
                 send = _make_send(writer)
+                if answer.work is None:  # it may last longer than the key is good
+                    send = _send_while_admitted(send, request)
                 if (told := await self._finish(call, peer, under, send)) is not None:
                     await send(told)
 
@@ -192,6 +192,8 @@ class HttpTransport:
             return None
         except RpcError as error:
             return error.render(call.id)
+        except Fault:  # the key is good no more
+            return None
         except Exception:  # whatever it is, the client is told that there is no answer
             log.exception("%s failed at /mcp", call.method)
             return RpcError(INTERNAL_ERROR, "the server failed; its log says why").render(call.id)
@@ -268,6 +270,16 @@ def _make_send(writer: BodyWriter) -> Send:
             await writer.drain()
 
     return send
+
+
+def _send_while_admitted(send: Send, request: Request) -> Send:
+    """Sends as long as the key of the request is good: a stream may outlast it. Raises `Fault` when it is not."""
+
+    async def check_and_send(message: Json) -> None:
+        await authorize_again(request)
+        await send(message)
+
+    return check_and_send
 
 
 async def _stop(pending: Pending) -> None:

@@ -16,6 +16,7 @@ from mainspring.features.files.stored_file import StoredFile
 from mainspring.features.mcp_server.messages import INVALID_PARAMS, RESOURCE_NOT_FOUND, RpcError
 from mainspring.features.mcp_server.peer import Peer
 from mainspring.features.mcp_server.services import McpServices
+from mainspring.features.memory.no_memory import NoMemory
 from mainspring.http.auth import INVOKE, ApiCaller
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class Offer:
             for tool in services.engine.definitions:
                 if tool.name in chosen.tools:
                     yield OfferedTool("tool", tool.name, tool.name, tool.description, _complete(tool), _render_hints(tool))
-        if chosen.memory and caller.may("memory"):
+        if chosen.memory and caller.may("memory") and not isinstance(services.memory, NoMemory):
             told = "Finds what earlier runs have said and done, by words and meaning, best first."
             yield OfferedTool("memory", SEARCH, SEARCH, told, _SEARCH_SCHEMA, _READS)
 
@@ -197,8 +198,7 @@ class Offer:
         if unknown or not isinstance(query, str) or isinstance(top_k, bool) or not isinstance(top_k, int):
             raise InvalidInputs("the tool takes `query`, a text, and `top_k`, a whole number, and nothing else")
         memory = self._services.memory
-        if not isinstance(memory, Memory):
-            raise InvalidInputs("this server remembers nothing; its operator can set `enabled = true` under `[memory]`")
+        assert isinstance(memory, Memory)  # else it is not offered
         found = await memory.search(query, tenant=caller.tenant, top_k=top_k)
         data = msgspec.to_builtins(found)
         text = "\n".join([f"- {each.text} [{each.citation}]" for each in found]) or "Nothing was found."

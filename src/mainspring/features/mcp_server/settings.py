@@ -1,8 +1,11 @@
 """The table `[mcp_server]`: what MCP clients are offered at `/mcp` and by `mainspring mcp serve`."""
 
+from collections.abc import Collection
 from typing import Annotated
 
 from msgspec import Meta, Struct
+
+from mainspring.definitions.parsed_file import hint
 
 
 class OfferSettings(Struct, frozen=True):
@@ -24,3 +27,19 @@ class OfferSettings(Struct, frozen=True):
     """The most sessions that an API key has at a time (protocols up to 2025-11-25). Beyond it, the one unused longest ends."""
     session_seconds: Annotated[float, Meta(ge=10)] = 3_600.0
     """How long a session may be unused before it ends."""
+
+
+def find_offer_doubts(
+    offer: OfferSettings, *, agents: Collection[str], workflows: Collection[str], tools: Collection[str], remembers: bool
+) -> list[str]:
+    """What is to be offered and is not there."""
+    named = (("agents", offer.agents, agents), ("workflows", offer.workflows, workflows), ("tools", offer.tools, tools))
+    doubts = [
+        f"mcp_server.{field}: there is no `{name}` to offer; {hint(name, tuple(known))}"
+        for field, chosen, known in named
+        for name in (() if isinstance(chosen, bool) else chosen)
+        if name not in known
+    ]
+    if offer.memory and not remembers:
+        doubts.append("mcp_server.memory: nothing is remembered, so nothing can be found; set `enabled = true` under `[memory]`")
+    return doubts

@@ -15,7 +15,6 @@ from mainspring.core.items import Json, encode
 from mainspring.features.mcp_server.door import McpDoor, Pending
 from mainspring.features.mcp_server.messages import (
     INTERNAL_ERROR,
-    INVALID_PARAMS,
     INVALID_REQUEST,
     Call,
     Notice,
@@ -25,7 +24,7 @@ from mainspring.features.mcp_server.messages import (
     parse_message,
     render_result,
 )
-from mainspring.features.mcp_server.peer import WITH_SESSIONS, Peer, is_stateless_call, read_stateless
+from mainspring.features.mcp_server.peer import Peer, is_stateless_call, read_stateless
 from mainspring.features.mcp_server.services import McpServices
 from mainspring.http.auth import ApiCaller
 from mainspring.http.bodies import MOST_BODY_BYTES
@@ -92,7 +91,8 @@ class StdioTransport:
         if is_stateless_call(call, {}):
             peer = read_stateless(call, self._caller, None)
         elif call.method == "initialize":
-            return self._initialize(call)
+            self._peer, told = self._door.initialize(call, self._caller)
+            return told
         elif self._peer is None:
             raise RpcError(INVALID_REQUEST, "send `initialize` first")
         else:
@@ -107,14 +107,6 @@ class StdioTransport:
                 if scope.cancel_called and answer.work is not None:
                     await answer.work.cancel()
             raise
-
-    def _initialize(self, call: Call) -> Json:
-        wanted, capabilities = call.params.get("protocolVersion"), call.params.get("capabilities")
-        if not isinstance(wanted, str) or not isinstance(capabilities, dict):
-            raise RpcError(INVALID_PARAMS, "`initialize` needs `protocolVersion`, `capabilities` and `clientInfo`")
-        revision = wanted if wanted in WITH_SESSIONS else WITH_SESSIONS[0]
-        self._peer = Peer(caller=self._caller, revision=revision, capabilities=capabilities)
-        return self._door.initialize(revision)
 
     async def _send(self, message: Json) -> None:
         data = encode(message) + b"\n"
