@@ -19,7 +19,7 @@ from mainspring.core.backoff import backoff
 from mainspring.core.errors import CallerError, MainspringError, NotFound, SandboxBusy, StoreError
 from mainspring.core.items import decode, encode
 from mainspring.core.redact import redact_text
-from mainspring.features.triggers.endpoints import Endpoints
+from mainspring.features.triggers.endpoints import WORKER, Endpoints
 from mainspring.features.triggers.outbox import DEAD, DELIVERY, Delivery, Key, WebhookEndpoint
 from mainspring.features.triggers.signatures import sign_message
 from mainspring.features.triggers.targets import KeyLost, Targets
@@ -29,7 +29,6 @@ from mainspring.tools.builtin.leased_documents import LeasedDocuments
 
 log = getLogger(__name__)
 
-WORKER: Final = "webhook_worker"
 SECONDS: Final = 15.0
 # The first pause after a failure, and the longest: fourteen attempts take half a day.
 FIRST_PAUSE: Final = 5.0

@@ -13,6 +13,7 @@ from mainspring.features.triggers.outbox import DEAD, DELIVERY, ENDPOINT, Delive
 from mainspring.features.triggers.signatures import make_secret
 from mainspring.ports import Document, DocumentStore
 
+WORKER: Final = "webhook_worker"
 MOST_ENDPOINTS: Final = 20
 MOST_LISTED: Final = 1_000
 
@@ -71,6 +72,8 @@ class Endpoints:
         gone = await self.get(tenant, id)
         await self._store.remove(ENDPOINT, id, tenant=tenant)
         await remove_mark(self._store, _mark(tenant, gone), gone.version)
+        await self._store.remove(WORKER, id, tenant=tenant)
+        await self._store.remove(f"{WORKER}_index", f"{tenant}/{id}")
         self._outbox.forget((tenant, id))
         return gone
 

@@ -40,9 +40,8 @@ async def fire_due(targets: Targets, tenant: str, facts: ScheduleFacts, state: S
     try:
         caller = await targets.find_caller(facts.by)
     except KeyLost as lost:
-        lost_due = (*state.asked, *due)[:1]
-        fired = tuple([Firing(each, now, "failed", reason=str(lost)) for each in lost_due])
-        return FiredSchedule(_remember(replace(state, stopped=str(lost), next_due=None, queued=(), asked=()), fired), fired)
+        fired = tuple([Firing(each, now, "failed", reason=str(lost)) for each in (*state.asked, *state.queued, *due)])
+        return FiredSchedule(remember(replace(state, stopped=str(lost), next_due=None, queued=(), asked=()), fired), fired)
     batch = _Batch(targets, tenant, facts, caller, state, now)
     for at in state.asked:
         await batch.start(at, by_hand=True)
@@ -57,7 +56,8 @@ def _list_due(state: ScheduleState, now: float) -> list[float]:
     return list_due(state.timing, state.next_due, now, MOST_WAITING)
 
 
-def _remember(state: ScheduleState, firings: Sequence[Firing]) -> ScheduleState:
+def remember(state: ScheduleState, firings: Sequence[Firing]) -> ScheduleState:
+    """The state with these firings; the oldest ones are forgotten."""
     return replace(state, recent=(*state.recent, *firings)[-MOST_RECENT:])
 
 
@@ -123,7 +123,7 @@ class _Batch:
         is_over = state.next_due is not None and state.next_due <= now
         next_due = find_next(state.timing, now) if is_over else state.next_due
         changed = replace(state, next_due=next_due, queued=tuple(self._waiting), asked=(), active=self._active)
-        return FiredSchedule(_remember(changed, self._firings), tuple(self._firings))
+        return FiredSchedule(remember(changed, self._firings), tuple(self._firings))
 
     async def _is_running(self) -> bool:
         return bool(self._active) and await self._targets.is_running(self._active, self._tenant, self._now)

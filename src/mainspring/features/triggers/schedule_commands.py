@@ -11,10 +11,10 @@ from mainspring.cli import options
 from mainspring.cli.context import load_settings
 from mainspring.cli.database import open_database
 from mainspring.cli.output import report_problems, say, write_lines, write_table
-from mainspring.cli.tenants import choose_tenants
+from mainspring.cli.tenants import choose_tenants, write_of_tenants
 from mainspring.core.errors import InvalidRequest
 from mainspring.features.triggers.schedule import ScheduleFolders
-from mainspring.features.triggers.schedule_routes import format_time, show_schedule
+from mainspring.features.triggers.schedule_routes import ShownSchedule, format_time, show_schedule
 from mainspring.features.triggers.schedules import Schedule, Schedules
 from mainspring.storage.location import Location
 
@@ -40,12 +40,11 @@ async def list_schedules(
     async with open_database(database) as engine:
         schedules = Schedules(engine.store, engine.presence, engine.new_id)
         tenants = await choose_tenants(engine.store, tenant, all_tenants=all_tenants)
-        found = [schedule for each in tenants for schedule in await schedules.list(each)]
-    if json:
-        write_lines([show_schedule(schedule) for schedule in found])
-    elif found:
-        write_table([("schedule", "state", "when", "last", "next"), *[_cells(schedule) for schedule in found]])
-    else:
+        found = {each: [show_schedule(schedule) for schedule in await schedules.list(each)] for each in tenants}
+    titles = ("schedule", "state", "when", "last", "next")
+    if any(found.values()):
+        write_of_tenants(found, titles, _cells, as_json=json, named=all_tenants)
+    elif not json:
         say("there are no schedules; write a file into a folder of `schedules`, or POST /v1/schedules")
     return report_problems(ScheduleFolders([Path(folder) for folder in load_settings(ScheduleSettings, None).schedules]).problems)
 
@@ -66,7 +65,7 @@ async def show(name: Name, database: options.Database, tenant: options.Tenant = 
         [
             ("schedule", definition.name),
             ("starts", f"agent {definition.agent}" if definition.agent else f"workflow {definition.workflow}"),
-            ("when", f"{_tell_timing(schedule)} {definition.timezone}"),
+            ("when", f"{_tell_timing(shown)} {definition.timezone}"),
             ("state", f"{shown.state}{': ' if shown.stopped else ''}{shown.stopped}"),
             ("missed", definition.missed),
             ("overlap", definition.overlap),
@@ -120,14 +119,12 @@ async def _change(database: Location, act: Callable[[Schedules], Awaitable[Sched
         print(f"schedule {schedule.state.definition.name} {told}")
 
 
-def _tell_timing(schedule: Schedule) -> str:
-    definition = schedule.state.definition
-    return definition.cron or f"every {definition.every}"
+def _tell_timing(shown: ShownSchedule) -> str:
+    return shown.definition.cron or f"every {shown.definition.every}"
 
 
-def _cells(schedule: Schedule) -> tuple[str, ...]:
-    shown = show_schedule(schedule)
-    return shown.name[:24], shown.state, _tell_timing(schedule)[:14], _shorten(shown.last), _shorten(shown.next)
+def _cells(shown: ShownSchedule) -> tuple[str, ...]:
+    return shown.name[:20], shown.state, _tell_timing(shown)[:14], _shorten(shown.last), _shorten(shown.next)
 
 
 def _shorten(moment: str | None) -> str:

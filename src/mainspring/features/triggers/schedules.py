@@ -22,7 +22,7 @@ from mainspring.core.errors import CallerError, InvalidRequest, MainspringError,
 from mainspring.core.ids import NewId
 from mainspring.core.items import decode
 from mainspring.features.triggers.due_times import check_timing, find_next
-from mainspring.features.triggers.firing import MOST_WAITING, FiredSchedule, fire_due
+from mainspring.features.triggers.firing import MOST_WAITING, FiredSchedule, fire_due, remember
 from mainspring.features.triggers.marks import Mark, put_mark, remove_mark
 from mainspring.features.triggers.schedule import Firing, ScheduleDefinition, ScheduleFacts, ScheduleState
 from mainspring.features.triggers.targets import Targets
@@ -116,7 +116,13 @@ class Schedules:
 
     async def pause(self, tenant: str, name: str) -> Schedule:
         """Has it start nothing until it is resumed. Raises `NotFound`."""
-        return await self._change(tenant, name, lambda state: replace(state, is_paused=True, queued=(), asked=()))
+        now = await self._store.read_clock()
+
+        def stop(state: ScheduleState) -> ScheduleState:
+            left = [Firing(due, now, "skipped", reason="it was paused") for due in (*state.asked, *state.queued)]
+            return remember(replace(state, is_paused=True, queued=(), asked=()), left)
+
+        return await self._change(tenant, name, stop)
 
     async def resume(self, tenant: str, name: str) -> Schedule:
         """Has it go on with the next due time; what was due meanwhile is not made up for. Raises `NotFound`."""
@@ -135,7 +141,9 @@ class Schedules:
             if state.is_paused or state.stopped:
                 why = state.stopped or "it is paused; resume it first"
                 raise DocumentConflict(f"schedule `{name}` starts nothing: {why}", param="name")
-            return replace(state, asked=(*state.asked, now)[-MOST_WAITING:])
+            if len(state.asked) >= MOST_WAITING:
+                raise DocumentConflict(f"{MOST_WAITING} runs of schedule `{name}` wait for a server; start one", param="name")
+            return replace(state, asked=(*state.asked, now))
 
         return await self._change(tenant, name, add)
 
