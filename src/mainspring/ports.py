@@ -21,7 +21,7 @@ from mainspring.core.errors import MainspringError, Malformed
 from mainspring.core.events import Event, ModelEvent, Reason, Recorded, RunEnded, RunStarted, Status, Used
 from mainspring.core.history import Entry
 from mainspring.core.ids import NewId
-from mainspring.core.items import FunctionCall, Item, Json, Part, ToolDefinition, ToolKind
+from mainspring.core.items import ApprovalResponse, FunctionCall, Item, Json, Part, ToolDefinition, ToolKind
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.response import Response
 from mainspring.core.run import Call, Run
@@ -301,6 +301,9 @@ class CallContext(Struct, frozen=True):
     `tenant` is whose run it is, `user` for whom of theirs. `scope` names what the runs of one conversation share, and is the
     run's own id outside of one. `runs` is the engine that performs the call. `call_id` names the call: by it, others can tell
     that they are asked twice.
+
+    A call can be taken up where it was, after a crash, or when a person has answered what it asked by `AskPerson`: `kept` is what
+    it has said last that it needs for that, and `answer` what the person said. `keep` says it, and waits until that is durable.
     """
 
     run_id: str
@@ -311,6 +314,9 @@ class CallContext(Struct, frozen=True):
     runs: Runs | None = None
     call_id: str = ""
     user: str = ""
+    keep: Callable[[str, Json], Awaitable[None]] | None = None
+    kept: Json | None = None
+    answer: ApprovalResponse | None = None
 
 
 class ToolExecutor(Protocol):

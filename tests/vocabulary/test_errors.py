@@ -29,6 +29,7 @@ TREE = [
     ("Misconfigured", "ProviderError", "provider_misconfigured", 502, False),
     ("Unauthorized", "ProviderError", "provider_unauthorized", 502, False),
     ("Unavailable", "ProviderError", "provider_unavailable", 503, True),
+    ("AskPerson", "PeerError", "server_error", 502, False),
     ("BadOutput", "ProviderError", "provider_bad_output", 502, True),
     ("EmptyAnswer", "BadOutput", "provider_bad_output", 502, True),
     ("TooManyItems", "BadOutput", "provider_too_many_items", 502, False),

@@ -15,7 +15,7 @@ from mainspring.app.engine import Engine
 from mainspring.app.mcp_services import make_mcp_services
 from mainspring.app.mistakes import explain_refusals
 from mainspring.app.settings import Settings, find_settings_type, load
-from mainspring.cli.context import Assembly, EngineOptions, WaitingCall
+from mainspring.cli.context import Assembly, EngineOptions, PersonsAnswer, WaitingCall
 from mainspring.cli.options import name_operator
 from mainspring.cli.output import say
 from mainspring.core.delegation import TOOL_PREFIX
@@ -67,9 +67,11 @@ def assemble(options: EngineOptions) -> Assembly:
         found = [await approvals.get(question.id, tenant=run.spec.tenant) for question in list_questions(run)]
         return [msgspec.convert(approval, WaitingCall, from_attributes=True) for approval in found]
 
-    async def answer(call: WaitingCall, approves: bool) -> Handle | None:
-        by = name_operator()
-        return (await approvals.answer(call.id, approve=approves, digest=call.digest, by=by, background=False)).handle
+    async def answer(call: WaitingCall, said: PersonsAnswer) -> Handle | None:
+        done = await approvals.answer(
+            call.id, approve=said.approves, content=said.content, digest=call.digest, by=name_operator(), background=False
+        )
+        return done.handle
 
     return Assembly(
         engine.core,

@@ -5,15 +5,21 @@ import sys
 from contextlib import suppress
 from threading import Thread
 
+from msgspec import UnsetType
+
 from mainspring.cli.console import format_call
-from mainspring.cli.context import Assembly, WaitingCall
+from mainspring.cli.context import Assembly, PersonsAnswer, WaitingCall
 from mainspring.cli.end_reasons import explain_end
 from mainspring.cli.follow import choose_view, follow
 from mainspring.cli.output import clean, say
+from mainspring.core.elicitation import fill_defaults, list_choices, list_flaws, parse_field
 from mainspring.core.events import Reason
+from mainspring.core.items import Json
 from mainspring.engine.handle import Handle
 from mainspring.storage.location import Location
 
+ANSWERS = "Answer it? [y]es, [N]o: "
+OPENED = "Open it, and say when that is done. Done? [y]es, [N]o: "
 CHOICES = "Do it? [y]es, [N]o, [a]lways in this run: "
 
 
@@ -33,28 +39,69 @@ async def follow_with_answers(assembly: Assembly, handle: Handle, database: Loca
         going_on: Handle | None = None
         if None not in answers.values():
             for call in waiting:
-                going_on = await assembly.answer(call, bool(answers[call.id])) or going_on
+                if (said := answers[call.id]) is not None:
+                    going_on = await assembly.answer(call, said) or going_on
         if going_on is None:  # nobody has said, or a call waits for its client, too
             say(explain_end(handle.run, database) or "")
             return code
         handle = going_on
 
 
-async def _ask(call: WaitingCall, always: set[tuple[str, str]]) -> bool | None:
+async def _ask(call: WaitingCall, always: set[tuple[str, str]]) -> PersonsAnswer | None:
     """Whether this call may be made; None if nobody says. `always` are the tools and rules that were agreed to for good."""
+    if not isinstance(call.elicitation, UnsetType):
+        return await _ask_for_server(call, call.elicitation)
     if (call.tool, call.policy) in always:
-        return True
+        return PersonsAnswer(True)
     print(clean(f"\n? {format_call(call.tool, call.arguments, 2000)}"), file=sys.stderr)
     print(clean(f"  {call.question} (rule `{call.policy}`)"), file=sys.stderr)
     while (said := await read_line(CHOICES)) is not None:
         match said.strip().lower():
             case "y" | "yes":
-                return True
+                return PersonsAnswer(True)
             case "a" | "always":
                 always.add((call.tool, call.policy))
-                return True
+                return PersonsAnswer(True)
             case "" | "n" | "no":
-                return False
+                return PersonsAnswer(False)
+    return None
+
+
+async def _ask_for_server(call: WaitingCall, asked: Json) -> PersonsAnswer | None:
+    """What a person answers to the MCP server of a call that is under way. They can decline before they fill in anything."""
+    print(clean(f"\n? {call.question}"), file=sys.stderr)
+    if "url" in asked:
+        print(clean(f"  {asked['url']}"), file=sys.stderr)
+    said = await read_line(OPENED if "url" in asked else ANSWERS)
+    if said is None or said.strip().lower() not in ("y", "yes"):
+        return None if said is None else PersonsAnswer(False)
+    schema = asked.get("requested_schema")
+    if not isinstance(schema, dict):
+        return PersonsAnswer(True)
+    content = fill_defaults(schema)
+    for name, field in schema["properties"].items():
+        value = await _ask_field(name, field, schema)
+        if value is None:
+            return None
+        content |= value
+    return PersonsAnswer(True, content)
+
+
+async def _ask_field(name: str, field: Json, schema: Json) -> Json | None:
+    """The field as it is filled in, until it is valid; empty if it is left as it was, None if nobody says."""
+    told = [str(field.get("title") or name), *([str(field["description"])] if field.get("description") else [])]
+    if (choices := list_choices(field)) is not None:
+        told.append(" or ".join(choices))
+    default = f" [{field['default']}]" if "default" in field else ""
+    is_free = "default" in field or name not in schema["required"]
+    while (said := await read_line(clean(f"  {', '.join(told)}{default}: "))) is not None:
+        if not said.strip() and is_free:
+            return {}
+        found = {name: parse_field(field, said)}
+        flaws = list_flaws({"properties": {name: field}}, found)
+        if not flaws:
+            return found
+        print(clean(f"  {flaws[0]}"), file=sys.stderr)
     return None
 
 

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from mainspring.parts import Part
 
@@ -49,7 +49,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
 
 class WaitingCall(Struct, frozen=True):
     """A call that waits for a person: `arguments` are without secrets, `digest` is that of all of them. `policy` is the rule that
-    asks, `question` says why."""
+    asks, `question` says why. `elicitation` is what the call's MCP server wants to know, if it is that which asks."""
 
     id: str
     tool: str
@@ -57,6 +57,14 @@ class WaitingCall(Struct, frozen=True):
     digest: str
     policy: str
     question: str
+    elicitation: dict[str, Any] | UnsetType = UNSET
+
+
+class PersonsAnswer(Struct, frozen=True):
+    """Whether a call may go on, and the fields of the form, if its MCP server has sent one."""
+
+    approves: bool
+    content: dict[str, Any] | None = None
 
 
 class Assembly(Struct, frozen=True):
@@ -76,7 +84,7 @@ class Assembly(Struct, frozen=True):
     check_run: "Callable[[Run], None]"
     find_doubts: Callable[[], list[str]]
     list_waiting: "Callable[[Run], Awaitable[Sequence[WaitingCall]]]"
-    answer: "Callable[[WaitingCall, bool], Awaitable[Handle | None]]"
+    answer: "Callable[[WaitingCall, PersonsAnswer], Awaitable[Handle | None]]"
 
     def find(self, kind: type[T]) -> T:
         return next(service for service in self.services if isinstance(service, kind))

@@ -53,13 +53,13 @@ def closing(run: Run, finish: Finish) -> list[Event]:
 
 def recovery(run: Run) -> list[Event]:
     """The events that put a run in order whose driver is gone: a half turn is dropped, and a call that began and never ended
-    is answered, not repeated, unless its tool is declared repeatable."""
+    is answered, not repeated, unless its tool is declared repeatable, or it has kept what it needs to go on where it was."""
     events: list[Event] = [RunResumed()]
     if run.in_turn:
         events.append(TurnAborted())
     for call in run.open_calls:
         tool = run.spec.tool(call.item.name)
-        if call.is_started and not (tool is not None and tool.repeatable):
+        if call.is_started and call.kept is None and not (tool is not None and tool.repeatable):
             events.append(_interrupted(call))
     return events
 

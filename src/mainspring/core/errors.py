@@ -27,7 +27,8 @@
     │   │   ├── SignInNeeded        a person must sign in to it first
     │   │   └── ToolTimeout         it did not answer in time
     │   ├── RunFailed               a run whose text was being read ended `failed`
-    │   └── DelegateToClient        an executor hands its call to the client
+    │   ├── DelegateToClient        an executor hands its call to the client
+    │   └── AskPerson               an executor needs an answer of a person before its call can go on
     └── OurError                    Mainspring or its machine is at fault
         ├── Malformed               an event that cannot follow the log it is meant for
         ├── StoreError              the store cannot be read or written
@@ -45,6 +46,8 @@
 
 Each class carries the `code` clients see and the HTTP `status` it becomes. `retryable` says whether the same call may work later.
 """
+
+from collections.abc import Mapping
 
 from mainspring.core.items import Adaptation, Usage
 
@@ -240,6 +243,22 @@ class RunFailed(PeerError):
 
 class DelegateToClient(PeerError):
     """Raised by an executor that wants the client to perform this call instead."""
+
+
+class AskPerson(PeerError):
+    """Raised by an executor whose call cannot go on before a person has answered. `elicitation` is what they are shown,
+    `kept` what the executor is given back, with the answer, when the call goes on."""
+
+    def __init__(
+        self,
+        message: str,
+        elicitation: Mapping[str, object] | None = None,
+        kept: Mapping[str, object] | None = None,
+        *,
+        param: str | None = None,
+    ) -> None:
+        super().__init__(message, param=param)
+        self.elicitation, self.kept = dict(elicitation or {}), dict(kept or {})
 
 
 class OurError(MainspringError):

@@ -129,13 +129,18 @@ class TurnAborted(Struct, frozen=True, tag_field="type", tag="turn_aborted"):
 
 
 class CallJudged(Struct, frozen=True, tag_field="type", tag="call_judged"):
-    """What the gate says about a call, by which policy and why. `stop` ends the run once the turn's calls are answered."""
+    """What the gate says about a call, by which policy and why. `stop` ends the run once the turn's calls are answered.
+
+    A call that was started may ask a person something itself: `elicitation` is what, `kept` what it needs to go on from there.
+    """
 
     call_id: str
     verdict: Judgement
     policy: str
     reason: str = ""
     stop: Reason | None = None
+    elicitation: Json | UnsetType = UNSET
+    kept: Json | UnsetType = UNSET
 
 
 class ToolStarted(Struct, frozen=True, tag_field="type", tag="tool_started"):
@@ -143,8 +148,11 @@ class ToolStarted(Struct, frozen=True, tag_field="type", tag="tool_started"):
 
 
 class ToolProgress(Struct, frozen=True, tag_field="type", tag="tool_progress"):
+    """A line about a call under way. One with `kept` can be taken up after a crash: that is all it needs to go on."""
+
     call_id: str
     text: str
+    kept: Json | UnsetType = UNSET
 
 
 class Used(Struct, frozen=True):

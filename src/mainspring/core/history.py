@@ -55,11 +55,19 @@ def history_of(entries: list[Entry], size: int = 0) -> History:
             waiting[entry.item.call_id] = entry.item
         elif isinstance(entry.item, FunctionCallOutput):
             waiting.pop(entry.item.call_id, None)
+        elif isinstance(entry.item, ApprovalRequest) and (call := waiting.get(str(entry.item.call_id))) is not None:
+            waiting[call.call_id] = replace(call, approval=entry.item.id)
     return History(Chain(entries), tuple(waiting.values()), size)
 
 
 def approval_id(call: FunctionCall) -> str:
-    return f"mcpr_{call.id.removeprefix('fc_') or call.call_id}"
+    """The id of the request by which a person is asked about this call, or was asked last."""
+    return call.approval if isinstance(call.approval, str) else f"mcpr_{call.id.removeprefix('fc_') or call.call_id}"
+
+
+def next_approval_id(call: FunctionCall) -> str:
+    """The id of the next request about this call: each is answered once."""
+    return f"{approval_id(call)}_next" if isinstance(call.approval, str) else approval_id(call)
 
 
 def call_behind(request_id: str, name: str, arguments: str, server: ServerTool | UnsetType) -> FunctionCall:

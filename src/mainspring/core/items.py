@@ -169,20 +169,27 @@ class Reasoning(Item, Struct, frozen=True, tag_field="type", tag="reasoning"):
 
 
 class ApprovalRequest(Item, Struct, frozen=True, tag_field="type", tag="mcp_approval_request"):
-    """A call that waits for a person. `call_id` is ours: it names the waiting call."""
+    """A call that waits for a person. Two fields are ours: `call_id` names the waiting call, and `elicitation` is what the
+    call's MCP server wants to know before it goes on."""
 
     id: str
     name: str
     arguments: str
     server_label: str = ""
     call_id: str | UnsetType = UNSET
+    elicitation: Json | UnsetType = UNSET
 
 
 class ApprovalResponse(Item, Struct, frozen=True, tag_field="type", tag="mcp_approval_response"):
+    """What a person said. Two fields are ours: `content` are the fields of a form that an MCP server has sent, and `kept` is what
+    the call has to know to go on where it was. The engine alone says that; whatever a client sends there is dropped."""
+
     approval_request_id: str
     approve: bool
     reason: str | None = None
     id: str | UnsetType | None = UNSET
+    content: Json | UnsetType | None = UNSET
+    kept: Json | UnsetType = UNSET
 
 
 class ToolDefinition(Tool, Struct, frozen=True, tag_field="type", tag="function"):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import assert_never, cast
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, UnsetType
 from msgspec.structs import replace
 
 from mainspring.core.chain import Chain
@@ -49,7 +49,7 @@ from mainspring.core.events import (
     Used,
     continues,
 )  # fmt: skip
-from mainspring.core.history import Entry, History, approval_id, list_label, opening
+from mainspring.core.history import Entry, History, approval_id, list_label, next_approval_id, opening
 from mainspring.core.ids import derive_id
 from mainspring.core.items import (
     ApprovalRequest,
@@ -57,6 +57,7 @@ from mainspring.core.items import (
     FunctionCall,
     FunctionCallOutput,
     Item,
+    Json,
     Message,
     Part,
     ServerTool,
@@ -88,7 +89,7 @@ CUT_OFF = "Not executed: the model's turn was cut off before it ended."
 
 class Call(Struct, frozen=True):
     """A call that has no place in the transcript for its output yet. `position` counts the calls of its turn from 0; `policy` is
-    the one whose verdict stands."""
+    the one whose verdict stands, `elicitation` what the call itself asks a person, `kept` what it needs to go on where it was."""
 
     item: FunctionCall
     position: int
@@ -96,6 +97,8 @@ class Call(Struct, frozen=True):
     is_started: bool = False
     output: FunctionCallOutput | None = None
     policy: str = ""
+    elicitation: Json | None = None
+    kept: Json | None = None
 
 
 class Run(Struct, frozen=True):
@@ -237,7 +240,7 @@ def open_run(record: Recorded, history: History) -> Run:
         # With nothing to do, it has begun once it is here.
         status="in_progress" if spec.goal == "nothing" else "queued",
         approvals=start.approvals,
-        calls=tuple([Call(item, position) for position, item in enumerate(start.waiting)]),
+        calls=tuple([Call(replace(item, approval=approval_id(item)), position) for position, item in enumerate(start.waiting)]),
         allowed=Chain(),
     )
 
@@ -312,9 +315,9 @@ def _changes(run: Run, event: Event, at: float) -> Changes:
             return _call_judged(run, event)
         case ToolStarted(call_id):
             return _tool_started(run, run.call(call_id))
-        case ToolProgress(call_id):
-            run.call(call_id)
-            return {}
+        case ToolProgress(call_id, kept=kept):
+            call = run.call(call_id)
+            return {} if isinstance(kept, UnsetType) else {"calls": _swapped(run.calls, call, replace(call, kept=kept))}
         case ToolEnded(call_id, output, is_error):
             loaded = _read_loaded(event)
             result = CallResult(output, is_error, event.outcome in ("ok", "error", "reused") and not loaded)
@@ -473,7 +476,7 @@ def _compacted(run: Run, event: Compacted) -> Changes:
 
 def _call_judged(run: Run, event: CallJudged) -> Changes:
     call = run.call(event.call_id)
-    is_handed_over = call.is_started and event.verdict == "client"
+    is_handed_over = call.is_started and event.verdict in ("client", "ask")
     if call.output is not None or (call.verdict is not None and not is_handed_over):
         raise Malformed(f"call `{event.call_id}` has been judged already")
     judged = replace(call, verdict=event.verdict, is_started=False, policy=event.policy)
@@ -482,10 +485,9 @@ def _call_judged(run: Run, event: CallJudged) -> Changes:
         case "allow":
             changes |= {"calls_allowed": run.calls_allowed + 1, "allowed": run.allowed.extend([call.item])}
         case "ask":
-            item = call.item
-            whose = item.server if isinstance(item.server, ServerTool) else ServerTool("", item.name)
-            request = ApprovalRequest(approval_id(item), whose.name, item.arguments, whose.label, item.call_id)
-            changes["transcript"] = run.transcript.extend([Entry(request, "tool", run.turns)])
+            asking = _ask_person(judged, event)
+            changes["calls"] = _swapped(run.calls, call, asking)
+            changes["transcript"] = run.transcript.extend([Entry(_make_request(asking), "tool", run.turns)])
         case "deny":
             denied = CallResult(event.reason, is_error=True, is_reusable=False)
             changes |= _answered(replace(run, calls=changes["calls"]), judged, denied)
@@ -494,6 +496,19 @@ def _call_judged(run: Run, event: CallJudged) -> Changes:
         case _:
             assert_never(event.verdict)
     return changes
+
+
+def _ask_person(call: Call, event: CallJudged) -> Call:
+    elicitation = None if isinstance(event.elicitation, UnsetType) else event.elicitation
+    kept = call.kept if isinstance(event.kept, UnsetType) else event.kept
+    return replace(call, item=replace(call.item, approval=next_approval_id(call.item)), elicitation=elicitation, kept=kept)
+
+
+def _make_request(call: Call) -> ApprovalRequest:
+    item = call.item
+    whose = item.server if isinstance(item.server, ServerTool) else ServerTool("", item.name)
+    request = ApprovalRequest(approval_id(item), whose.name, item.arguments, whose.label, item.call_id)
+    return request if call.elicitation is None else replace(request, elicitation=call.elicitation)
 
 
 def _tool_started(run: Run, call: Call) -> Changes:
@@ -579,7 +594,7 @@ def _run_ended(run: Run, status: Status, reason: Reason, error: ErrorInfo | None
 
 def _may_repeat(run: Run, call: Call) -> bool:
     tool = run.spec.tool(call.item.name)
-    return call.output is None and tool is not None and tool.repeatable
+    return call.output is None and (call.kept is not None or (tool is not None and tool.repeatable))
 
 
 def _polls(run: Run, call: FunctionCall) -> bool:

@@ -17,9 +17,10 @@ from hashlib import sha256
 from typing import Final, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
+from mainspring.core.elicitation import list_flaws
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.events import Reason
 from mainspring.core.history import ASKED, approval_id, call_behind, list_answers, list_label, refuse_unknown
@@ -48,6 +49,7 @@ TOOL_MISSING: Final = "approved_tool_missing"
 TOOL_CHANGED: Final = "approved_tool_changed"
 CALL_CHANGED: Final = "approved_call_changed"
 NOT_ALLOWED: Final = "approval_not_allowed"
+BAD_CONTENT: Final = "answer_content_invalid"
 
 APPROVE: Final = "approvals"
 """The scope of those who may answer what the operator's rules ask."""
@@ -60,7 +62,8 @@ class ApprovalQuestion(Struct, frozen=True):
 
     `tool`, `digest` (of the arguments) and `declared` (of what the tool declares) are what a yes is bound to, `conversation` is
     where the call waits, if in one. `is_own` says that the client has asked for the question itself, with the MCP server that it
-    brought.
+    brought, or is asked by the server of a call that runs already. Then `elicitation` is what, and `kept` goes to the run that
+    goes on with the answer.
     """
 
     run: str
@@ -74,6 +77,8 @@ class ApprovalQuestion(Struct, frozen=True):
     conversation: str = ""
     is_stored: bool = True
     is_own: bool = False
+    elicitation: Json | UnsetType = UNSET
+    kept: Json | UnsetType = UNSET
 
 
 class ApprovalAnswer(Struct, frozen=True):
@@ -85,6 +90,7 @@ class ApprovalAnswer(Struct, frozen=True):
     by: str = ""
     reason: str = ""
     used: bool = True
+    content: Json | UnsetType | None = UNSET
 
 
 def list_questions(run: Run) -> tuple[Document, ...]:
@@ -107,7 +113,9 @@ def _question(run: Run, call: Call) -> Document:
         "" if tool is None else digest_declaration(tool),
         "" if spec.conversation is None else spec.conversation.id,
         spec.store,
-        call.policy == "approval" and tool is not None and _is_brought(tool, spec),
+        call.elicitation is not None or (call.policy == "approval" and tool is not None and _is_brought(tool, spec)),
+        UNSET if call.elicitation is None else call.elicitation,
+        UNSET if call.elicitation is None or call.kept is None else call.kept,
     )
     return Document(ASKED, approval_id(call.item), encode(body), spec.tenant)
 
@@ -181,6 +189,18 @@ async def _recall_call(store: Store, spec: RunSpec, request: ApprovalRequest) ->
     return call if tool is None else replace(call, form=tool.form)
 
 
+async def add_kept(store: Store, spec: RunSpec) -> RunSpec:
+    """The order whose answers say what the calls need to go on where they were. What a client says of that is dropped."""
+
+    async def complete(item: Item) -> Item:
+        if not isinstance(item, ApprovalResponse):
+            return item
+        question = await _find_asked(store, spec, item.approval_request_id)
+        return replace(item, kept=UNSET if question is None else question.kept)
+
+    return replace(spec, input=tuple([await complete(item) for item in spec.input]))
+
+
 async def use_answers(
     store: Store, spec: RunSpec, waiting: Sequence[FunctionCall], answers: Sequence[ApprovalResponse], now: float
 ) -> None:
@@ -221,17 +241,35 @@ async def check(
             raise refuse_expired(said.approval_request_id)
         if (call.name, digest_of(call.arguments)) != (question.tool, question.digest):
             raise _refuse_changed(call, said.approval_request_id)
+        check_content(said, question)
         if said.approve:
             _check_tool(spec, call, question)
         if not (question.is_own or _may_answer(spec) or await _is_kept(store, said.approval_request_id, spec)):
             raise _refuse_forbidden(said)
 
 
+def check_content(said: ApprovalResponse, question: ApprovalQuestion) -> None:
+    """Raises `InvalidRequest` unless the answer has the fields that were asked for, and none that were not."""
+    asked = {} if isinstance(question.elicitation, UnsetType) else question.elicitation
+    wanted = asked.get("requested_schema")
+    if not isinstance(wanted, dict) or not said.approve:
+        if said.content:
+            message = f"`{said.approval_request_id}` asks for no content; leave `content` out"
+            raise InvalidRequest(message, param="content", code=BAD_CONTENT)
+        return
+    if found := list_flaws(wanted, said.content or {}):
+        message = f"the answer to `{said.approval_request_id}` is not what is asked for: {'; '.join(found[:5])}"
+        raise InvalidRequest(message, param="content", code=BAD_CONTENT)
+
+
 def make_answer(
     said: ApprovalResponse, run: str, tenant: str, now: float, *, by: str, reason: str = "", used: bool = True
 ) -> Document:
     """The answer as it is kept for a run. Once it is used, the reason is in that run's log, and only there."""
-    return Document(GIVEN, said.approval_request_id, encode(ApprovalAnswer(run, said.approve, now, by, reason, used)), tenant)
+    # What a form was filled in with is in that log as well.
+    content = UNSET if used else said.content
+    body = ApprovalAnswer(run, said.approve, now, by, reason, used, content)
+    return Document(GIVEN, said.approval_request_id, encode(body), tenant)
 
 
 def _check_tool(spec: RunSpec, call: FunctionCall, question: ApprovalQuestion) -> None:

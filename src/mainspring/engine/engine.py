@@ -61,8 +61,8 @@ from mainspring.core.model_request import ModelRequest, request_for
 from mainspring.core.operator_limits import OperatorLimits
 from mainspring.core.run import Run, open_run
 from mainspring.core.spec import PRESETS, PresetName, RunSpec, check, spec_for
+from mainspring.engine.approvals import add_kept, find_question, recall_calls, use_answers
 from mainspring.engine.approvals import check as check_answers
-from mainspring.engine.approvals import find_question, recall_calls, use_answers
 from mainspring.engine.conversation import enter, reread
 from mainspring.engine.drive import drive
 from mainspring.engine.gate import Gate
@@ -462,6 +462,7 @@ class Engine:
             spec = await recall_calls(self.store, spec, history.waiting)
             opened = opening(history, spec.input)
             await use_answers(self.store, spec, opened.waiting, opened.approvals, self._clock())
+            spec = await add_kept(self.store, spec)
         return spec
 
     async def check_answer(self, spec: RunSpec, said: ApprovalResponse) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from logging import getLogger
 from typing import assert_never
 
+from msgspec import UnsetType
+
 from mainspring.core.actions import Finish
 from mainspring.core.events import CallJudged, ErrorInfo, Reason
 from mainspring.core.items import ApprovalResponse
@@ -50,7 +52,7 @@ class Gate:
                 notes.append(f"{policy.name}: {answer.note}")
         if question is not None:
             return question
-        if (said := run.approval(call.item)) is not None and not said.approve:
+        if (said := run.approval(call.item)) is not None and not said.approve and isinstance(said.kept, UnsetType):
             # No policy of this engine asks, but a person was asked, and a no stays a no.
             return _record_verdict(call, "approval", _refuse(said))
         return _record_verdict(call, "gate", Allow("; ".join(notes)))
@@ -91,7 +93,8 @@ def _review(verdict: object, call: Call, run: Run) -> Verdict | None:
         case Ask(str()):
             if (said := run.approval(call.item)) is None:
                 return verdict
-            return None if said.approve else _refuse(said)
+            # A call that asks something itself is told of a no, and goes on without what it wanted.
+            return None if said.approve or not isinstance(said.kept, UnsetType) else _refuse(said)
         case _:
             return Deny("The policy gave no valid answer.")
 

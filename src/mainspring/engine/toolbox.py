@@ -7,12 +7,12 @@ from time import perf_counter
 from typing import Any
 
 from anyio import CancelScope
-from msgspec import Struct
+from msgspec import Struct, UnsetType
 from msgspec.structs import replace
 
-from mainspring.core.errors import DelegateToClient, ToolTimeout
+from mainspring.core.errors import AskPerson, DelegateToClient, ToolTimeout
 from mainspring.core.events import CallJudged, CallOutcome, Event, ToolEnded, ToolProgress, ToolStarted, Used
-from mainspring.core.items import FunctionCall, Part, ToolDefinition, flaw, parse_arguments
+from mainspring.core.items import FunctionCall, Json, Part, ToolDefinition, flaw, parse_arguments
 from mainspring.core.redact import make_presentable, redact_data, redact_text, shorten
 from mainspring.engine.guard import Guard, Misbehaved, Outcome, describe_error, result_of, start
 from mainspring.engine.journal import Journal
@@ -24,6 +24,8 @@ PROGRESS_CHARS = 2_000
 # Each is kept for good, so a call that never stops telling is not heard to the end.
 MOST_PROGRESS = 1_000
 MOST_PROGRESS_CHARS = 500_000
+ELICITATION = "elicitation"
+"""The policy that a call names which asks a person something itself."""
 GOES_ON = "It was told to stop and has not, so it may go on and have its effect yet. Check what it did before trying again."
 
 
@@ -123,9 +125,21 @@ class Toolbox:
                 shown = told.count(redact_text(shorten(str(text), PROGRESS_CHARS)))
                 loop.call_soon_threadsafe(note, shown)
 
+        async def keep(text: str, kept: Json) -> None:
+            journal.record(ToolProgress(call.call_id, text, kept))
+            await journal.flush()
+
         conversation = run.spec.conversation
         scope = run.spec.scope or (run.spec.id if conversation is None else conversation.id)
-        context = CallContext(run.spec.id, tool, progress, run.spec.tenant, scope, self._runs, call.call_id, run.spec.user)
+        said, kept = run.approval(call), run.call(call.call_id).kept
+        if said is not None and kept is None and not isinstance(said.kept, UnsetType):
+            kept = said.kept
+        context = CallContext(
+            *(run.spec.id, tool, progress, run.spec.tenant, scope, self._runs, call.call_id, run.spec.user),
+            keep=keep,
+            kept=kept,
+            answer=said,
+        )
         work = self._execute(call, tool, context, run.spec.limits.tool_output_chars)
         return Running(call, start(work), perf_counter(), run.spec.tool_seconds(tool))
 
@@ -146,6 +160,9 @@ def _end(ended: Running) -> Event:
         result = result_of(ended.task)
     except DelegateToClient as delegation:
         return CallJudged(call.call_id, "client", "executor", delegation.message)
+    except AskPerson as asking:
+        question = redact_text(shorten(asking.message, PROGRESS_CHARS))
+        return CallJudged(call.call_id, "ask", ELICITATION, question, elicitation=asking.elicitation, kept=asking.kept)
     except Misbehaved as error:
         log.warning("tool %s tried to end more than itself: %s", call.name, error)
         result = _make_failure(call, f"failed: {error}")

@@ -17,6 +17,7 @@ from mainspring.core.declared_tools import SEARCH, Identity, describe_loaded, fl
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.ids import derive_id
 from mainspring.core.items import (
+    ApprovalResponse,
     CallForm,
     FunctionCall,
     FunctionCallOutput,
@@ -158,6 +159,8 @@ def render_client_item(item: Item) -> Item:
             return replace(item, name=inner, inner=UNSET)
         case FunctionCallOutput(form=str(form)) if form not in FORMED:
             return Unknown(_render_output(item, form))
+        case ApprovalResponse(kept=dict()):
+            return replace(item, kept=UNSET)
         case _:
             return item
 

@@ -185,7 +185,8 @@ def merge_server_calls(told: Response) -> tuple[Item, ...]:
     """The output as clients see it: server-run calls as one item each, at the place of the call. A call that a person is asked
     about is told by the request alone, unless the run has ended without waiting: then the call says so behind it."""
     clients = list_client_tools(told)
-    asked = {item.id for item in told.output if isinstance(item, ApprovalRequest)}
+    # One that asks something itself had begun, and been told, before.
+    asked = {item.id for item in told.output if isinstance(item, ApprovalRequest) and item.elicitation is UNSET}
     items: list[Item] = []
     open_calls: dict[str, tuple[int, FunctionCall]] = {}
     for item in told.output:

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import fields
 
-from mainspring.core.items import ITEMS, PARTS, SummaryText
+from mainspring.core.items import ITEMS, PARTS, ApprovalResponse, SummaryText
 from mainspring.ports import ModelFeature
 
 
@@ -62,6 +62,8 @@ _CALL: Final = _names("id", "call_id", "status")
 
 ITEM_KINDS: Final[dict[str, frozenset[str]]] = {
     **{name: _read_names(struct) for name, struct in ITEMS.items()},
+    # What the engine keeps with an answer is no business of clients.
+    "mcp_approval_response": _read_names(ApprovalResponse) - {"kept"},
     "custom_tool_call": _CALL | {"name", "input", "namespace"},
     "custom_tool_call_output": _CALL | {"output"},
     "shell_call": _CALL | {"action", "environment"},

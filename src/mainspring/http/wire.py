@@ -157,7 +157,7 @@ class Wire(FrameLog[Dialect]):
         if run.in_turn or any(call.verdict is None and call.output is None for call in run.calls):
             return
         asked = {call.item.id: call.item for call in run.calls if call.verdict == "ask"}
-        self._asked |= {call.call_id: call for call in asked.values()}
+        self._asked |= {call.call_id: replace(call, approval=msgspec.UNSET) for call in asked.values()}
         held, self._held = self._held, []
         for record, then in held:
             match record.event:

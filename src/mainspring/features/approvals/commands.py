@@ -1,9 +1,10 @@
 """`mainspring approvals`: calls that wait for a person, and the answer that lets their run go on."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
+import msgspec
 import typer
-from msgspec import Struct
+from msgspec import Struct, UnsetType
 
 from mainspring.cli import options
 from mainspring.cli.ask import follow_with_answers
@@ -13,6 +14,7 @@ from mainspring.cli.database import find_run, open_database
 from mainspring.cli.output import format_moment, say, say_more, write_lines, write_table
 from mainspring.cli.tenants import choose_tenants, write_of_tenants
 from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import to_json
 from mainspring.features.approvals.pending import Approval, Approvals
 from mainspring.storage.location import Location
 
@@ -70,11 +72,14 @@ async def approve(
     digest: Annotated[
         str | None, typer.Option(metavar="HASH", help="Approve only the call whose arguments have this digest.")
     ] = None,
+    content: Annotated[
+        str | None, typer.Option(metavar="JSON", help="The fields of the form, if an MCP server has sent one: a JSON object.")
+    ] = None,
     onward: options.Continuation = options.Continuation(),  # noqa: B008 (frozen)
     json: options.EventsAsJson = False,
 ) -> int:
     """Approves a call, and runs on from there under the settings of the server. Pass the same `--tool` as to `run`."""
-    answer = GivenAnswer(approval_id, True, reason, digest, tenant)
+    answer = GivenAnswer(approval_id, True, reason, digest, tenant, _parse_content(content))
     return await _answer(answer, onward, database, json)
 
 
@@ -99,6 +104,7 @@ class GivenAnswer(Struct, frozen=True):
     reason: str | None
     digest: str | None
     tenant: str
+    content: dict[str, Any] | None = None
 
 
 async def _answer(said: GivenAnswer, onward: options.Continuation, database: Location, as_json: bool) -> int:
@@ -124,6 +130,7 @@ async def _answer(said: GivenAnswer, onward: options.Continuation, database: Loc
             approve=said.approve,
             reason=said.reason,
             digest=said.digest,
+            content=said.content,
             tenant=said.tenant,
             by=options.name_operator(),
             background=False,
@@ -133,6 +140,15 @@ async def _answer(said: GivenAnswer, onward: options.Continuation, database: Loc
             say(f"`{said.id}` is {done.approval.state}; its run goes on when its other calls are answered: {more}")
             return 0
         return await follow_with_answers(assembly, done.handle, database, as_json=as_json)
+
+
+def _parse_content(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"--content must be a JSON object: {error}") from None
 
 
 def _check_rule(approval: Approval, assembly: Assembly) -> None:
@@ -160,4 +176,6 @@ def _lines(approval: Approval) -> list[tuple[str, ...]]:
         ("expires", format_moment(approval.expires_at)),
         ("run", approval.response_id),
     ]
+    if not isinstance(approval.elicitation, UnsetType):
+        told.append(("asked for", to_json(approval.elicitation.get("requested_schema") or approval.elicitation.get("url"))))
     return [*told, ("continued by", approval.continued_by)] if approval.continued_by is not None else [*told]

@@ -9,13 +9,13 @@ import time
 from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Final
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest, NotFound, PreviousNotFound
 from mainspring.core.events import CallJudged, Reason, RunStarted
 from mainspring.core.history import ASKED
-from mainspring.core.items import ApprovalRequest, ApprovalResponse, ServerTool, Tool, ToolDefinition, decode
+from mainspring.core.items import ApprovalRequest, ApprovalResponse, Json, ServerTool, Tool, ToolDefinition, decode
 from mainspring.core.redact import redact_arguments, redact_text
 from mainspring.core.spec import Caller, Conversation, RunSpec
 from mainspring.engine.approvals import (
@@ -44,7 +44,7 @@ class Approval(Struct, frozen=True):
     """A call that waits, or has waited, for a person. `arguments` are without secrets, `digest` is that of all of them.
 
     `response_id` is the run that asks, `policy` and `question` say which rule wants it, and why. `continued_by` is the run that
-    acts on the answer, once there is one.
+    acts on the answer, once there is one. `elicitation` is what the call's MCP server wants to know, if it is that which asks.
     """
 
     id: str
@@ -59,6 +59,7 @@ class Approval(Struct, frozen=True):
     expires_at: float | None
     state: State
     continued_by: str | None = None
+    elicitation: Json | UnsetType = UNSET
     object: str = "approval"
 
 
@@ -152,6 +153,7 @@ class Approvals:
         *,
         approve: bool,
         reason: str | None = None,
+        content: Json | None = None,
         digest: str | None = None,
         tenant: str = "",
         by: str = "",
@@ -169,7 +171,7 @@ class Approvals:
         if approve and approval.state == "expired":
             raise refuse_expired(id)
         paused = await self._read_paused(approval.response_id)
-        order, said = self._continuation(paused, by, background), ApprovalResponse(id, approve, reason)
+        order, said = self._continuation(paused, by, background), ApprovalResponse(id, approve, reason, content=content)
         await self._check(order, paused, said, approval)
         fresh = await self._keep(said, order)
         answers = await self._answers(paused, order)
@@ -239,6 +241,7 @@ class Approvals:
             expires_at=question.until,
             state=state,
             continued_by=(answer.run or None) if answer is not None and answer.used else None,
+            elicitation=question.elicitation,
         )
 
     async def _read_paused(self, run_id: str) -> _Paused:
@@ -308,7 +311,7 @@ class Approvals:
         for request in paused.requests:
             known = await self._find_answer(request.id, order.tenant)
             if known is not None and known.run == order.id:
-                answers.append(ApprovalResponse(request.id, known.approve, known.reason or None))
+                answers.append(ApprovalResponse(request.id, known.approve, known.reason or None, content=known.content))
         return tuple(answers)
 
 

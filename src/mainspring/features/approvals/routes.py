@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import Json
 from mainspring.core.response import Response
 from mainspring.engine.approvals import EXPIRED, SPENT, State
 from mainspring.features.approvals.pending import AnsweredApproval, Approval, Approvals
@@ -26,11 +27,13 @@ _STATUSES = {SPENT: 409, EXPIRED: 410}
 
 
 class AnswerApproval(Struct, forbid_unknown_fields=True):
-    """The body of `POST /v1/approvals/{approval_id}`. With a `digest`, only the call that has it is answered."""
+    """The body of `POST /v1/approvals/{approval_id}`. With a `digest`, only the call that has it is answered. `content` are the
+    fields of the form, if an MCP server has sent one."""
 
     approve: bool
     reason: Annotated[str, Meta(max_length=4096)] | None = None
     digest: Name | None = None
+    content: Json | None = None
     background: bool | None = None
 
 
@@ -83,6 +86,7 @@ class ApprovalRoutes:
                 approve=body.approve,
                 reason=body.reason,
                 digest=body.digest,
+                content=body.content,
                 tenant=caller.tenant,
                 by=caller.subject,
                 background=body.background is not False,

@@ -1,0 +1,157 @@
+"""What an MCP server asks a person: a form of flat fields, or a link to open. Read from the protocol, and the answer checked.
+
+The protocol allows a form no more than strings, numbers, booleans and choices, so that any client can draw it. Whatever else a
+server wants is refused here, before anybody is asked.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+from mainspring.core.items import Json
+
+MOST_FIELDS: Final = 64
+MOST_CHOICES: Final = 256
+LONGEST_MESSAGE: Final = 4_000
+LONGEST_TEXT: Final = 64_000
+
+_SECRET = re.compile(
+    r"pass(word|phrase|code)|secret|api[ _-]?key|token|credential|private[ _-]?key|\bpin\b|cvv|card number", re.I
+)
+_FORMATS: Final = {
+    "email": re.compile(r"[^@\s]+@[^@\s]+"),
+    "uri": re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S+"),
+    "date": re.compile(r"\d{4}-\d\d-\d\d"),
+    "date-time": re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d.*"),
+}
+
+
+def read_elicitation(server: str, params: Json) -> Json:
+    """The question as people and clients are shown it, with who asks. Raises `ValueError` if it is none that can be shown."""
+    message = str(params.get("message") or "")[:LONGEST_MESSAGE]
+    if params.get("mode", "form") == "url":
+        url = params.get("url")
+        if not isinstance(url, str) or urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+            raise ValueError("it asks to open what is no http:// or https:// address")
+        return {"server": server, "mode": "url", "message": message, "url": url[:LONGEST_MESSAGE]}
+    schema = params.get("requestedSchema")
+    if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
+        raise ValueError("its form has no fields")
+    fields: Mapping[object, object] = schema["properties"]
+    if len(fields) > MOST_FIELDS:
+        raise ValueError(f"its form has more than {MOST_FIELDS} fields")
+    for name, field in fields.items():
+        if not isinstance(field, dict) or not _is_flat(field):
+            raise ValueError(f"the field `{str(name)[:80]}` of its form is of a kind that the protocol does not allow")
+    required = [name for name in schema.get("required") or () if name in fields] if _is_list(schema.get("required")) else []
+    return {
+        "server": server,
+        "mode": "form",
+        "message": message,
+        "requested_schema": {"type": "object", "properties": dict(fields), "required": required},
+    }
+
+
+def asks_for_secret(question: Json) -> bool:
+    """Whether a form seems to want a secret, which the protocol forbids servers to ask for so."""
+    fields = (question.get("requested_schema") or {}).get("properties") or {}
+    told = [f"{name} {field.get('title', '')} {field.get('description', '')}" for name, field in fields.items()]
+    return any(_SECRET.search(text.replace("_", " ")) for text in told)
+
+
+def list_flaws(schema: Json, content: Json) -> list[str]:
+    """Why these are no answers to the form, one by one; empty if they are."""
+    fields = schema["properties"]
+    missing = [f"`{name}` is missing" for name in schema.get("required", ()) if name not in content]
+    unknown = [f"`{name}` is no field of the form" for name in content if name not in fields]
+    wrong = [
+        f"`{name}` {flaw}"
+        for name, value in content.items()
+        if name in fields and (flaw := _find_flaw(fields[name], value)) is not None
+    ]
+    return [*missing, *unknown, *wrong]
+
+
+def fill_defaults(schema: Json) -> Json:
+    """The fields that have a value already, for a person who leaves them as they are."""
+    return {name: field["default"] for name, field in schema["properties"].items() if "default" in field}
+
+
+def list_choices(field: Json) -> list[str] | None:
+    """The values to choose from, None if there is no such list."""
+    match field:
+        case {"enum": [*values]}:
+            return [str(value) for value in values]
+        case {"oneOf": [*options]} | {"anyOf": [*options]}:
+            return [str(option.get("const")) for option in options if isinstance(option, dict)]
+        case {"type": "array", "items": dict(items)}:
+            return list_choices(items)
+        case _:
+            return None
+
+
+def parse_field(field: Json, text: str) -> object:
+    """What a person typed into a field, as the value it stands for; the text itself where it stands for none."""
+    kind, said = field.get("type"), text.strip()
+    if kind == "boolean" and said.lower() in ("y", "yes", "true", "n", "no", "false"):
+        return said.lower() in ("y", "yes", "true")
+    if kind == "array":
+        return [each.strip() for each in said.split(",") if each.strip()]
+    if kind in ("number", "integer"):
+        for read in (int, float):
+            try:
+                return read(said)
+            except ValueError:
+                continue
+    return text
+
+
+def _is_flat(field: Json) -> bool:
+    kind, choices = field.get("type"), list_choices(field)
+    if choices is not None and len(choices) > MOST_CHOICES:
+        return False
+    if kind == "array":
+        return choices is not None
+    return kind in ("string", "number", "integer", "boolean") or (kind is None and choices is not None)
+
+
+def _find_flaw(field: Json, value: object) -> str | None:
+    kind, choices = field.get("type", "string"), list_choices(field)
+    match kind, value:
+        case "array", [*chosen]:
+            if not all(isinstance(each, str) and each in (choices or ()) for each in chosen):
+                return f"must be some of {_name(choices or ())}"
+            return _find_excess(field, len(chosen), "minItems", "maxItems", "choices")
+        case "boolean", bool():
+            return None
+        case "integer", int() | float() if not isinstance(value, bool) and value == int(value):
+            return _find_excess(field, value, "minimum", "maximum", "")
+        case "number", int() | float() if not isinstance(value, bool):
+            return _find_excess(field, value, "minimum", "maximum", "")
+        case "string", str():
+            if choices is not None:
+                return None if value in choices else f"must be one of {_name(choices)}"
+            pattern = _FORMATS.get(str(field.get("format")))
+            if len(value) > LONGEST_TEXT or (pattern is not None and not pattern.fullmatch(value)):
+                return f"must be text of the format {field.get('format')}" if pattern else "is too long"
+            return _find_excess(field, len(value), "minLength", "maxLength", "characters")
+        case _:
+            return f"must be of the type {kind}"
+
+
+def _find_excess(field: Json, size: float, least: str, most: str, unit: str) -> str | None:
+    low, high = field.get(least), field.get(most)
+    if isinstance(low, int | float) and size < low:
+        return f"must be at least {low} {unit}".rstrip()
+    if isinstance(high, int | float) and size > high:
+        return f"must be at most {high} {unit}".rstrip()
+    return None
+
+
+def _name(choices: Sequence[str]) -> str:
+    return ", ".join([f"`{choice}`" for choice in choices[:20]])
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list)
