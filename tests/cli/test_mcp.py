@@ -1,6 +1,7 @@
 """`mainspring mcp`: servers are added to the settings, listed, tried, and their tools shown."""
 
 import json
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -19,8 +20,13 @@ def test_a_server_is_added_listed_and_tried(shell: Shell) -> None:
     assert "try it: mainspring mcp test clock" in added.err
     written = tomllib.loads((shell.folder / "mainspring.toml").read_text())
     assert written["mcp"]["clock"] == {"command": CLOCK[0], "args": list(CLOCK[1:]), "env": {"MODE": "test"}}
-    assert shell.run("mcp", "list").out == f"clock  stdio, sandboxed  {' '.join(CLOCK)}\n  ready, 2 tools\n"
-    assert shell.run("mcp", "test").out == "clock  answers, with 2 tools\n"
+    where, how = shell.run("mcp", "list").out.splitlines()
+    assert where == f"clock  stdio, sandboxed  {' '.join(CLOCK)}"
+    assert re.fullmatch(r"  ready, 2 tools, \S+ \S+, MCP 20\d\d-\d\d-\d\d, \d+ ms", how), how
+    assert shell.run("mcp", "test").out.startswith("clock  answers, with 2 tools, ")
+    [listed] = [json.loads(line) for line in shell.run("mcp", "list", "--json").out.splitlines()]
+    assert (listed["state"], listed["error"], listed["protocol"][:2]) == ("ready", None, "20")
+    assert listed["latency_ms"] > 0
     tools = shell.run("mcp", "tools", "clock").out.splitlines()
     assert [line.split("  ")[0] for line in tools] == ["get_current_time", "convert_time"]
 
@@ -45,12 +51,15 @@ def test_a_server_runs_in_the_sandbox_with_what_it_is_granted(shell: Shell) -> N
     assert written["free"]["sandboxed"] is False
     tried = shell.run("mcp", "test")
     assert tried.code == 1
-    assert tried.out == "granted  answers, with 2 tools\nfree  answers, with 2 tools\n"
+    assert [line.split(", ")[:2] for line in tried.out.splitlines()] == [
+        ["granted  answers", "with 2 tools"],
+        ["free  answers", "with 2 tools"],
+    ]
     assert "held: MCP server `held` cannot be used" in tried.err
     assert "in [mcp.held]" in tried.err
     listed = shell.run("mcp", "list").out.splitlines()
     assert listed[1].startswith("  down: MCP server `held` cannot be used")
-    assert listed[3::2] == ["  ready, 2 tools"] * 2
+    assert [line[: len("  ready, 2 tools")] for line in listed[3::2]] == ["  ready, 2 tools"] * 2
     assert [line.split("  ")[:2] for line in listed[::2]] == [
         ["held", "stdio, sandboxed"],
         ["granted", "stdio, sandboxed, network"],
@@ -98,7 +107,13 @@ def test_a_program_that_is_not_there_is_named_when_it_is_added(shell: Shell) -> 
 
 def test_each_example_has_a_line_of_its_own(shell: Shell) -> None:
     lines = [line.strip() for line in shell.run("mcp", "add", "--help").out.splitlines()]
-    assert [line.split()[3] for line in lines if line.startswith("mainspring mcp add ")] == ["time", "files", "docs", "wiki"]
+    assert [line.split()[3] for line in lines if line.startswith("mainspring mcp add ")] == [
+        "time",
+        "files",
+        "docs",
+        "wiki",
+        "weather",
+    ]
 
 
 def test_of_a_server_that_fails_the_line_with_the_error_is_shown(shell: Shell) -> None:
@@ -148,4 +163,78 @@ def test_a_server_that_is_written_in_another_way_is_not_removed_by_guessing(shel
 def test_servers_are_listed_as_json(shell: Shell) -> None:
     assert shell.run("mcp", "add", "clock", "--", *CLOCK).code == 0
     (line,) = shell.run("mcp", "list", "--json").out.splitlines()
-    assert json.loads(line) == {"label": "clock", "transport": "stdio", "tools": 2, "error": None}
+    told = {"label": "clock", "transport": "stdio", "tools": 2, "error": None, "state": "ready"}
+    assert json.loads(line).items() >= told.items()
+
+
+OTHERS = {
+    "mcpServers": {
+        "the clock": {"command": CLOCK[0], "args": list(CLOCK[1:]), "env": {"MODE": "test"}},
+        "docs": {"type": "http", "url": "https://example.com/mcp", "headers": {"X-Key": "k"}},
+        "off": {"command": "nothing", "disabled": True},
+        "asks": {"command": "npx", "args": ["-y", "some-server"], "env": {"KEY": "${input:key}"}},
+    }
+}
+
+
+def test_servers_of_other_programs_are_imported_and_what_is_left_out_is_told(shell: Shell) -> None:
+    (shell.folder / "other.json").write_text(json.dumps(OTHERS))
+    done = shell.run("mcp", "import", "other.json", "--network")
+    assert done.code == 0, done.err
+    written = tomllib.loads((shell.folder / "mainspring.toml").read_text())["mcp"]
+    assert written == {
+        "the-clock": {"command": CLOCK[0], "args": list(CLOCK[1:]), "env": {"MODE": "test"}, "network": True},
+        "docs": {"url": "https://example.com/mcp", "headers": {"X-Key": "k"}},
+    }
+    assert "skipped `off`" in done.err
+    assert "skipped `asks`: it needs a value for ${input:key}" in done.err
+    again = shell.run("mcp", "import", "other.json")
+    assert again.code == 0
+    assert "skipped `docs`" in again.err
+    assert tomllib.loads((shell.folder / "mainspring.toml").read_text())["mcp"] == written
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"servers": {"good": {"url": "https://example.com/mcp"}, "bad": {"type": "carrier pigeon", "url": "https://x.example"}}},
+        {"servers": {"good": {"url": "https://example.com/mcp"}, "bad": {"url": "ftp://x.example"}}},
+        {"servers": {"good": {"url": "https://example.com/mcp"}, "bad": {"command": "x", "wings": 2}}},
+        {"mcpServers": {"good": {"url": "https://example.com/mcp"}, "bad": {"command": 7}}},
+        {"something": "else"},
+    ],
+)
+def test_a_file_that_is_not_understood_is_imported_not_at_all(wrong: object, shell: Shell) -> None:
+    (shell.folder / "other.json").write_text(json.dumps(wrong))
+    assert shell.run("mcp", "import", "other.json").code != 0
+    assert not (shell.folder / "mainspring.toml").exists()
+
+
+def test_a_server_is_added_from_the_registry_s_own_file(shell: Shell) -> None:
+    package = {
+        "registryType": "pypi",
+        "identifier": "weather-server",
+        "version": "1.2.0",
+        "transport": {"type": "stdio"},
+        "packageArguments": [{"type": "named", "name": "--units", "value": "metric"}],
+        "environmentVariables": [{"name": "WEATHER_KEY", "isRequired": True, "isSecret": True}],
+    }
+    entry = {"name": "io.example/weather", "version": "1.2.0", "packages": [{"registryType": "oci", "identifier": "x"}, package]}
+    (shell.folder / "server.json").write_text(json.dumps(entry))
+    missing = shell.run("mcp", "add", "weather", "--from", "server.json")
+    assert missing.code != 0
+    assert "WEATHER_KEY" in missing.err
+    done = shell.run("mcp", "add", "weather", "--from", "server.json", "--env", "WEATHER_KEY=k")
+    assert done.code == 0, done.err
+    remote = {"name": "io.example/docs", "remotes": [{"type": "streamable-http", "url": "https://docs.example/mcp"}]}
+    (shell.folder / "server.json").write_text(json.dumps(remote))
+    assert shell.run("mcp", "add", "docs", "--from", "server.json", "--ask").code == 0
+    assert tomllib.loads((shell.folder / "mainspring.toml").read_text())["mcp"] == {
+        "weather": {
+            "command": "uvx",
+            "args": ["weather-server@1.2.0", "--units", "metric"],
+            "env": {"WEATHER_KEY": "k"},
+            "network": True,
+        },
+        "docs": {"url": "https://docs.example/mcp", "require_approval": "always"},
+    }

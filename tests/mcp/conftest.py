@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from msgspec import Struct
 
@@ -65,3 +66,9 @@ async def connect() -> AsyncIterator[Connect]:
     yield connected
     for connection in opened:
         await connection.close()
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session

@@ -23,6 +23,8 @@ from mainspring.tools.mcp.connection import Connection
 from mainspring.tools.mcp.exchange import ToolAnswer
 from mainspring.tools.mcp.server_specs import ServerSpec
 
+CAPABILITIES: Json = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
+
 
 def spec(wild: Wild, **more: Any) -> ServerSpec:
     return ServerSpec("wild", url=wild.url, trusted=True, **more)
@@ -92,7 +94,7 @@ async def test_every_stateless_request_says_who_asks_and_for_what(connect: Conne
     metas = [message["params"]["_meta"] for message in wild.heard]
     assert all(meta["io.modelcontextprotocol/protocolVersion"] == "2026-07-28" for meta in metas)
     assert all(meta["io.modelcontextprotocol/clientInfo"]["name"] == "mainspring" for meta in metas)
-    assert all(meta["io.modelcontextprotocol/clientCapabilities"] == {} for meta in metas)
+    assert all(meta["io.modelcontextprotocol/clientCapabilities"] == CAPABILITIES for meta in metas)
     first, second = wild.list_headers("tools/call")
     assert first["mcp-name"] == f"=?base64?{b64encode('zählen'.encode()).decode()}?="
     assert first["mcp-param-region"] == f"=?base64?{b64encode('süd'.encode()).decode()}?="

@@ -8,7 +8,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 
@@ -99,8 +99,11 @@ async def stream_of(request: web.Request, *events: bytes) -> web.StreamResponse:
     return stream
 
 
+W = TypeVar("W", bound=Wild)
+
+
 @asynccontextmanager
-async def serve(wild: Wild) -> AsyncIterator[Wild]:
+async def serve(wild: W) -> AsyncIterator[W]:
     app = web.Application(client_max_size=64 << 20)
     for path in ("/mcp", "/mcp/"):
         app.router.add_route("*", path, wild.handle)

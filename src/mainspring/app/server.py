@@ -126,7 +126,7 @@ def server(
         KeyRoutes(keys),
         AuditRoutes(core),
         PolicyRoutes(core),
-        McpRoutes(lambda: engine.mcp.states),
+        McpRoutes(lambda: engine.mcp.states, engine.mcp.fetch),
         ReferenceRoutes(),
         SystemRoutes(core, SystemParts(mainspring.__version__, engine.database_kind, engine.builtins.health, list_settings)),
         MemoryRoutes(engine.memory),

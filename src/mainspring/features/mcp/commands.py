@@ -6,7 +6,7 @@ import re
 import shutil
 import tomllib
 import webbrowser
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from difflib import unified_diff
 from pathlib import Path
@@ -20,9 +20,11 @@ from mainspring.cli.context import load_settings
 from mainspring.cli.options import AsJson, Tenant
 from mainspring.cli.output import say, write_lines
 from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import Json
 from mainspring.definitions.toml import write_toml
 from mainspring.features.governance.injection import scan
 from mainspring.features.mcp.loopback import listen_for_callback
+from mainspring.features.mcp.other_formats import FETCHERS, read_other_settings, read_registry_entry
 from mainspring.features.mcp.settings import McpServerSettings, make_server_specs
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import parse_location
@@ -33,6 +35,7 @@ from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.lock import Difference, LockFile, McpLock, fetch_certificate, read_lock, write_lock
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.mcp.toolset import ServerOffer, Toolset
+from mainspring.tools.mcp.watch import ServerState
 
 if TYPE_CHECKING:
     from mainspring.tools.mcp.sign_in import SignIns
@@ -64,12 +67,17 @@ class McpSettings(Struct, frozen=True):
 
 
 class ListedServer(Struct, frozen=True):
-    """A server as `list --json` shows it. One with an `error` is down."""
+    """A server as `list --json` shows it. One with an `error` is down. `server` and `protocol` are what it calls itself and
+    speaks, `latency_ms` is how long its last answer took."""
 
     label: str
     transport: str
     tools: int
     error: str | None
+    state: str = "ready"
+    server: str = ""
+    protocol: str = ""
+    latency_ms: float | None = None
 
 
 @app.command()
@@ -80,6 +88,9 @@ def add(
         typer.Argument(metavar="[COMMAND [ARG...]]", help="The program to start, after `--`.", show_default=False),
     ] = None,
     url: Annotated[str | None, typer.Option(metavar="URL", help="The address, for a server that is reached by HTTP.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="A `server.json` of the registry that describes the server.")
+    ] = None,
     header: Annotated[list[str] | None, typer.Option(metavar="NAME:VALUE", help="A header to send. Repeatable.")] = None,
     env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable for the program. Repeatable.")] = None,
     oauth: Annotated[bool, typer.Option("--oauth", help="Have each user sign in to the server.")] = False,
@@ -102,39 +113,95 @@ def add(
         mainspring mcp add docs --url https://example.com/mcp --header "Authorization: Bearer TOKEN"
 
         mainspring mcp add wiki --url https://example.org/mcp --oauth
+
+        mainspring mcp add weather --from server.json --env WEATHER_KEY=...
     """
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", label):
         raise InvalidRequest(f"the label `{label}` must be 1 to 64 letters, digits, `_` or `-`")
+    if file is not None and (command or url):
+        raise InvalidRequest("--from says where the server is; leave the command and --url out")
     if command and command[0].startswith(("http://", "https://")):
         raise InvalidRequest(f"`{command[0]}` is an address and no program; write: mainspring mcp add {label} --url {command[0]}")
-    if not command and not url:
-        raise InvalidRequest("say where the server is: a command behind `--`, or --url URL")
+    if not command and not url and file is None:
+        raise InvalidRequest("say where the server is: a command behind `--`, --url URL, or --from FILE")
     given = {
         "url": url,
         **({"command": command[0], "args": command[1:]} if command else {}),
-        "headers": _parse_pairs(header or (), ":"),
-        "env": _parse_pairs(env or (), "="),
+        "headers": (headers := _parse_pairs(header or (), ":")),
+        "env": (variables := _parse_pairs(env or (), "=")),
+        **({} if file is None else read_registry_entry(file, variables, headers)),
         "require_approval": "always" if ask else None,
-        "network": network,
+        **({"network": True} if network else {}),
         "folders": [os.path.abspath(path) for path in folder or ()],
         "reads": [os.path.abspath(path) for path in read or ()],
     }
     table = {name: value for name, value in given.items() if value} | ({"sandboxed": False} if no_sandbox else {})
     if oauth:
         table["oauth"] = {}
-    make_server_specs({label: msgspec.convert(table, McpServerSettings)})
-    known = load_settings(McpSettings, config).mcp if config.exists() else {}
-    if label in known:
+    if no_sandbox:
+        table.pop("network", None)
+    if label in _read_known(config):
         raise InvalidRequest(
             f"{config} has a server `{label}` already; remove it with `mainspring mcp remove {label}`, or choose another label"
         )
-    # Headers and variables hold keys, so a file that is new is for its owner alone.
-    with os.fdopen(os.open(config, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w") as file:
-        file.write("\n" + write_toml({"mcp": {label: table}}))
-    if command and shutil.which(command[0]) is None:
-        say(f"there is no program `{command[0]}` here; install it before the server starts, or correct {config}")
+    _append_servers(config, {label: table})
     then = f"mainspring mcp sign-in {label}" if oauth else f"mainspring mcp test {label}"
     say(f"added `{label}` to {config}; try it: {then}")
+
+
+@app.command("import")
+def import_servers(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Settings of another program, with `mcpServers` or `servers`, as JSON.")
+    ],
+    ask: Annotated[bool, typer.Option("--ask", help="Have a person approve every call.")] = False,
+    network: Annotated[bool, typer.Option("--network", help="Grant the programs the network; they run in a sandbox.")] = False,
+    config: ConfigFile = FILE,
+) -> None:
+    """
+    Adds the servers of another program's settings (Claude Desktop, Cursor, VS Code): all that can be used here, or none.
+
+    Examples:
+
+        mainspring mcp import ~/.cursor/mcp.json --network
+    """
+    found, known = read_other_settings(file), _read_known(config)
+    skipped = {
+        **found.skipped,
+        **{label: f"{config} has a server of that name already" for label in found.tables if label in known},
+    }
+    tables = {label: table for label, table in found.tables.items() if label not in known}
+    for table in tables.values():
+        table |= ({"require_approval": "always"} if ask else {}) | ({"network": True} if network and "command" in table else {})
+    if tables:
+        _append_servers(config, tables)
+    for name, why in skipped.items():
+        say(f"skipped `{name}`: {why}")
+    fetching = [label for label, table in tables.items() if Path(str(table.get("command", ""))).name in FETCHERS]
+    if fetching and not network:
+        say(
+            f"these fetch what they run, and have no network here: {', '.join(fetching)}; set `network = true` for each you trust"
+        )
+    say(f"added {', '.join([f'`{label}`' for label in tables]) or 'no server'} to {config}")
+
+
+def _read_known(config: Path) -> Mapping[str, McpServerSettings]:
+    return load_settings(McpSettings, config).mcp if config.exists() else {}
+
+
+def _append_servers(config: Path, tables: Mapping[str, Json]) -> None:
+    """Writes all of them, once all are known to be valid. Raises `InvalidRequest`."""
+    try:
+        made = {label: msgspec.convert(table, McpServerSettings) for label, table in tables.items()}
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"{error}; nothing was added") from None
+    make_server_specs(made)
+    # Headers and variables hold keys, so a file that is new is for its owner alone.
+    with os.fdopen(os.open(config, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w") as file:
+        file.write("\n" + write_toml({"mcp": dict(tables)}))
+    for server in made.values():
+        if server.command and shutil.which(server.command) is None:
+            say(f"there is no program `{server.command}` here; install it before the server starts, or correct {config}")
 
 
 @app.command()
@@ -205,23 +272,33 @@ async def sign_out(label: Label, user: User = "", tenant: Tenant = "", config: C
 async def list_servers(config: ConfigFile = FILE, json: AsJson = False) -> None:
     """Lists the servers of the settings, and whether they answer."""
     settings = _load(config)
-    offers = (await _collect_tools(settings, make_server_specs(settings.mcp), LIST_SECONDS)).offers
+    found = await _collect_tools(settings, make_server_specs(settings.mcp), LIST_SECONDS)
+    states = {state.label: state for state in found.states}
     if json:
-        write_lines([_show_server(offer) for offer in offers])
+        write_lines([_show_server(offer, states[offer.spec.label]) for offer in found.tools.offers])
         return
-    for offer in offers:
+    for offer in found.tools.offers:
         spec = offer.spec
         how = [spec.transport, *(["sandboxed"] if spec.is_held else []), *(["network"] if spec.network else [])]
         print(f"{spec.label}  {', '.join(how)}  {' '.join([spec.command, *spec.args]) or spec.url}")
-        print(f"  {_describe_state(offer)}")
+        print(f"  {_describe_offer(offer)}{_describe_state(states[spec.label])}")
 
 
-def _show_server(offer: ServerOffer) -> ListedServer:
-    count = 0 if offer.needs_sign_in else len(offer.tools)
-    return ListedServer(offer.spec.label, offer.spec.transport, count, _find_error(offer))
+def _show_server(offer: ServerOffer, state: ServerState) -> ListedServer:
+    error = _find_error(offer)
+    return ListedServer(
+        offer.spec.label,
+        offer.spec.transport,
+        0 if offer.needs_sign_in else len(offer.tools),
+        error,
+        "ready" if error is None else "down",
+        state.server,
+        state.protocol,
+        None if state.latency is None else round(1000 * state.latency, 1),
+    )
 
 
-def _describe_state(offer: ServerOffer) -> str:
+def _describe_offer(offer: ServerOffer) -> str:
     if offer.needs_sign_in:
         return f"sign-in needed: mainspring mcp sign-in {offer.spec.label}"
     if offer.error is not None:
@@ -231,6 +308,15 @@ def _describe_state(offer: ServerOffer) -> str:
 
 def _find_error(offer: ServerOffer) -> str | None:
     return f"sign-in needed: mainspring mcp sign-in {offer.spec.label}" if offer.needs_sign_in else offer.error
+
+
+def _describe_state(state: ServerState) -> str:
+    """What is known of a server that answers."""
+    if state.state != "ready":
+        return ""
+    latency = "" if state.latency is None else f"{1000 * state.latency:.0f} ms"
+    protocol = f"MCP {state.protocol}" if state.protocol else ""
+    return "".join([f", {told}" for told in (state.server, protocol, latency) if told])
 
 
 @app.command("lock")
@@ -306,7 +392,7 @@ async def _look(settings: McpSettings, label: str | None) -> list[SeenServer]:
         known = ", ".join([f"`{spec.label}`" for spec in specs]) or "none"
         raise InvalidRequest(f"there is no MCP server `{label}`; known: {known}")
     guard = AddressGuard(settings.allow_hosts)
-    offers = (await _collect_tools(settings, chosen, is_held=False)).offers
+    offers = (await _collect_tools(settings, chosen, is_held=False)).tools.offers
     return [SeenServer(offer, "" if offer.error else await fetch_certificate(offer.spec, guard)) for offer in offers]
 
 
@@ -378,9 +464,16 @@ async def _open_sign_ins(settings: McpSettings) -> "AsyncIterator[SignIns]":
         yield open_sign_ins(store, location, AddressGuard(settings.allow_hosts), secret_key=settings.secret_key)
 
 
+class _Collected(Struct, frozen=True):
+    """What some servers offer, and how they are doing."""
+
+    tools: Toolset
+    states: tuple[ServerState, ...]
+
+
 async def _collect_tools(
     settings: McpSettings, specs: Sequence[ServerSpec], seconds: float = CONNECT_SECONDS, *, is_held: bool = True
-) -> Toolset:
+) -> _Collected:
     """With `is_held`, only what was approved."""
     async with AsyncExitStack() as stack:
         builtins = await stack.enter_async_context(BuiltinTools(wraps=any(spec.is_held for spec in specs)))
@@ -389,7 +482,7 @@ async def _collect_tools(
         sign_ins = await stack.enter_async_context(_open_sign_ins(settings)) if has_sign_ins else None
         tools = McpTools(specs, wrap=builtins.wrap, start_seconds=seconds, sign_ins=sign_ins, lock=lock)
         try:
-            return await tools.collect_tools()
+            return _Collected(await tools.collect_tools(), tools.states)
         finally:
             await tools.close()
 
@@ -401,12 +494,13 @@ async def _connect(label: str | None, config: Path, *, with_tools: bool, as_json
     if not chosen:
         known = ", ".join([f"`{spec.label}`" for spec in servers]) or "none; add one with `mainspring mcp add`"
         raise InvalidRequest(f"there is no MCP server `{label}`; known: {known}" if label else f"MCP servers: {known}")
-    found = await _collect_tools(settings, chosen)
+    collected = await _collect_tools(settings, chosen)
+    found, states = collected.tools, {state.label: state for state in collected.states}
     for offer in found.offers:
         if (error := _find_error(offer)) is not None:
             say(f"{offer.spec.label}: {error}")
         elif not with_tools:
-            print(f"{offer.spec.label}  answers, with {len(offer.tools)} tools")
+            print(f"{offer.spec.label}  answers, with {len(offer.tools)} tools{_describe_state(states[offer.spec.label])}")
         for rejected in offer.rejected:
             say(f"{offer.spec.label}: tool `{rejected.name}` cannot be used: {rejected.reason}")
     if as_json:

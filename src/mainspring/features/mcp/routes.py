@@ -1,15 +1,18 @@
 """`/v1/mcp_servers`: the MCP servers of the settings, what they offer, and why one is down."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
+from mainspring.core.errors import ToolUnavailable
 from mainspring.core.items import Json
 from mainspring.http.auth import get_caller
-from mainspring.http.endpoints import Endpoint
-from mainspring.http.faults import json_response
+from mainspring.http.bodies import parse_body, read_json_body
+from mainspring.http.endpoints import Endpoint, Parameter
+from mainspring.http.faults import Fault, json_response
 from mainspring.http.queries import Page, make_page
 from mainspring.http.wire import hide_addresses
 from mainspring.tools.mcp.watch import ServerState
@@ -27,22 +30,85 @@ class UnusableTool(Struct, frozen=True):
 
 
 class ShownServer(Struct, frozen=True):
-    """A server. `error` is why it is down; `rejected` are tools that it lists and that cannot be used."""
+    """A server. `error` is why it is down, `last_error` why it was down last; `rejected` are tools that it lists and that cannot
+    be used. `server` and `protocol` are what it calls itself and speaks, `latency_ms` is how long its last answer took."""
 
     label: str
     state: str
     error: str | None
     tools: Sequence[ServerTool]
     rejected: Sequence[UnusableTool]
+    server: str = ""
+    protocol: str = ""
+    latency_ms: float | None = None
+    last_error: str | None = None
     object: str = "mcp_server"
 
 
+class ServerAnswer(Struct, frozen=True):
+    """What a server has answered, as the protocol spells it. It is the server's word, and no more to be trusted than that."""
+
+    server_label: str
+    result: Json
+    object: str = "mcp_server.answer"
+
+
+class ReadResource(Struct, forbid_unknown_fields=True):
+    """The body of `POST /v1/mcp_servers/{label}/resources/read`."""
+
+    uri: Annotated[str, Meta(min_length=1, max_length=8192)]
+
+
+class GetPrompt(Struct, forbid_unknown_fields=True):
+    """The body of `POST /v1/mcp_servers/{label}/prompts/get`."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=512)]
+    arguments: dict[str, str] = {}
+
+
+Fetch = Callable[[str, str, Json], Awaitable[Json]]
+
+
 class McpRoutes:
-    def __init__(self, list_states: Callable[[], Sequence[ServerState]]) -> None:
-        self._list_states = list_states
+    def __init__(self, list_states: Callable[[], Sequence[ServerState]], fetch: Fetch) -> None:
+        self._list_states, self._fetch = list_states, fetch
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        return (Endpoint("GET", "/v1/mcp_servers", self.list, "responses", Page, schemas=(ShownServer,)),)
+        one, cursor = "/v1/mcp_servers/{label}", (Parameter("cursor", {"type": "string"}),)
+        return (
+            Endpoint("GET", "/v1/mcp_servers", self.list, "responses", Page, schemas=(ShownServer,)),
+            Endpoint("GET", f"{one}/resources", self.list_resources, "responses", ServerAnswer, query=cursor),
+            Endpoint("POST", f"{one}/resources/read", self.read_resource, "responses", ServerAnswer, ReadResource),
+            Endpoint("GET", f"{one}/prompts", self.list_prompts, "responses", ServerAnswer, query=cursor),
+            Endpoint("POST", f"{one}/prompts/get", self.get_prompt, "responses", ServerAnswer, GetPrompt),
+        )
+
+    async def list_resources(self, request: Request) -> HttpResponse:
+        """Lists the resources of an MCP server that shows them, a page as the server has it."""
+        return await self._answer(request, "resources/list", _read_cursor(request))
+
+    async def read_resource(self, request: Request) -> HttpResponse:
+        """Reads a resource of an MCP server that shows them."""
+        body = parse_body(await read_json_body(request), ReadResource)
+        return await self._answer(request, "resources/read", {"uri": body.uri})
+
+    async def list_prompts(self, request: Request) -> HttpResponse:
+        """Lists the prompts of an MCP server that shows them, a page as the server has it."""
+        return await self._answer(request, "prompts/list", _read_cursor(request))
+
+    async def get_prompt(self, request: Request) -> HttpResponse:
+        """Gets a prompt of an MCP server that shows them, filled in with arguments."""
+        body = parse_body(await read_json_body(request), GetPrompt)
+        return await self._answer(request, "prompts/get", {"name": body.name, "arguments": body.arguments})
+
+    async def _answer(self, request: Request, method: str, params: Json) -> HttpResponse:
+        label = str(request.path_params["label"])
+        try:
+            result = await self._fetch(label, method, params)
+        except ToolUnavailable as error:
+            message = error.message if get_caller(request).is_operator else hide_addresses(error.message)
+            raise Fault(502, "mcp_server_failed", message, param="label") from None
+        return json_response(ServerAnswer(label, {name: value for name, value in result.items() if name != "_meta"}))
 
     async def list(self, request: Request) -> HttpResponse:
         """Lists the MCP servers of the settings, with their tools. Operators are told all of why one is down."""
@@ -51,14 +117,23 @@ class McpRoutes:
         return json_response(make_page(told, [server.label for server in told], has_more=False))
 
 
+def _read_cursor(request: Request) -> Json:
+    cursor = request.query_params.get("cursor")
+    return {} if cursor is None else {"cursor": cursor[:8192]}
+
+
 def _show(server: ServerState, *, is_operator: bool) -> ShownServer:
     tools = () if server.listing is None else server.listing.tools
     rejected = () if server.listing is None else server.listing.rejected
-    error = server.error if server.error is None or is_operator else hide_addresses(server.error)
+    error, last = [why if why is None or is_operator else hide_addresses(why) for why in (server.error, server.last_error)]
     return ShownServer(
         server.label,
         server.state,
         error,
         [ServerTool(tool.name, tool.description, tool.schema) for tool in tools],
         [UnusableTool(tool.name, tool.reason) for tool in rejected],
+        server.server,
+        server.protocol,
+        None if server.latency is None else round(1000 * server.latency, 1),
+        last,
     )

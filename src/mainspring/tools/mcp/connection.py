@@ -11,6 +11,7 @@ Connecting, listing, each call and closing have timeouts. Cancelling a caller ca
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from logging import getLogger
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,7 +22,9 @@ from mainspring.core.errors import MainspringError, SignInNeeded, ToolTimeout, T
 from mainspring.core.items import Json
 from mainspring.core.text import shorten_line
 from mainspring.tools.addresses import AddressGuard
+from mainspring.tools.mcp.call_exchange import CallExchange
 from mainspring.tools.mcp.exchange import (
+    STATELESS,
     Elicit,
     Progress,
     SessionLost,
@@ -60,13 +63,14 @@ class Connection:
         wrap: "Wrap | None" = None,
         elicit: Elicit | None = None,
         authorizer: "Authorizer | None" = None,
+        can_ask: bool = False,
         connect_seconds: float = CONNECT_SECONDS,
     ) -> None:
         guard = guard or AddressGuard()
         self.spec = spec
         self._guard = guard.allow(spec.host) if spec.trusted else guard
         self._wrap = wrap
-        self._elicit, self._authorizer = elicit, authorizer
+        self._elicit, self._can_ask, self._authorizer = elicit, can_ask, authorizer
         self._connect_seconds = connect_seconds
         self._life: _Life | None = None
         self._owners: set[asyncio.Task[None]] = set()
@@ -80,6 +84,9 @@ class Connection:
         self._in_use = 0
         self._last_use = -math.inf
         self._is_closed = False
+        # What is known of it since it was reached: who it says it is, what it speaks, and how long its last answer took.
+        self.server = self.protocol = ""
+        self.latency: float | None = None
 
     @property
     def cached_tools(self) -> ToolListing | None:
@@ -118,16 +125,44 @@ class Connection:
         progress: Progress | None = None,
         seconds: float = CALL_SECONDS,
         repeatable: bool = False,
+        exchange: CallExchange | None = None,
     ) -> ToolAnswer:
-        """The answer of a tool. If the session is lost meanwhile, a repeatable call is retried once."""
-        heard = progress or _ignore_progress
-        return await self._ask(lambda session: session.call(name, arguments, heard), seconds, is_repeatable=repeatable)
+        """The answer of a tool. If the session is lost meanwhile, a repeatable call is retried once, and a task looked for once
+        more. Raises `AskPerson` if `exchange` can ask people."""
+        going = exchange or CallExchange(self.spec.label, progress or _ignore_progress, elicit=self._elicit)
+
+        async def ask(session: "McpSession") -> ToolAnswer:
+            return await session.call(name, arguments, going)
+
+        return await self._ask(ask, seconds, is_repeatable=lambda: repeatable or bool(going.kept.task), exchange=going)
+
+    async def fetch(self, method: str, params: Json, name: str = "") -> Json:
+        """The result of a request of resources or prompts."""
+
+        async def ask(session: "McpSession") -> Json:
+            return await session.fetch(method, params, name)
+
+        return await self._ask(ask, self.spec.timeout, is_repeatable=lambda: True)
+
+    async def cancel_task(self, task: str) -> None:
+        """Tells the server that nobody waits for a task any more, if it can be told at all."""
+
+        async def ask(session: "McpSession") -> None:
+            await session.cancel_task(task)
+
+        with suppress(MainspringError):
+            await self._ask(ask, LIST_SECONDS, is_repeatable=lambda: False)
 
     def forget_tools(self) -> None:
         """Empties the cache of `list_tools`."""
         self._changed.set()
         self._listing = None
         self._listed_at = -math.inf
+
+    @property
+    def holds_questions(self) -> bool:
+        """Whether the server may ask while a call is under way, so that the call waits for the answer."""
+        return self._can_ask and self.protocol != STATELESS
 
     async def wait_for_change(self) -> None:
         """Waits until the tools that were listed last may be others."""
@@ -164,18 +199,25 @@ class Connection:
         # Set before the request: a change that is announced meanwhile must not be lost.
         self._changed.clear()
         self._listed_at = began = asyncio.get_running_loop().time()
-        listing = await self._ask(lambda session: session.list_tools(), LIST_SECONDS, is_repeatable=True)
+        listing = await self._ask(lambda session: session.list_tools(), LIST_SECONDS, is_repeatable=lambda: True)
         if self._listed_at == began:
             self._listing = listing
         return listing
 
-    async def _ask(self, question: "Callable[[McpSession], Awaitable[T]]", seconds: float, *, is_repeatable: bool) -> T:
+    async def _ask(
+        self,
+        question: "Callable[[McpSession], Awaitable[T]]",
+        seconds: float,
+        *,
+        is_repeatable: Callable[[], bool],
+        exchange: CallExchange | None = None,
+    ) -> T:
         self._in_use += 1
         try:
             try:
-                return await self._ask_once(question, seconds)
+                return await self._ask_once(question, seconds, exchange)
             except SessionLost as lost:
-                if not is_repeatable:
+                if not is_repeatable():
                     raise ToolUnavailable(
                         f"MCP server `{self.spec.label}` was lost during the call ({lost}); whether it was carried out is not "
                         "known: look before you call again"
@@ -183,20 +225,27 @@ class Connection:
             # The one repetition is made at once.
             self._resume_at = -math.inf
             try:
-                return await self._ask_once(question, seconds)
+                return await self._ask_once(question, seconds, exchange)
             except SessionLost as lost:
                 raise ToolUnavailable(f"MCP server `{self.spec.label}` was lost twice ({lost}); try again later") from lost
         finally:
             self._in_use -= 1
             self._last_use = asyncio.get_running_loop().time()
 
-    async def _ask_once(self, question: "Callable[[McpSession], Awaitable[T]]", seconds: float) -> T:
+    async def _ask_once(
+        self, question: "Callable[[McpSession], Awaitable[T]]", seconds: float, exchange: CallExchange | None = None
+    ) -> T:
         life = await self._get_life()
         assert life.session is not None
+        began = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds) as limit:
+                if exchange is not None:
+                    exchange.limit, exchange.seconds = limit, seconds
                 answer = await question(life.session)
         except TimeoutError:
+            if exchange is not None and exchange.kept.task:
+                life.session.abandon_task(exchange.kept.task)
             raise ToolTimeout(
                 f"MCP server `{self.spec.label}` did not answer within {seconds:g} s; the request was cancelled"
             ) from None
@@ -206,6 +255,7 @@ class Connection:
                 raise life.fault from lost
             raise SessionLost(life.reason) from lost
         life.has_answered = True
+        self.latency = asyncio.get_running_loop().time() - began
         return answer
 
     async def _get_life(self) -> "_Life":
@@ -236,10 +286,12 @@ class Connection:
             from mainspring.tools.mcp.session import open_session
 
             with anyio.move_on_after(self._connect_seconds) as scope:
-                opening = open_session(self.spec, self._guard, self._wrap, self._elicit, self.forget_tools, self._authorizer)
+                can_ask = self._can_ask or self._elicit is not None
+                opening = open_session(self.spec, self._guard, self._wrap, self.forget_tools, self._authorizer, can_ask=can_ask)
                 async with opening as session:
                     scope.deadline = math.inf
                     life.session = session
+                    self.server, self.protocol = session.server, session.protocol
                     life.opened.set()
                     await life.stop.wait()
                     scope.deadline = anyio.current_time() + CLOSE_SECONDS

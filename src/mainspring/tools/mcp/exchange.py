@@ -9,6 +9,7 @@ from mainspring.core.items import Json
 # One message, whatever it is. A larger one is refused while it is being read.
 MOST_BYTES = 16 * 1024 * 1024
 LIST_TTL = 300.0
+STATELESS = "2026-07-28"
 
 Progress = Callable[[str], None]
 # Is shown a server's question, as the protocol spells it, and gives the fields of the answer; None declines.
@@ -16,12 +17,14 @@ Elicit = Callable[[Json], Awaitable[Json | None]]
 
 
 class RemoteTool(Struct, frozen=True):
-    """A tool as its server lists it."""
+    """A tool as its server lists it. One with a `method` is no tool of the server: that is asked to read something for it."""
 
     name: str
     description: str
     schema: Json
     annotations: Json = {}
+    may_be_task: bool = False
+    method: str = ""
 
     @property
     def is_read_only(self) -> bool:

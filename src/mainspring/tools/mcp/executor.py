@@ -2,23 +2,43 @@
 
 A connection to a server that the operator configured serves everybody, any other one principal: credentials and tool lists that
 came with a request are not shared. Connections stay open between runs and are closed after a period without use.
+
+A call whose server asks a person something raises `AskPerson`, and is executed again with the answer. Where the protocol has the
+request wait for that, it is held here for `HOLD_SECONDS`, `MOST_HELD` in all; one that is not any more is made anew.
 """
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
+from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.core.errors import InvalidRequest, MainspringError, SignInNeeded, ToolTimeout, ToolUnavailable
-from mainspring.core.items import ServerTool, ToolDefinition, ToolKind
+from mainspring.core.errors import (
+    AskPerson,
+    InvalidRequest,
+    MainspringError,
+    NotFound,
+    SignInNeeded,
+    ToolTimeout,
+    ToolUnavailable,
+)
+from mainspring.core.events import Used
+from mainspring.core.ids import random_id
+from mainspring.core.items import Json, ServerTool, ToolDefinition, ToolKind
 from mainspring.ports import CallContext, ToolCall, ToolResult
 from mainspring.tools.addresses import AddressGuard
+from mainspring.tools.mcp.call_exchange import CallExchange
+from mainspring.tools.mcp.call_limits import CallLimits
 from mainspring.tools.mcp.connection import CONNECT_SECONDS, Connection
 from mainspring.tools.mcp.content import render_answer
-from mainspring.tools.mcp.exchange import LIST_TTL, ToolListing
+from mainspring.tools.mcp.exchange import LIST_TTL, ToolAnswer, ToolListing
+from mainspring.tools.mcp.json_rpc import BadAnswer
+from mainspring.tools.mcp.resources import METHODS, render_reading
+from mainspring.tools.mcp.sampling import Sampler
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.mcp.toolset import (
     ServerOffer,
@@ -38,6 +58,16 @@ if TYPE_CHECKING:
 
 IDLE_SECONDS = 600.0
 MOST_STRANGERS = 64
+HOLD_SECONDS = 3600.0
+MOST_HELD = 256
+
+
+class HeldCall(Struct):
+    """A call that waits for a person while its request is under way."""
+
+    work: "asyncio.Task[ToolAnswer]"
+    exchange: CallExchange
+    expiry: asyncio.TimerHandle
 
 
 class McpTools:
@@ -77,6 +107,9 @@ class McpTools:
         # Cached for as long as the server's list is unchanged.
         self._offers: dict[tuple[bytes, str], tuple[ToolListing, ServerOffer]] = {}
         self._bound: dict[str, Toolset] = {}
+        self._limits: dict[tuple[bytes, str], CallLimits] = {}
+        self._held: dict[str, HeldCall] = {}
+        self._background: set[asyncio.Task[None]] = set()
 
     async def collect_tools(
         self,
@@ -150,6 +183,10 @@ class McpTools:
         for watch in self._watches.values():
             watch.stop()
         self._watches.clear()
+        for id in list(self._held):
+            self._drop_held(id)
+        for task in self._background:
+            task.cancel()
         connections = [*self._connections.values(), *self._released]
         self._connections.clear()
         self._released.clear()
@@ -239,18 +276,111 @@ class McpTools:
         if (flaw := await self._find_change(route, tools)) is not None:
             return ToolResult(call.id, f"`{call.name}` was not called: {flaw}", is_error=True)
         connection = self._get_connection(route.spec, tools.principal, tools.user)
-        seconds = context.tool.timeout if context.tool.timeout is not None else route.spec.timeout
         try:
-            answer = await connection.call(
-                route.tool.name, call.parsed, progress=context.progress, seconds=seconds, repeatable=context.tool.repeatable
-            )
+            async with self._get_limits(route.spec, tools.principal, tools.user).admit():
+                answer, used = await self._converse(call, context, route, connection)
+        except AskPerson:
+            raise
         except SignInNeeded as error:
             return await self._refuse_for_now(call, route, tools, error)
         except MainspringError as error:
             # The tool may be gone, or want other arguments by now.
             connection.forget_tools()
             return ToolResult(call.id, error.message, is_error=True, is_late=isinstance(error, ToolTimeout))
-        return ToolResult(call.id, render_answer(answer), answer.is_error)
+        return ToolResult(call.id, render_answer(answer), answer.is_error, used)
+
+    async def fetch(self, label: str, method: str, params: Json) -> Json:
+        """What one of the operator's servers has of resources or prompts. Raises `NotFound` if it is not there, or what it has is
+        not to be shown."""
+        reading = METHODS[method]
+        for spec in self.servers:
+            is_shown = spec.resources if reading.capability == "resources" else spec.prompts
+            if spec.label == label and is_shown and not spec.is_personal:
+                async with self._get_limits(spec, "").admit():
+                    return await self._get_connection(spec, "").fetch(method, params, str(params.get(reading.key, "")))
+        raise NotFound(f"There is no MCP server `{label}` that shows its {reading.capability}.", param="label")
+
+    async def _converse(
+        self, call: ToolCall, context: CallContext, route: ToolRoute, connection: Connection
+    ) -> tuple[ToolAnswer, Used | None]:
+        """The answer of the tool and what it has used, or what its server asks first, as `AskPerson`."""
+        if route.tool.method:
+            return await _read(call, route, connection), None
+        held = self._take_held(context)
+        exchange = held.exchange if held is not None else _make_exchange(route.spec, context)
+        sampler = exchange.sampler
+        seconds = context.tool.timeout if context.tool.timeout is not None else route.spec.timeout
+        work = (
+            held.work
+            if held is not None
+            else connection.call(
+                route.tool.name, call.parsed, seconds=seconds, repeatable=context.tool.repeatable, exchange=exchange
+            )
+        )
+        try:
+            if not isinstance(work, asyncio.Task) and not connection.holds_questions:
+                answer = await work
+            else:
+                answer = await self._wait(work, exchange)
+            return answer, None if sampler is None else sampler.used
+        except asyncio.CancelledError:
+            if exchange.kept.task:
+                self._start(_cancel_task(context, connection, exchange.kept.task))
+            raise
+
+    async def _wait(
+        self, work: "Coroutine[object, object, ToolAnswer] | asyncio.Task[ToolAnswer]", exchange: CallExchange
+    ) -> ToolAnswer:
+        """The answer of a call that may ask while it is under way: then it is held, and goes on without us."""
+        loop = asyncio.get_running_loop()
+        task = work if isinstance(work, asyncio.Task) else loop.create_task(work)
+        asking = loop.create_task(exchange.has_question.wait())
+        try:
+            await asyncio.wait((task, asking), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        finally:
+            asking.cancel()
+        if task.done() or exchange.question is None:
+            return await task
+        id = random_id("held")
+        question = exchange.ask(exchange.question, id)
+        exchange.wait_for(exchange.question, id)
+        if len(self._held) >= MOST_HELD:
+            self._drop_held(next(iter(self._held)))
+        self._held[id] = HeldCall(task, exchange, loop.call_later(HOLD_SECONDS, self._drop_held, id))
+        raise question
+
+    def _take_held(self, context: CallContext) -> HeldCall | None:
+        """The call that a person has answered, if it still waits here."""
+        kept = (context.kept or {}).get("held")
+        held = self._held.pop(kept, None) if isinstance(kept, str) else None
+        if held is None:
+            return None
+        held.expiry.cancel()
+        if held.work.done() or context.answer is None:
+            held.work.cancel()
+            return None
+        held.exchange.told = context.progress
+        held.exchange.take_answer(context.answer)
+        return held
+
+    def _drop_held(self, id: str) -> None:
+        if (held := self._held.pop(id, None)) is not None:
+            held.expiry.cancel()
+            held.work.cancel()
+
+    def _start(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def _get_limits(self, spec: ServerSpec, principal: str, user: str = "") -> CallLimits:
+        key = self._key(spec, principal, user)
+        if key not in self._limits:
+            self._limits[key] = CallLimits(spec)
+        return self._limits[key]
 
     async def _refuse_for_now(self, call: ToolCall, route: ToolRoute, tools: Toolset, error: SignInNeeded) -> ToolResult:
         """The next call of the tool waits for the user, who is shown a link."""
@@ -270,6 +400,7 @@ class McpTools:
                 spec,
                 guard=self._guard,
                 wrap=self._wrap,
+                can_ask=True,
                 authorizer=self._make_authorizer(spec, principal, user),
                 connect_seconds=self._connect_seconds,
             )
@@ -303,6 +434,7 @@ class McpTools:
         for place, (seconds, key) in enumerate(strangers):
             if seconds > 0 and (seconds > IDLE_SECONDS or place < surplus):
                 self._offers.pop(key, None)
+                self._limits.pop(key, None)
                 connection = self._connections.pop(key)
                 connection.release()
                 self._released.add(connection)
@@ -317,3 +449,34 @@ def _is_meant(route: ToolRoute, tool: ToolDefinition) -> bool:
     """Whether the run means the tool of this server: another server may have a tool of that name."""
     meant = tool.server
     return not isinstance(meant, ServerTool) or (meant.label, meant.at) == (route.spec.label, route.spec.at)
+
+
+def _make_exchange(spec: ServerSpec, context: CallContext) -> CallExchange:
+    return CallExchange(
+        spec.label,
+        context.progress,
+        can_ask=True,
+        is_trusted=spec.trusted,
+        kept=context.kept,
+        said=context.answer,
+        keep=context.keep,
+        sampler=Sampler(context) if spec.sampling else None,
+    )
+
+
+async def _read(call: ToolCall, route: ToolRoute, connection: Connection) -> ToolAnswer:
+    """What a tool that is no tool of the server reads of it."""
+    method, given = route.tool.method, {name: value for name, value in call.parsed.items() if value is not None}
+    result = await connection.fetch(method, given, str(given.get(METHODS[method].key, "")))
+    try:
+        return render_reading(method, result)
+    except BadAnswer as error:
+        raise ToolUnavailable(f"MCP server `{route.spec.label}` answered `{method}` with what it may not: {error}") from error
+
+
+async def _cancel_task(context: CallContext, connection: Connection, task: str) -> None:
+    """Cancels the task of a call once its run has ended. One whose engine only stops goes on, and so does its task."""
+    assert context.runs is not None
+    with suppress(MainspringError):
+        await (await context.runs.attach(context.run_id)).wait()
+        await connection.cancel_task(task)

@@ -191,7 +191,7 @@ class HttpLink:
                         # The connection can serve the next request if the stream ends with its answer, as it should.
                         loop.call_later(LINGER_SECONDS, answer.close)
                         return read_reply(message, number, len(event))
-                    await self._hear(message)
+                    await self._hear(message, number)
         except BaseException:
             answer.close()
             raise

@@ -1,8 +1,8 @@
 """The messages of JSON-RPC 2.0, and the event streams that carry them over HTTP: bytes in, messages out, no I/O."""
 
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Literal
+from collections.abc import Iterator
+from typing import Literal, Protocol
 
 import msgspec
 from anyio.lowlevel import checkpoint
@@ -19,6 +19,7 @@ LINE_BYTES = 1024
 PARSE_ERROR = -32700
 METHOD_NOT_FOUND = -32601
 INVALID_REQUEST = -32600
+URLS_REQUIRED = -32042
 HEADER_MISMATCH = -32020
 UNSUPPORTED_VERSION = -32022
 
@@ -61,8 +62,10 @@ class RequestRefused(Exception):
         self.fault, self.status = fault, status
 
 
-# Is given all that a server sends and that is no answer.
-Hear = Callable[[RpcMessage], Awaitable[None]]
+class Hear(Protocol):
+    """Is given all that a server sends and that is no answer; `request` is that on whose stream it came, if it has one."""
+
+    async def __call__(self, message: RpcMessage, request: int | None = None) -> None: ...
 
 
 class BadAnswer(Exception):

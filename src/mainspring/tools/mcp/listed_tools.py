@@ -36,12 +36,18 @@ class ListedTool(Struct, frozen=True, rename="camel"):
     description: str | None = None
     annotations: Json | None = None
     output_schema: Json | None = None
+    execution: Json | None = None
+
+    @property
+    def needs_task(self) -> bool:
+        return (self.execution or {}).get("taskSupport") == "required"
 
 
 class ToolFacts:
     """What a session must know of a tool to call it: which arguments are mirrored in headers, and what its results look like."""
 
     def __init__(self, tool: ListedTool, headers: dict[tuple[str, ...], str]) -> None:
+        self.needs_task = tool.needs_task
         self._head = encode_call_headers(tool.name)
         self._headers = headers
         self._output = tool.output_schema
@@ -73,11 +79,11 @@ class ToolFacts:
 class ToolReader:
     """Collects the tools of a list, page by page."""
 
-    def __init__(self, *, mirrors: bool) -> None:
+    def __init__(self, *, mirrors: bool, has_tasks: bool = False) -> None:
         self.tools: list[RemoteTool] = []
         self.rejected: list[RejectedTool] = []
         self.known: dict[str, ToolFacts] = {}
-        self._mirrors = mirrors
+        self._mirrors, self._has_tasks = mirrors, has_tasks
 
     def read_page(self, result: Json) -> None:
         """Raises `BadAnswer` for a result that is no list."""
@@ -99,13 +105,14 @@ class ToolReader:
             raise ValueError("inputSchema.type must be `object`")
         headers = dict(_find_headers(tool.input_schema)) if self._mirrors else {}
         annotations = {name: value for name, value in (tool.annotations or {}).items() if value is not None}
-        self.tools.append(RemoteTool(tool.name, tool.description or "", tool.input_schema, annotations))
+        may_be_task = self._has_tasks if self._mirrors else tool.needs_task
+        self.tools.append(RemoteTool(tool.name, tool.description or "", tool.input_schema, annotations, may_be_task))
         self.known[tool.name] = ToolFacts(tool, headers)
 
 
-def encode_call_headers(name: str) -> bytes:
-    """The headers of a call of this tool, whatever its arguments."""
-    return encode_headers([("Mcp-Method", "tools/call"), ("Mcp-Name", _encode_value(name))])
+def encode_call_headers(name: str, method: str = "tools/call") -> bytes:
+    """The headers of a call of this tool, whatever its arguments, or of another request that names something."""
+    return encode_headers([("Mcp-Method", method), ("Mcp-Name", _encode_value(name))])
 
 
 def _encode_value(text: str) -> str:

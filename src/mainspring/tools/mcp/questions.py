@@ -1,79 +1,89 @@
 """What an MCP server says while it is not answering: progress, changes of its tools, and questions, which are answered."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeGuard
+
+import anyio
+from anyio.abc import TaskGroup
 
 from mainspring.core.items import Json
 from mainspring.core.text import shorten_line
-from mainspring.tools.mcp.exchange import Elicit, Progress
-from mainspring.tools.mcp.json_rpc import INVALID_REQUEST, METHOD_NOT_FOUND, RequestRefused, RpcFault, RpcMessage, encode_answer
+from mainspring.tools.mcp.call_exchange import CallExchange
+from mainspring.tools.mcp.exchange import SessionLost
+from mainspring.tools.mcp.json_rpc import INVALID_REQUEST, RequestRefused, RpcFault, RpcMessage, encode_answer, refuse
 
-MOST_AT_ONCE = 64
+MOST_AT_ONCE = 16
 
 
 class Questions:
-    """What a server says while it is not answering: progress, changes, and questions, which are answered."""
+    """What a server says while it is not answering: progress, changes, and questions, which the call they belong to answers.
 
-    def __init__(self, elicit: Elicit | None, changed: Callable[[], None]) -> None:
+    A question that does not come with its call belongs to the one call under way. Are there several, nobody can tell whose person
+    it is meant for, so it is refused.
+    """
+
+    def __init__(self, capabilities: Json, changed: Callable[[], None]) -> None:
         self.changed = changed
-        self.told: dict[int, Progress] = {}
-        self.capabilities: Json = {} if elicit is None else {"elicitation": {"form": {}, "url": {}}}
-        self._elicit = elicit
+        self.capabilities = capabilities
+        self.calls: dict[int, CallExchange] = {}
+        self.tasks: TaskGroup | None = None
         self._send: Callable[[bytes], Awaitable[None]] | None = None
+        self._answering: dict[int | str, anyio.CancelScope] = {}
 
     def answer_by(self, send: Callable[[bytes], Awaitable[None]]) -> None:
         """Answers questions from now on: the protocol has some."""
         self._send = send
 
-    async def hear(self, message: RpcMessage) -> None:
+    async def hear(self, message: RpcMessage, request: int | None = None) -> None:
+        """Takes what the server says, on the stream of this `request` if it has one of its own."""
         match message:
             case RpcMessage(method="notifications/tools/list_changed"):
                 self.changed()
             case RpcMessage(method="notifications/progress", params=dict(params)):
                 self._note_progress(params)
+            case RpcMessage(method="notifications/cancelled", params={"requestId": int() | str() as number}):
+                if (scope := self._answering.get(number)) is not None:
+                    scope.cancel()
+            case RpcMessage(method="ping", id=int() | str() as number) if self._send is not None:
+                await self._send(encode_answer(number, {}))
             case RpcMessage(method=str(method), id=int() | str() as number) if self._send is not None:
-                await self._send(encode_answer(number, await self._answer(method, message.params or {})))
+                if self.tasks is None or len(self._answering) >= MOST_AT_ONCE or number in self._answering:
+                    await self._send(encode_answer(number, RpcFault(INVALID_REQUEST, "Too many questions at once")))
+                else:
+                    self._answering[number] = anyio.CancelScope()
+                    self.tasks.start_soon(self._answer, number, method, message.params or {}, request)
             case _:
                 pass
 
-    async def answer_all(self, asked: Json) -> Json:
-        """The answers to questions that a result consists of. Raises `RequestRefused` if one has none, or there are
-        too many."""
-        if len(asked) > MOST_AT_ONCE:
-            told = f"It asks {len(asked)} questions at once; at most {MOST_AT_ONCE} are answered"
-            raise RequestRefused(RpcFault(INVALID_REQUEST, told))
-        answers: Json = {}
-        for key, question in asked.items():
-            match question:
-                case {"method": str(method), **rest}:
-                    params = rest.get("params")
-                    answer = await self._answer(method, params if isinstance(params, dict) else {})
-                case _:
-                    answer = RpcFault(INVALID_REQUEST, "It asks for input in no form that is known")
-            if isinstance(answer, RpcFault):
-                raise RequestRefused(answer)
-            answers[key] = answer
-        return answers
+    async def _answer(self, number: int | str, method: str, params: Json, request: int | None) -> None:
+        try:
+            with self._answering[number]:
+                try:
+                    answer: Json | RpcFault = await self._find_call(request).answer_request(method, params)
+                except RequestRefused as error:
+                    answer = error.fault if error.fault.code else RpcFault(INVALID_REQUEST, error.fault.message)
+                if self._send is not None:
+                    with suppress(SessionLost, RequestRefused):  # whoever asks next will notice
+                        await self._send(encode_answer(number, answer))
+        finally:
+            del self._answering[number]
 
-    async def _answer(self, method: str, params: Json) -> Json | RpcFault:
-        match method:
-            case "ping":
-                return {}
-            case "elicitation/create" if self._elicit is not None:
-                content = await self._elicit(params)
-                return {"action": "decline"} if content is None else {"action": "accept", "content": content}
-            case "elicitation/create":
-                return RpcFault(INVALID_REQUEST, "Elicitation not supported")
-            case _:
-                return RpcFault(METHOD_NOT_FOUND, f"Method not found: {method[:100]}")
+    def _find_call(self, request: int | None) -> CallExchange:
+        if request is not None and (found := self.calls.get(request)) is not None:
+            return found
+        under_way = list(dict.fromkeys(self.calls.values()))
+        if len(under_way) != 1:
+            raise refuse("Several calls are under way, or none: nobody can tell which of them asks")
+        return under_way[0]
 
     def _note_progress(self, params: Json) -> None:
         token, done, total, text = [params.get(name) for name in ("progressToken", "progress", "total", "message")]
-        told = self.told.get(token) if isinstance(token, int) else None
-        if told is None or not is_number(done):
+        call = self.calls.get(token) if isinstance(token, int) else None
+        if call is None or call.told is None or not is_number(done):
             return
         shown = f"{done:g} of {total:g}" if is_number(total) else f"{done:g}"
-        told(shorten_line(text) or shown if isinstance(text, str) else shown)
+        call.told(shorten_line(text) or shown if isinstance(text, str) else shown)
 
 
 def is_number(value: object) -> TypeGuard[float]:

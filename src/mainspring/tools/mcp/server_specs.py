@@ -12,9 +12,12 @@ from msgspec import Struct
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
 from mainspring.tools.addresses import parse_endpoint
+from mainspring.tools.mcp.exchange import MOST_BYTES
 
 Transport = Literal["stdio", "http", "sse"]
 CALL_SECONDS = 60.0
+TASK_SECONDS = 3600.0
+MOST_CALLS = 16
 LONGEST_LABEL = 64
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -95,6 +98,20 @@ class ServerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Whether a person approves calls: `always`, `never`, or a table with `always` and `never`."""
     timeout: float = CALL_SECONDS
     """Seconds that a call may take."""
+    task_timeout: float = TASK_SECONDS
+    """Seconds that a call may take which the server works on as a task."""
+    concurrency: int = MOST_CALLS
+    """Calls that are under way at once; others wait for their turn, within their time."""
+    rate: float | None = None
+    """Calls in a minute. More are refused, and the model is told when to try again."""
+    max_result_bytes: int = MOST_BYTES
+    """Bytes that an answer may have."""
+    resources: bool = False
+    """Offer tools that list and read the server's resources, and show them over HTTP."""
+    prompts: bool = False
+    """Offer tools that list and get the server's prompts, and show them over HTTP."""
+    sampling: bool = False
+    """Let the server ask the model, without tools, at the expense of the run that calls it."""
     repeatable: tuple[str, ...] = ()
     """Tools whose calls do no harm when made twice."""
     polling: tuple[str, ...] = ()
@@ -124,8 +141,13 @@ class ServerSpec(ServerOptions, frozen=True):
     def __post_init__(self) -> None:
         if not self.label.strip() or not self.label.isprintable() or len(self.label) > LONGEST_LABEL:
             raise ValueError(f"an MCP server needs a label of at most {LONGEST_LABEL} printable characters")
-        if self.timeout <= 0:
-            raise ValueError(f"MCP server `{self.label}`: timeout must be more than 0 seconds, not {self.timeout:g}")
+        for name, value in (("timeout", self.timeout), ("task_timeout", self.task_timeout), ("rate", self.rate)):
+            if value is not None and value <= 0:
+                raise ValueError(f"MCP server `{self.label}`: {name} must be more than 0, not {value:g}")
+        if self.concurrency < 1 or not 1024 <= self.max_result_bytes <= MOST_BYTES:
+            raise ValueError(
+                f"MCP server `{self.label}`: concurrency must be at least 1, and max_result_bytes between 1024 and {MOST_BYTES}"
+            )
         if self.transport == "stdio":
             self._check_process()
         else:
@@ -146,6 +168,8 @@ class ServerSpec(ServerOptions, frozen=True):
             (
                 *(self.transport, self.command, self.args, self.env, self.cwd, self.url, self.headers, self.trusted),
                 *(self.sandboxed, self.network, self.folders, self.reads, self.oauth),
+                *(self.resources, self.prompts, self.sampling),
+                *(self.concurrency, self.rate, self.max_result_bytes),
             ),
             order="sorted",
         )

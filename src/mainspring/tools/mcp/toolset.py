@@ -185,7 +185,7 @@ def _build_route(spec: ServerSpec, tool: RemoteTool, name: str) -> ToolRoute:
         repeatable=tool.name in spec.repeatable or tool.is_read_only or tool.annotations.get("idempotentHint") is True,
         polls=tool.name in spec.polling or (spec.trusted and tool.annotations.get("pollingHint") is True),
         effects=_read_effects(spec, tool),
-        timeout=spec.timeout,
+        timeout=spec.task_timeout if tool.may_be_task else spec.timeout,
     )
     needs_approval = not is_sign_in(spec, tool.name) and spec.needs_approval(tool.name, tool.is_read_only)
     return ToolRoute(spec, tool, definition, needs_approval)

@@ -23,14 +23,18 @@ STABLE_SECONDS = 60.0
 
 
 class ServerState(Struct, frozen=True):
-    """How a configured server is doing; at a `personal` one each user signs in, and a `refused` one is
-    another than was approved. `error` is why it is down, `listing` what it has
-    said last that it has."""
+    """How a configured server is doing; at a `personal` one each user signs in, and a `refused` one is another than was approved.
+    `error` is why it is down, `listing` what it has said last that it has. `server` and `protocol` are what it calls itself and
+    speaks, `latency` are the seconds that its last answer took, `last_error` is why it was down last."""
 
     label: str
     state: Literal["ready", "starting", "down", "personal", "refused"]
     error: str | None = None
     listing: ToolListing | None = None
+    server: str = ""
+    protocol: str = ""
+    latency: float | None = None
+    last_error: str | None = None
 
 
 class ServerRefused(ToolUnavailable):
@@ -51,16 +55,19 @@ class ServerWatch:
         self._task: asyncio.Task[None] | None = None
         self._known: ToolListing | None = None
         self._error: str | None = None
+        self._last_error: str | None = None
         self._deadline: float | None = None
         self._patience = start_seconds
         self._answered_at = -math.inf
 
     @property
     def state(self) -> ServerState:
-        label = self._connection.spec.label
+        asked = self._connection
+        about = (asked.server, asked.protocol, asked.latency, self._last_error)
         if self._error is not None:
-            return ServerState(label, "refused" if self._is_refused else "down", self._error)
-        return ServerState(label, "ready" if self._known is not None else "starting", listing=self._known)
+            how: Literal["refused", "down"] = "refused" if self._is_refused else "down"
+            return ServerState(asked.spec.label, how, self._error, None, *about)
+        return ServerState(asked.spec.label, "ready" if self._known is not None else "starting", None, self._known, *about)
 
     async def list_tools(self) -> ToolListing:
         """The server's tools, without waiting for a server that is down. Raises `ToolUnavailable`."""
@@ -98,6 +105,7 @@ class ServerWatch:
                 await self._check(listing)
         except MainspringError as error:
             self._error, self._is_refused = error.message, isinstance(error, ServerRefused)
+            self._last_error = error.message
             raise
         self._known, self._error = listing, None
         self._regain_patience()

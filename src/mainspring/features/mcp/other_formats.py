@@ -1,0 +1,155 @@
+"""MCP servers as others write them down: `mcpServers` and `servers` of other programs, and `server.json` of the registry."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import Json
+
+# Programs that fetch what they run, so that they are of no use without the network.
+FETCHERS = frozenset({"npx", "uvx", "bunx", "pnpm", "pipx", "deno", "docker", "podman"})
+
+_INPUT = re.compile(r"\$\{[^}]*\}")
+_VARIABLE = re.compile(r"\$\{[^}]*\}|\{[A-Za-z_][A-Za-z0-9_]*\}")
+_ENTRY_FIELDS = frozenset({
+    "type", "transport", "command", "args", "env", "cwd", "url", "serverUrl", "headers", "disabled", "enabled", "description",
+    "name",
+})  # fmt: skip
+# What these say is of no use here, and losing it changes nothing about the server.
+_IDLE_FIELDS = frozenset({"gallery", "version", "icon", "dev", "$schema", "metadata"})
+_TRANSPORTS = {"stdio": "stdio", "http": "http", "streamable-http": "http", "streamableHttp": "http", "sse": "sse"}
+_RUNNERS = {"npm": ("npx", ("-y",)), "pypi": ("uvx", ())}
+
+
+class ImportedServers(Struct, frozen=True):
+    """The tables that settings get, by label, and what was left out, with the reason."""
+
+    tables: dict[str, Json]
+    skipped: dict[str, str]
+
+
+def read_other_settings(path: Path) -> ImportedServers:
+    """The servers of another program's settings. Raises `InvalidRequest` if one is not understood: then none is to be taken."""
+    match _read_json(path):
+        case {"mcpServers": dict(found)} | {"servers": dict(found)} | {"mcp": {"servers": dict(found)}}:
+            pass
+        case _:
+            raise InvalidRequest(f"{path} has neither `mcpServers` nor `servers`; it is no file of MCP servers")
+    tables: dict[str, Json] = {}
+    skipped: dict[str, str] = {}
+    for name, entry in found.items():
+        label = re.sub(r"[^A-Za-z0-9_-]+", "-", str(name)).strip("-")[:64]
+        if not isinstance(entry, dict) or not label:
+            raise InvalidRequest(f"{path}: the server `{name}` is no table of settings, or has no name; nothing was imported")
+        if entry.get("disabled") is True or entry.get("enabled") is False:
+            skipped[str(name)] = "it is switched off there"
+        elif variable := _INPUT.search(msgspec.json.encode(entry).decode()):
+            skipped[str(name)] = (
+                f"it needs a value for {variable[0]}, which only that program knows; add it with `mainspring mcp add`"
+            )
+        elif label in tables:
+            skipped[str(name)] = f"another one is called `{label}` already"
+        else:
+            tables[label] = _convert_entry(path, str(name), entry)
+    return ImportedServers(tables, skipped)
+
+
+def read_registry_entry(path: Path, env: Mapping[str, str], headers: Mapping[str, str]) -> Json:
+    """The table of a server that a `server.json` describes: the first way to reach it that can be used here. Raises
+    `InvalidRequest`, naming what it needs and was not given."""
+    entry = _read_json(path)
+    entry = entry["server"] if isinstance(entry.get("server"), dict) else entry
+    packages, remotes = _list_tables(entry.get("packages")), _list_tables(entry.get("remotes"))
+    for remote in remotes:
+        transport = _TRANSPORTS.get(str(remote.get("type") or remote.get("transport_type")))
+        if transport in ("http", "sse") and isinstance(remote.get("url"), str):
+            given = _fill_values(path, "header", _list_tables(remote.get("headers")), headers)
+            return {
+                "url": remote["url"],
+                **({"transport": "sse"} if transport == "sse" else {}),
+                "headers": given,
+                "env": dict(env),
+            }
+    refused = []
+    for package in packages:
+        kind = str(package.get("registryType") or package.get("registry_type") or package.get("registry_name"))
+        runner = _RUNNERS.get(kind)
+        if runner is None or not isinstance(name := package.get("identifier") or package.get("name"), str):
+            refused.append(kind)
+            continue
+        version = package.get("version")
+        program = f"{name}@{version}" if isinstance(version, str) and version not in ("", "latest") else name
+        before = _list_arguments(path, _list_tables(package.get("runtimeArguments")))
+        behind = _list_arguments(path, _list_tables(package.get("packageArguments")))
+        variables = _fill_values(path, "variable", _list_tables(package.get("environmentVariables")), env)
+        command = str(package.get("runtimeHint") or runner[0])
+        flags = [flag for flag in runner[1] if flag not in before]
+        return {
+            "command": command,
+            "args": [*flags, *before, program, *behind],
+            "env": {**env, **variables},
+            "network": True,
+            "headers": dict(headers),
+        }
+    told = f"packages of {', '.join(sorted(set(refused)))}" if refused else "no package and no remote"
+    raise InvalidRequest(f"{path} has {told}; a server is added from npm, PyPI or a remote address")
+
+
+def _read_json(path: Path) -> Json:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except OSError as error:
+        raise InvalidRequest(f"{path} cannot be read: {error}") from error
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"{path} is no JSON object (comments must be taken out): {error}") from error
+
+
+def _convert_entry(path: Path, name: str, entry: Json) -> Json:
+    if unknown := sorted(entry.keys() - _ENTRY_FIELDS - _IDLE_FIELDS):
+        raise InvalidRequest(f"{path}: `{unknown[0]}` of the server `{name}` is not known here; nothing was imported")
+    told = entry.get("type") or entry.get("transport")
+    transport = None if told is None else _TRANSPORTS.get(str(told))
+    if told is not None and transport is None:
+        raise InvalidRequest(f"{path}: the server `{name}` has the transport `{told}`, which is not known; nothing was imported")
+    kept = {field: entry[field] for field in ("command", "args", "env", "cwd", "headers") if entry.get(field)}
+    url = entry.get("url") or entry.get("serverUrl")
+    return {**kept, **({"url": url} if url else {}), **({"transport": "sse"} if transport == "sse" else {})}
+
+
+def _list_tables(value: object) -> list[Json]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _fill_values(path: Path, what: str, wanted: Sequence[Json], given: Mapping[str, str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for each in wanted:
+        name, value = str(each.get("name")), each.get("value", each.get("default"))
+        if name in given:
+            found[name] = given[name]
+        elif isinstance(value, str) and not _VARIABLE.search(value):
+            found[name] = value
+        elif each.get("isRequired") or each.get("is_required"):
+            option = "--header NAME:VALUE" if what == "header" else "--env NAME=VALUE"
+            raise InvalidRequest(f"{path}: the server needs the {what} `{name}`; give it with {option}")
+    return found
+
+
+def _list_arguments(path: Path, wanted: Sequence[Json]) -> list[str]:
+    found: list[str] = []
+    for each in wanted:
+        name, value = each.get("name"), each.get("value", each.get("default"))
+        if isinstance(value, str) and not _VARIABLE.search(value):
+            found += [name, value] if each.get("type") == "named" and isinstance(name, str) else [value]
+        elif each.get("isRequired") or each.get("is_required"):
+            told = str(name or each.get("valueHint") or each.get("description") or "argument")
+            raise InvalidRequest(
+                f"{path}: the server needs a value for `{told}`; add it by its command: mainspring mcp add LABEL -- ..."
+            )
+        elif each.get("type") == "named" and isinstance(name, str) and value is None and "default" not in each:
+            continue
+    return found

@@ -1,0 +1,204 @@
+"""What an MCP server asks becomes a question to a person, by the one record of approvals, and survives what dies meanwhile."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from tests.kit.waiting import until
+from tests.mcp.asking_web import FORM, LINK, Hotel
+from tests.mcp.wild_web import Json, serve
+from tests.server.linter import events_of, linted
+from tests.server.process import Script, serving
+
+from mainspring import Engine
+from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import ApprovalRequest, ApprovalResponse
+from mainspring.core.run import Run
+from mainspring.features.approvals.pending import Approvals
+from mainspring.http.frame_log import DONE
+from mainspring.http.wire import Dialect, Wire
+from mainspring.providers.scripted import Scripted, call, say
+from mainspring.tools.mcp.executor import McpTools
+from mainspring.tools.mcp.server_specs import ServerSpec
+
+pytestmark = pytest.mark.slow
+
+ERAS = pytest.mark.parametrize("is_modern", [True, False], ids=["stateless", "sessions"])
+YES: Json = {"room": "red", "nights": 2}
+SCRIPT: Script = [{"when": "Book", "calls": [{"name": "book", "arguments": {}}]}, {"when": "Book", "say": "Done."}]
+
+
+def spec(hotel: Hotel, **more: Any) -> ServerSpec:
+    return ServerSpec("hotel", url=hotel.url, trusted=True, **{"require_approval": "never", **more})
+
+
+def engine_of(hotel: Hotel, *turns: Any, **more: Any) -> Engine:
+    return Engine(Scripted(*turns or (call("book"), say("Done."))), mcp=McpTools([spec(hotel, **more)]))
+
+
+def find_question(run: Run) -> ApprovalRequest:
+    assert run.status == "requires_action", run.output
+    [asked] = [item for item in run.output if isinstance(item, ApprovalRequest)]
+    return asked
+
+
+@ERAS
+async def test_a_form_is_shown_with_who_asks_and_its_answer_reaches_the_server(is_modern: bool) -> None:
+    async with serve(Hotel(is_modern=is_modern)) as hotel, engine_of(hotel) as engine:
+        asked = find_question(first := await engine.run("Book."))
+        assert asked.elicitation == {
+            "server": "hotel",
+            "mode": "form",
+            "message": "Which room?",
+            "requested_schema": FORM["requestedSchema"],
+        }
+        assert hotel.bookings == []
+        for wrong in ({}, {"room": "green"}, {"room": "red", "nights": 0}, {"room": "red", "more": 1}, None):
+            with pytest.raises(InvalidRequest) as raised:
+                await engine.run((ApprovalResponse(asked.id, True, content=wrong),), previous=first.spec.id)
+            assert raised.value.code == "answer_content_invalid"
+        second = await engine.run((ApprovalResponse(asked.id, True, content=YES),), previous=first.spec.id)
+        assert (second.text, hotel.bookings) == ("Done.", [[{"action": "accept", "content": YES}]])
+        assert hotel.asked == 1
+        with pytest.raises(InvalidRequest) as raised:
+            await engine.run((ApprovalResponse(asked.id, True, content=YES),), previous=first.spec.id)
+        assert raised.value.code == "approval_already_given"
+
+
+@ERAS
+async def test_a_server_is_told_of_a_no_and_its_answer_reaches_the_model(is_modern: bool) -> None:
+    async with serve(Hotel(is_modern=is_modern)) as hotel, engine_of(hotel) as engine:
+        asked = find_question(first := await engine.run("Book."))
+        second = await engine.run((ApprovalResponse(asked.id, False),), previous=first.spec.id)
+        assert (second.text, hotel.bookings) == ("Done.", [[{"action": "decline"}]])
+
+
+@ERAS
+async def test_one_call_can_be_approved_and_then_ask_twice(is_modern: bool) -> None:
+    questions = (FORM, LINK)
+    async with (
+        serve(Hotel(is_modern=is_modern, questions=questions)) as hotel,
+        engine_of(hotel, require_approval="always") as engine,
+    ):
+        run, ids = await engine.run("Book."), list[str]()
+        for content in (None, YES, None):
+            asked = find_question(run)
+            ids.append(asked.id)
+            shown = None if not isinstance(asked.elicitation, dict) else asked.elicitation.get("url", "form")
+            assert shown == [None, "form", "https://pay.example/1"][len(ids) - 1]
+            run = await engine.run((ApprovalResponse(asked.id, True, content=content),), previous=run.spec.id)
+        assert len(set(ids)) == 3
+        assert (run.text, hotel.bookings) == ("Done.", [[{"action": "accept", "content": YES}, {"action": "accept"}]])
+
+
+async def test_a_call_whose_request_waits_no_more_is_made_anew_and_nobody_asked_again() -> None:
+    async with serve(Hotel(is_modern=False)) as hotel, engine_of(hotel) as engine:
+        asked = find_question(first := await engine.run("Book."))
+        await engine.mcp.close()  # as if the process that held the request had ended
+        second = await engine.run((ApprovalResponse(asked.id, True, content=YES),), previous=first.spec.id)
+        assert second.text == "Done."
+        assert hotel.bookings[-1] == [{"action": "accept", "content": YES}]
+
+
+async def test_a_form_that_wants_a_secret_says_so() -> None:
+    secret = {**FORM, "requestedSchema": {"type": "object", "properties": {"api_key": {"type": "string"}}}}
+    async with serve(Hotel(is_modern=True, questions=(secret,))) as hotel, engine_of(hotel) as engine:
+        find_question(await engine.run("Book."))
+        [approval] = (await Approvals(engine.core, {"hotel"}).list()).approvals
+        assert "hotel" in approval.question
+        assert "secret" in approval.question
+
+
+async def test_a_form_that_no_client_can_draw_is_refused_before_anybody_is_asked() -> None:
+    nested = {**FORM, "requestedSchema": {"type": "object", "properties": {"deep": {"type": "object"}}}}
+    async with serve(Hotel(is_modern=True, questions=(nested,))) as hotel, engine_of(hotel) as engine:
+        run = await engine.run("Book.")
+        assert (run.status, hotel.bookings) == ("completed", [])
+
+
+@ERAS
+async def test_a_task_is_called_once_and_followed(is_modern: bool) -> None:
+    async with serve(Hotel(is_modern=is_modern, questions=(), takes_tasks=True)) as hotel, engine_of(hotel) as engine:
+        handle = await engine.start(engine.order("Book."))
+        await until(lambda: hotel.polls > 2)
+        hotel.done.set()
+        run = await handle.wait()
+        assert (run.text, hotel.count("tools/call")) == ("Done.", 1)
+
+
+@ERAS
+async def test_a_task_asks_by_the_same_record(is_modern: bool) -> None:
+    async with serve(Hotel(is_modern=is_modern, takes_tasks=True)) as hotel, engine_of(hotel) as engine:
+        hotel.done.set()
+        asked = find_question(first := await engine.run("Book."))
+        second = await engine.run((ApprovalResponse(asked.id, True, content=YES),), previous=first.spec.id)
+        assert (second.text, hotel.count("tools/call")) == ("Done.", 1)
+        assert (hotel.told or hotel.bookings[0]) == [{"action": "accept", "content": YES}]
+
+
+def write_settings(folder: Path, hotel: Hotel) -> None:
+    (folder / "mainspring.toml").write_text(f'[mcp.hotel]\nurl = "{hotel.url}"\n')
+
+
+@ERAS
+async def test_kill_during_an_elicitation_loses_nothing_and_asks_nobody_twice(
+    is_modern: bool, tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    async with serve(Hotel(is_modern=is_modern)) as hotel:
+        write_settings(tmp_path, hotel)
+        with serving(tmp_path, SCRIPT) as first:
+            told = await (await http.post(f"{first.url}/responses", json={"model": "m", "input": "Book."})).json()
+            [asked] = [item for item in told["output"] if item["type"] == "mcp_approval_request"]
+            assert asked["elicitation"]["message"] == "Which room?"
+            first.kill()
+        # A run that goes on is another one, so its script begins with the answer.
+        with serving(tmp_path, SCRIPT[1:]) as second:
+            page = await (await http.get(f"{second.url}/approvals?state=pending")).json()
+            [approval] = page["data"]
+            assert (approval["id"], approval["elicitation"]["server"]) == (asked["id"], "hotel")
+            wrong = await http.post(f"{second.url}/approvals/{asked['id']}", json={"approve": True, "content": {"room": "x"}})
+            assert (wrong.status, (await wrong.json())["error"]["code"]) == (400, "answer_content_invalid")
+            answer = {"approve": True, "content": YES, "background": False}
+            done = await (await http.post(f"{second.url}/approvals/{asked['id']}", json=answer)).json()
+            assert done["output"][-1]["content"][0]["text"] == "Done."
+            page = await (await http.get(f"{second.url}/approvals?state=pending")).json()
+            assert page["data"] == []
+        assert hotel.bookings[-1] == [{"action": "accept", "content": YES}]
+        assert len(hotel.bookings) == 1
+
+
+@ERAS
+async def test_kill_during_a_task_follows_the_same_task_afterwards(
+    is_modern: bool, tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    async with serve(Hotel(is_modern=is_modern, questions=(), takes_tasks=True)) as hotel:
+        write_settings(tmp_path, hotel)
+        with serving(tmp_path, SCRIPT) as first:
+            body = {"model": "m", "input": "Book.", "background": True}
+            told = await (await http.post(f"{first.url}/responses", json=body)).json()
+            await until(lambda: hotel.polls > 1)
+            first.kill()
+        hotel.done.set()
+        with serving(tmp_path, SCRIPT) as second:
+            url = f"{second.url}/responses/{told['id']}"
+            async with asyncio.timeout(60):
+                while (now := await (await http.get(url)).json())["status"] in ("queued", "in_progress"):
+                    async with http.get(f"{url}?stream=true") as stream:
+                        await stream.read()
+            assert now["status"] == "completed", now
+            assert now["output"][-1]["content"][0]["text"] == "Done."
+        assert hotel.count("tools/call") == 1
+
+
+@ERAS
+async def test_a_stream_tells_of_a_call_that_asks_and_of_its_question(is_modern: bool) -> None:
+    async with serve(Hotel(is_modern=is_modern)) as hotel, engine_of(hotel) as engine:
+        handle = await engine.start(engine.order("Book."))
+        wire = Wire(Dialect())
+        handle.watch(wire)
+        await handle.wait()
+        told = linted(events_of(b"".join(wire.frames) + DONE))
+        assert [item["type"] for item in told["output"]] == ["mcp_call", "mcp_approval_request"]
+        assert told["output"][1]["elicitation"]["server"] == "hotel"
