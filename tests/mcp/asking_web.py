@@ -79,6 +79,15 @@ class Hotel(Wild):
         await stream.write(event({"jsonrpc": "2.0", "id": message["id"], "result": say("Booked.")}))
         return stream
 
+    async def take_back(self, request: web.Request, message: Json) -> web.StreamResponse:
+        """Asks, does not wait for the answer, and says so."""
+        stream = await begin(request)
+        await stream.write(event({"jsonrpc": "2.0", "id": "q", "method": "elicitation/create", "params": FORM}))
+        told = {"requestId": "q", "reason": "never mind"}
+        await stream.write(event({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": told}))
+        await stream.write(event({"jsonrpc": "2.0", "id": message["id"], "result": say("Booked.")}))
+        return stream
+
     async def _reply(self, request: web.Request, message: Json) -> web.StreamResponse:
         """Takes the answer to a question."""
         self.replies.put_nowait(message.get("result") or message["error"])

@@ -6,20 +6,22 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 from tests.kit.waiting import until
 from tests.mcp.asking_web import FORM, LINK, Hotel
-from tests.mcp.wild_web import Json, serve
+from tests.mcp.wild_web import Json, result, serve
+from tests.mcp.wild_web import say as answer
 from tests.server.linter import events_of, linted
 from tests.server.process import Script, serving
 
 from mainspring import Engine
 from mainspring.core.errors import InvalidRequest
-from mainspring.core.items import ApprovalRequest, ApprovalResponse
+from mainspring.core.items import ApprovalRequest, ApprovalResponse, FunctionCallOutput
 from mainspring.core.run import Run
 from mainspring.features.approvals.pending import Approvals
 from mainspring.http.frame_log import DONE
 from mainspring.http.wire import Dialect, Wire
-from mainspring.providers.scripted import Scripted, call, say
+from mainspring.providers.scripted import Scripted, call, say, turn
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.server_specs import ServerSpec
 
@@ -138,6 +140,63 @@ async def test_a_task_asks_by_the_same_record(is_modern: bool) -> None:
         assert (hotel.told or hotel.bookings[0]) == [{"action": "accept", "content": YES}]
 
 
+@ERAS
+async def test_a_task_whose_run_is_cancelled_is_cancelled_at_its_server(is_modern: bool) -> None:
+    async with serve(Hotel(is_modern=is_modern, questions=(), takes_tasks=True)) as hotel, engine_of(hotel) as engine:
+        handle = await engine.start(engine.order("Book."))
+        await until(lambda: hotel.polls > 0)
+        handle.request_cancel()
+        assert (await handle.wait()).status == "cancelled"
+        await until(lambda: hotel.count("tasks/cancel") == 1)
+
+
+async def test_a_server_takes_its_question_back() -> None:
+    async with serve(Hotel(is_modern=False)) as hotel, engine_of(hotel) as engine:
+        hotel.answers["tools/call"] = hotel.take_back
+        run = await engine.run("Book.")
+        assert (run.status, run.text) == ("completed", "Done.")
+
+
+async def test_calls_beyond_the_rate_are_refused_and_those_beyond_the_concurrency_wait() -> None:
+    both = turn(calls=[call("book"), call("book")])
+    async with serve(Hotel(is_modern=True, questions=())) as hotel:
+        async with engine_of(hotel, both, say("Done."), rate=1) as engine:
+            run = await engine.run("Book.")
+            outputs = [entry.item.output for entry in run.transcript if isinstance(entry.item, FunctionCallOutput)]
+            assert [str(output)[:6] for output in outputs] == ["Booked", "MCP se"]
+            assert hotel.count("tools/call") == 1
+        under_way = most = 0
+
+        async def book(request: web.Request, message: Json) -> web.StreamResponse:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            under_way -= 1
+            return result(message, answer("Booked."))
+
+        hotel.answers["tools/call"] = book
+        many = turn(calls=[call("book") for _ in range(8)])
+        async with engine_of(hotel, many, say("Done."), concurrency=2) as engine:
+            assert (await engine.run("Book.")).text == "Done."
+        assert most <= 2
+
+
+async def test_an_answer_that_is_larger_than_the_server_may_give_is_refused() -> None:
+    async with serve(Hotel(is_modern=True, questions=())) as hotel:
+
+        async def book(request: web.Request, message: Json) -> web.StreamResponse:
+            return result(message, answer("x" * 3000))
+
+        hotel.answers["tools/call"] = book
+        async with engine_of(hotel, max_result_bytes=2048) as engine:
+            run = await engine.run("Book.")
+            [output] = [entry.item for entry in run.transcript if isinstance(entry.item, FunctionCallOutput)]
+            assert output.is_error is True
+            assert "2048 bytes" in str(output.output)
+
+
 def write_settings(folder: Path, hotel: Hotel) -> None:
     (folder / "mainspring.toml").write_text(f'[mcp.hotel]\nurl = "{hotel.url}"\n')
 
@@ -160,8 +219,8 @@ async def test_kill_during_an_elicitation_loses_nothing_and_asks_nobody_twice(
             assert (approval["id"], approval["elicitation"]["server"]) == (asked["id"], "hotel")
             wrong = await http.post(f"{second.url}/approvals/{asked['id']}", json={"approve": True, "content": {"room": "x"}})
             assert (wrong.status, (await wrong.json())["error"]["code"]) == (400, "answer_content_invalid")
-            answer = {"approve": True, "content": YES, "background": False}
-            done = await (await http.post(f"{second.url}/approvals/{asked['id']}", json=answer)).json()
+            given = {"approve": True, "content": YES, "background": False}
+            done = await (await http.post(f"{second.url}/approvals/{asked['id']}", json=given)).json()
             assert done["output"][-1]["content"][0]["text"] == "Done."
             page = await (await http.get(f"{second.url}/approvals?state=pending")).json()
             assert page["data"] == []

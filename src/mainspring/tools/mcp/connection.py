@@ -187,6 +187,8 @@ class Connection:
     async def close(self) -> None:
         """Ends the session, and the server if it is a process. Later requests fail."""
         self._is_closed = True
+        if (life := self._life) is not None and life.session is None and life.owner is not None:
+            life.owner.cancel()  # nobody waits for it any more, and it may never get ready
         self.release()
         if self._asking is not None:
             self._asking.cancel()
@@ -194,6 +196,8 @@ class Connection:
             _, late = await asyncio.wait(self._owners, timeout=2 * CLOSE_SECONDS)
             for owner in late:
                 owner.cancel()
+            if late:
+                await asyncio.wait(late, timeout=CLOSE_SECONDS)
 
     async def _fetch_tools(self) -> ToolListing:
         # Set before the request: a change that is announced meanwhile must not be lost.
@@ -275,6 +279,7 @@ class Connection:
             raise ToolUnavailable(f"{self._failure}; it is tried again in {wait:.1f} s")
         life = _Life()
         owner = asyncio.get_running_loop().create_task(self._own(life), name=f"MCP server {self.spec.label}")
+        life.owner = owner
         self._owners.add(owner)
         owner.add_done_callback(self._owners.discard)
         return life
@@ -345,6 +350,7 @@ class _Life:
         self.opened = asyncio.Event()
         self.stop = asyncio.Event()
         self.ended = asyncio.Event()
+        self.owner: asyncio.Task[None] | None = None
         self.session: McpSession | None = None
         self.has_answered = False
         self.is_lost = self.has_said_too_much = False

@@ -359,7 +359,8 @@ class McpTools:
         if held is None:
             return None
         held.expiry.cancel()
-        if held.work.done() or context.answer is None:
+        has_failed = held.work.done() and (held.work.cancelled() or held.work.exception() is not None)
+        if has_failed or context.answer is None:
             held.work.cancel()
             return None
         held.exchange.told = context.progress
@@ -476,7 +477,7 @@ async def _read(call: ToolCall, route: ToolRoute, connection: Connection) -> Too
 
 async def _cancel_task(context: CallContext, connection: Connection, task: str) -> None:
     """Cancels the task of a call once its run has ended. One whose engine only stops goes on, and so does its task."""
-    assert context.runs is not None
     with suppress(MainspringError):
-        await (await context.runs.attach(context.run_id)).wait()
+        if context.runs is not None:
+            await (await context.runs.attach(context.run_id)).wait()
         await connection.cancel_task(task)
