@@ -1,9 +1,11 @@
 """The person at the terminal is asked, and the run goes on with their answer."""
 
 import json
+import sys
 
 import pytest
 from tests.cli.command import Shell
+from tests.mcp.conftest import ZOO
 
 from mainspring.core.items import Json
 
@@ -89,3 +91,14 @@ def test_a_run_that_is_not_kept_asks_too(asking: Shell) -> None:
     assert asking.run_on_terminal("run", "Add", "--no-store", typed=[(PROMPT, "y\n")]).code == 0
     assert read_tally(asking) == ["2 + 3"]
     assert not list(asking.folder.glob("*.db"))
+
+
+def test_the_form_of_an_mcp_server_is_filled_in_at_the_terminal(shell: Shell) -> None:
+    command = f'command = "{sys.executable}"\nargs = ["{ZOO}", "polite", "{shell.folder / "polite.log"}"]\nsandboxed = false\n'
+    (shell.folder / "mainspring.toml").write_text(f'model = "scripted:script.json"\n[mcp.polite]\n{command}')
+    shell.script({"calls": [{"name": "read", "arguments": {}}]}, {**HELLO, "expect": "blue"})
+    typed = [("Answer it? [y]es, [N]o: ", "y\n"), ("  text: ", "blue\n")]
+    result = shell.run_on_terminal("run", "Read", typed=typed)
+    assert result.code == 0, result.out
+    assert "MCP server `polite` asks: Which colour?" in result.out
+    assert "All done." in result.out

@@ -128,6 +128,8 @@ async def test_a_task_is_called_once_and_followed(is_modern: bool) -> None:
         hotel.done.set()
         run = await handle.wait()
         assert (run.text, hotel.count("tools/call")) == ("Done.", 1)
+        [action] = (await engine.trace(run.spec.id)).actions
+        assert str(action.progress).startswith("poll ")
 
 
 @ERAS

@@ -131,6 +131,9 @@ def called(request: dict[str, Any], inbox: Iterator[str]) -> None:
             if calls() == 1:
                 Thread(target=shout, daemon=True).start()
             answer(request, "heard")
+        case "polite":
+            send({"id": "q", "method": "elicitation/create", "params": {"message": "Which colour?", "requestedSchema": SCHEMA}})
+            answer(request, json.dumps(json.loads(next(inbox))["result"]))
         case "env":
             answer(request, json.dumps(dict(os.environ)))
         case _:

@@ -27,6 +27,7 @@ from mainspring.core.events import (
     RunResumed,
     RunStarted,
     ToolEnded,
+    ToolProgress,
     ToolStarted,
     ToolWithheld,
     TurnAborted,
@@ -181,6 +182,8 @@ class _Reader:
                 self._read_verdict(record.event, at)
             case ToolStarted(call_id):
                 self._act(call_id, at, started_at=at, status="running")
+            case ToolProgress(call_id, text):
+                self._act(call_id, at, progress=text)
             case ToolEnded():
                 self._read_tool_end(record.event, at)
             case Nudged(kind):
@@ -308,6 +311,7 @@ _TOLD: Final = frozenset(
         TurnAborted,
         CallJudged,
         ToolStarted,
+        ToolProgress,
         ToolEnded,
         Nudged,
         ToolWithheld,

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Final, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from mainspring.core.events import Judgement, Reason, Status
 from mainspring.core.items import Adaptation, Json, ToolKind, Usage
@@ -19,7 +19,7 @@ class TraceAction(Struct, frozen=True, kw_only=True):
     the result of the same call before it.
 
     `verdict`, `policy` and `reason` are those of the gate, at `judged_at`; `started_at` is null for a call that was never
-    started.
+    started. `progress` is the last line that it told while it worked, if it told any.
     """
 
     action_id: str
@@ -35,6 +35,7 @@ class TraceAction(Struct, frozen=True, kw_only=True):
     started_at: float | None = None
     completed_at: float | None = None
     duration_ms: float | None = None
+    progress: str | UnsetType = UNSET
 
 
 class TraceStep(Struct, frozen=True, kw_only=True):
