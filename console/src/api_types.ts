@@ -13,6 +13,7 @@ export interface Approval {
   expires_at: number | null;
   state: "approved" | "expired" | "pending" | "refused";
   continued_by: string | null;
+  elicitation?: Record<string, any>;
   object: string;
 }
 
@@ -196,6 +197,10 @@ export interface ShownServer {
   error: string | null;
   tools: mainspring_features_mcp_routes_ServerTool[];
   rejected: UnusableTool[];
+  server: string;
+  protocol: string;
+  latency_ms: number | null;
+  last_error: string | null;
   object: string;
 }
 

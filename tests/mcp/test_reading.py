@@ -6,7 +6,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from tests.mcp.wild_web import Json, Wild, begin, event, result, say, serve
+from tests.mcp.wild_web import Handler, Json, Wild, begin, event, result, say, serve
 from tests.server.hosting import hosted
 
 from mainspring import Engine
@@ -39,7 +39,7 @@ class Library(Wild):
             "None": self._reply,
         }
 
-    def _answer(self, found: Json) -> Any:
+    def _answer(self, found: Json) -> Handler:
         async def answer(request: web.Request, message: Json) -> web.StreamResponse:
             return result(message, {**found, "resultType": "complete", "ttlMs": 0, "cacheScope": "private"})
 

@@ -36,7 +36,6 @@ TREE = [
     ("ToolUnavailable", "PeerError", "tool_unavailable", 502, True),
     ("SignInNeeded", "ToolUnavailable", "sign_in_needed", 502, False),
     ("ToolTimeout", "ToolUnavailable", "tool_unavailable", 502, True),
-    ("SignInNeeded", "ToolUnavailable", "sign_in_needed", 502, False),
     ("RunFailed", "PeerError", "run_failed", 502, False),
     ("DelegateToClient", "PeerError", "server_error", 502, False),
     ("OrderStepTimeout", "OurError", "order_step_timeout", 503, True),

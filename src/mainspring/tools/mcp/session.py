@@ -177,7 +177,6 @@ class McpSession:
         self._numbers = count(1)
         self._is_stateless = self._tells_of_changes = False
         self._meta: Json = {}
-        self.server = ""
         self._known: dict[str, ToolFacts] | None = None
 
     async def shake_hands(self) -> None:
