@@ -20,15 +20,18 @@ from tests.server.process import serving
 
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
-from mainspring.core.errors import Superseded, Unavailable
+from mainspring.core.errors import MemoryLimit, Superseded, Unavailable
 from mainspring.features.files.files import Files
 from mainspring.features.vector_stores import passage_rows as rows
 from mainspring.features.vector_stores.chunking import StaticChunking, cut_passages
 from mainspring.features.vector_stores.filters import parse_filter
+from mainspring.features.vector_stores.indexing import Indexing
 from mainspring.features.vector_stores.passage_rows import NewFile, StoreBody
 from mainspring.features.vector_stores.vector_stores import HybridWeights, RankingOptions, SearchOptions
 from mainspring.providers.scripted import Scripted
 from mainspring.storage.file_folder import FileFolder
+from mainspring.storage.location import parse_location
+from mainspring.storage.search.vectors import Vectors
 from mainspring.storage.sql import SqlConnection
 from mainspring.tools.documents.document_reader import DocumentPage, DocumentReader
 
@@ -152,9 +155,9 @@ async def test_two_engines_index_each_file_once(tmp_path: Path, monkeypatch: pyt
     read = DocumentReader.read
     begun: Counter[str] = Counter()
 
-    async def count(self: DocumentReader, name: str, data: bytes) -> tuple[DocumentPage, ...]:
+    async def count(self: DocumentReader, name: str, data: bytes, tenant: str = "") -> tuple[DocumentPage, ...]:
         begun[name] += 1
-        return await read(self, name, data)
+        return await read(self, name, data, tenant)
 
     monkeypatch.setattr(DocumentReader, "read", count)
     async with an_engine(tmp_path) as one, an_engine(tmp_path) as other:
@@ -220,7 +223,7 @@ async def test_a_search_that_notes_its_time_undoes_no_change_of_the_store(
         later = store.active_at + 1000
 
         async def rename() -> float:
-            await engine._passages.write(rows.change_store, store.id, StoreBody("new", expires_days=2), store.active_at)
+            await engine._passages.write(rows.change_store, store.id, {"name": "new"}, store.active_at)
             return later
 
         monkeypatch.setattr(engine.files.store, "read_clock", rename)
@@ -281,3 +284,66 @@ def test_what_is_blank_is_skipped(blank: str) -> None:
     first, last = cut_passages([DocumentPage(None, "", text)], StaticChunking(100, 50))
     assert (first.text.strip(), first.line) == ("first", 1)
     assert (last.text.strip(), last.line) == ("last", text.count("\n", 0, text.index(last.text)) + 1 if "\n" in blank else 1)
+
+
+class ShortReader(DocumentReader):
+    """Notes whose files it reads. There is no memory for those of `poor`."""
+
+    def __init__(self) -> None:
+        self.read_for: list[str] = []
+
+    async def read(self, name: str, data: bytes, tenant: str = "") -> tuple[DocumentPage, ...]:
+        self.read_for.append(tenant)
+        if tenant == "poor":
+            raise MemoryLimit("no memory is left for this tenant")
+        return (DocumentPage(None, "", data.decode()),)
+
+
+async def test_tenants_take_turns_and_one_without_memory_holds_up_nobody(tmp_path: Path) -> None:
+    async with an_engine(tmp_path) as engine:
+        reader = ShortReader()
+        indexing = Indexing(engine._passages, engine.files, reader, engine.core.presence)
+        stores = {}
+        for tenant, count in (("many", 4), ("poor", 1), ("one", 1), ("other", 1)):
+            files = [await add(engine.files, f"{number}.txt", f"word {number}", tenant) for number in range(count)]
+            stores[tenant] = await engine.vector_stores.create(tenant, StoreBody(), files)
+        await indexing.work()
+        assert reader.read_for == ["many", "one", "other", "poor", "many", "many", "many"]
+        counts = {tenant: (await engine.vector_stores.count(store.id))[0] for tenant, store in stores.items()}
+        assert [counts[tenant].completed for tenant in ("many", "one", "other")] == [4, 1, 1]
+        assert counts["poor"].in_progress == 1
+
+
+@pytest.mark.usefixtures("each_database")
+async def test_of_two_changes_of_a_store_at_once_none_is_lost(tmp_path: Path) -> None:
+    async with hosted(server(an_engine(tmp_path))) as url, AsyncOpenAI(base_url=url, api_key="x") as client:
+        store = await client.vector_stores.create(name="old")
+        for number in range(5):
+            name, metadata = f"name {number}", {"n": str(number)}
+            await asyncio.gather(
+                client.vector_stores.update(store.id, name=name), client.vector_stores.update(store.id, metadata=metadata)
+            )
+            kept = await client.vector_stores.retrieve(store.id)
+            assert (kept.name, kept.metadata) == (name, metadata)
+
+
+async def test_passages_get_vectors_of_a_new_model_though_a_process_ends_as_it_changes(tmp_path: Path) -> None:
+    embedder = WordEmbedder()
+    async with an_engine(tmp_path, embedder) as engine:
+        store = await engine.vector_stores.create("", StoreBody(), [await add(engine.files, "a.txt", "The car was parked.")])
+        await engine._indexing.work()
+    location = parse_location(database_in(tmp_path))
+    assert location.file is not None
+    vectors = Vectors(location.file.with_name(f"{location.file.name}-passages"))
+
+    async def end() -> None:
+        raise Unavailable("the process ends here")
+
+    with pytest.raises(Unavailable):
+        await vectors.open_for("new", end)
+    await vectors.close()
+    new = WordEmbedder()
+    new.model = "new"
+    async with an_engine(tmp_path, new) as engine:
+        await engine._indexing.work()
+        assert len(await engine.vector_stores.search("", store.id, ["vehicle"], SearchOptions())) == 1

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from logging import getLogger
 from pathlib import Path
 from typing import Final
@@ -112,8 +113,7 @@ class Memory(RunObserver):
     async def _open_vectors(self, turn: WorkTurn | None) -> None:
         path = self._vectors.path
         if self._embedder is not None:
-            if not await self._vectors.open_for(self._embedder.model):
-                await self._database.write(rows.mark_unembedded)
+            await self._vectors.open_for(self._embedder.model, partial(self._database.write, rows.mark_unembedded))
             self._embedding = Embedding(self._embedder, self._database, self._vectors, rows.TO_EMBED, turn)
             self._embeds = asyncio.get_running_loop().create_task(self._embedding.run())
         elif path is not None and path.exists():

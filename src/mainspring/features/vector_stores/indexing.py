@@ -6,7 +6,7 @@ that died is begun anew.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from itertools import islice
 from logging import getLogger
 from typing import Final
@@ -16,8 +16,11 @@ import anyio
 from mainspring.core.errors import (
     FilesUnavailable,
     InvalidRequest,
+    MemoryLimit,
     NotFound,
+    SandboxBusy,
     SandboxError,
+    SandboxFull,
     StoreError,
     Superseded,
 )
@@ -46,6 +49,7 @@ class Indexing:
         self._database, self._files, self._reader, self._drivers = database, files, reader, drivers
         self._wanted = asyncio.Event()
         self._name = random_id("indexer")
+        self._last: str | None = None
 
     @property
     def _me(self) -> str:
@@ -68,26 +72,34 @@ class Indexing:
                 await self._wanted.wait()
 
     async def work(self) -> None:
-        """Indexes all that waits, and removes what is left of what was removed."""
-        while (file := await self._claim()) is not None:
+        """Indexes all that waits, a file of each tenant in turn, and removes what is left of what was removed. What cannot be
+        done for want of memory, or of room in the sandbox, waits for the next time, and holds up nobody else."""
+        left: set[int] = set()
+        while (file := await self._claim(left)) is not None:
             try:
                 await self._index(file)
             except Superseded as error:
                 log.info("%s: %s", file.file, error)
+            except (MemoryLimit, SandboxFull, SandboxBusy) as error:
+                log.warning("%s is indexed later: %s", file.file, error)
+                left.add(file.number)
         await self._database.remove_left()
         await self._database.embed()
 
-    async def _claim(self) -> StoreFile | None:
-        """A file that is to be indexed, in our hands."""
+    async def _claim(self, left: Container[int]) -> StoreFile | None:
+        """A file that is to be indexed, in our hands, and not one that was left: of the tenant behind that of the last one."""
         await self._drivers.show()
-        for file in await self._database.read(rows.list_waiting_files):
+        waiting = [file for file in await self._database.read(rows.list_waiting_files) if file.number not in left]
+        for file in sorted(waiting, key=lambda file: (self._last is not None and file.tenant <= self._last, file.tenant)):
             is_free = file.holder in ("", self._me) or not await self._drivers.is_driven(file.holder)
             if is_free and await self._database.write(rows.claim_file, file, self._me):
+                self._last = file.tenant
                 return file
         return None
 
     async def _index(self, file: StoreFile) -> None:
-        """Raises `Superseded`, `StoreError` and `FilesUnavailable`; whatever else goes wrong is the file's error."""
+        """Raises `Superseded`, `StoreError`, `FilesUnavailable`, and what may work the next time; whatever else goes wrong is the
+        file's error."""
         try:
             await self._database.clear(file.number, self._me)
             size = await self._add_passages(file, await self._read_pages(file))
@@ -97,6 +109,8 @@ class Indexing:
             await self._fail(file, error.code, error.message)
         except (NotFound, InvalidRequest) as error:
             await self._fail(file, "invalid_file", error.message)
+        except (SandboxFull, SandboxBusy):
+            raise
         except SandboxError as error:
             await self._fail(file, "server_error", error.message)
 

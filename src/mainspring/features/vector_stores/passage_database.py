@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -51,8 +52,7 @@ class PassageDatabase:
             await self._database.open()
             await self._store.put([Document(USED, USED, b"{}")], if_absent=True)
             if self._embedder is not None:
-                if not await self._vectors.open_for(self._embedder.model):
-                    await self._database.write(rows.mark_unembedded)
+                await self._vectors.open_for(self._embedder.model, partial(self._database.write, rows.mark_unembedded))
                 turn = WorkTurn(self._store, "passages")
                 self._embedding = Embedding(self._embedder, self._database, self._vectors, rows.TO_EMBED, turn)
             elif (path := self._vectors.path) is not None and path.exists():

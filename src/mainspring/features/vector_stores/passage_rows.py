@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from mainspring.core.errors import Superseded
 from mainspring.core.items import decode, encode
@@ -241,7 +241,12 @@ def list_stores(connection: SqlConnection, tenant: str, after: int | None, limit
     return [_read_store(row) for row in rows]
 
 
-def change_store(connection: SqlConnection, id: str, body: StoreBody, active_at: float) -> None:
+def change_store(connection: SqlConnection, id: str, changes: Mapping[str, object], active_at: float) -> None:
+    """Changes these fields of what a client says of a store. Others that are changed at the same time stay."""
+    connection.execute("UPDATE stores SET id = id WHERE id = ?", (id,))  # on a server, only a row that is written to is locked
+    if (found := connection.execute("SELECT body FROM stores WHERE id = ?", (id,)).fetchone()) is None:
+        return
+    body = replace(decode(found[0], StoreBody), **changes)
     values = (_write(body), active_at, _find_expiry(body, active_at), id)
     connection.execute("UPDATE stores SET body = ?, active_at = ?, expires_at = ? WHERE id = ?", values)
 
@@ -355,8 +360,13 @@ def _remove_some(connection: SqlConnection, source: int) -> list[str]:
 
 
 def list_waiting_files(connection: SqlConnection) -> list[StoreFile]:
-    """The files that are to be indexed, oldest first."""
-    return [_read_file(row) for row in connection.execute(f"{_FILE} WHERE status = 'in_progress' ORDER BY number LIMIT 100")]
+    """Files that are to be indexed: the oldest of each tenant, then the next of each."""
+    turns = (
+        "SELECT number AS waiting, row_number() OVER (PARTITION BY tenant ORDER BY number) AS turn FROM store_files "
+        "WHERE status = 'in_progress'"
+    )
+    listed = f"{_FILE} JOIN ({turns}) AS turns ON waiting = number ORDER BY turn, number LIMIT 100"
+    return [_read_file(row) for row in connection.execute(listed)]
 
 
 def claim_file(connection: SqlConnection, file: StoreFile, holder: str) -> bool:

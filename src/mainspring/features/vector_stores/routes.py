@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
-from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
@@ -225,14 +224,14 @@ class VectorStoreRoutes:
         """Changes the name, the metadata or the expiry of a vector store."""
         tenant, id = _key(request)
         body, headers = await _read(request, UpdateVectorStore)
-        known = (await self._stores.get(tenant, id)).body
+        changes: Json = {}
         if body.name is not UNSET:
-            known = replace(known, name=body.name or "")
+            changes["name"] = body.name or ""
         if body.metadata is not UNSET:
-            known = replace(known, metadata=body.metadata)
+            changes["metadata"] = body.metadata
         if body.expires_after is not UNSET:
-            known = replace(known, expires_days=None if body.expires_after is None else body.expires_after.days)
-        return json_response(await self._render(await self._stores.change(tenant, id, known)), headers=headers)
+            changes["expires_days"] = None if body.expires_after is None else body.expires_after.days
+        return json_response(await self._render(await self._stores.change(tenant, id, changes)), headers=headers)
 
     async def delete(self, request: Request) -> HttpResponse:
         """Deletes a vector store; the files in it stay."""

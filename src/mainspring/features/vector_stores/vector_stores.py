@@ -105,9 +105,10 @@ class VectorStores:
         number = None if after is None else (await self.get(tenant, after)).number
         return await self._database.read(rows.list_stores, tenant, number, limit, newest_first)
 
-    async def change(self, tenant: str, id: str, body: StoreBody) -> StoredStore:
+    async def change(self, tenant: str, id: str, changes: Mapping[str, object]) -> StoredStore:
+        """Changes fields of a `StoreBody`."""
         await self.get(tenant, id)
-        await self._database.write(rows.change_store, id, body, await self.read_clock())
+        await self._database.write(rows.change_store, id, changes, await self.read_clock())
         return await self.get(tenant, id)
 
     async def remove(self, tenant: str, id: str) -> None:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from mainspring.ports import Vector
 from mainspring.storage.search.ranking import Hit
-from mainspring.storage.search.vectors import PlacedVector
+from mainspring.storage.search.vectors import PlacedVector, Renew
 from mainspring.storage.search.word_index import Scope
 from mainspring.storage.sql import SqlConnection, SqlWorker
 
@@ -31,7 +31,9 @@ class ServerVectors:
     def __init__(self, database: SqlWorker, tables: VectorTables) -> None:
         self._database, self._tables = database, tables
 
-    async def open_for(self, model: str | None) -> bool:
+    async def open_for(self, model: str | None, renew: Renew | None = None) -> bool:
+        if renew is not None and not await self._database.read(_is_of_model, self._tables, model):
+            await renew()
         return await self._database.write(_settle_model, self._tables, model)
 
     async def add(self, placed: Sequence[PlacedVector]) -> None:
@@ -47,10 +49,14 @@ class ServerVectors:
         """The database is closed by whoever opened it."""
 
 
+def _is_of_model(connection: SqlConnection, tables: VectorTables, model: str | None) -> bool:
+    return model is None or connection.execute(f"SELECT name FROM {tables.model}").fetchall() == [(model,)]
+
+
 def _settle_model(connection: SqlConnection, tables: VectorTables, model: str | None) -> bool:
     # Whoever comes second waits for the first.
     connection.execute(f"LOCK TABLE {tables.model} IN EXCLUSIVE MODE")
-    if model is None or connection.execute(f"SELECT name FROM {tables.model}").fetchall() == [(model,)]:
+    if _is_of_model(connection, tables, model):
         return True
     connection.execute(f"DELETE FROM {tables.vectors}")
     connection.execute(f"DELETE FROM {tables.model}")

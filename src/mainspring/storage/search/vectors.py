@@ -13,10 +13,10 @@ vector is compared.
 
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -40,6 +40,9 @@ CHUNK: Final = 128
 FEW_NUMBERS: Final = 64
 
 
+Renew: TypeAlias = Callable[[], Awaitable[object]]
+
+
 class PlacedVector(Struct, frozen=True):
     """A vector, and whose row it stands for."""
 
@@ -54,7 +57,10 @@ class VectorStore(Protocol):
     @property
     def path(self) -> Path | None: ...
 
-    async def open_for(self, model: str | None) -> bool: ...
+    async def open_for(self, model: str | None, renew: "Renew | None" = None) -> bool:
+        """Opens it for a model; with None, for whatever it holds. Returns whether its vectors are of that model. Those of another
+        are dropped, but `renew` is awaited first: whoever asks for new ones must not be cut off behind that."""
+        ...
 
     async def add(self, placed: Sequence[PlacedVector]) -> None: ...
 
@@ -86,9 +92,10 @@ class Vectors(Worker["apsw.Connection"]):
     def explain(self, error: Exception) -> StoreError:
         return StoreError(f"the vectors cannot be used ({error}); remove {self.path}, and they are made again")
 
-    async def open_for(self, model: str | None) -> bool:
-        """Opens the file; with None, for whatever it holds. Returns whether its vectors are of that model."""
+    async def open_for(self, model: str | None, renew: Renew | None = None) -> bool:
         await self.open()
+        if renew is not None and not await self.read(_is_of_model, model=model):
+            await renew()
         return await self.write(settle_model, model=model)
 
     async def add(self, placed: Sequence[PlacedVector]) -> None:
@@ -134,9 +141,12 @@ def connect_vectors(path: Path | None) -> "apsw.Connection":
     return connection
 
 
+def _is_of_model(connection: "apsw.Connection", model: str | None) -> bool:
+    return model is None or connection.execute("SELECT name FROM model").fetchall() == [(model,)]
+
+
 def settle_model(connection: "apsw.Connection", model: str | None) -> bool:
-    found = connection.execute("SELECT name FROM model").fetchall()
-    if model is None or found == [(model,)]:
+    if _is_of_model(connection, model):
         return True
     connection.execute("DROP TABLE IF EXISTS vectors")
     connection.execute("DROP TABLE IF EXISTS rounded")
