@@ -6,16 +6,19 @@ from pathlib import Path
 
 import pytest
 from tests.kit.processes import run
+from tests.net.servers import answering, make_certificates
 
 from mainspring import Engine
-from mainspring.core.errors import InvalidRequest
+from mainspring.core.errors import InvalidRequest, ToolUnavailable
 from mainspring.core.items import FunctionCallOutput
 from mainspring.definitions.toml import write_toml
+from mainspring.net.client import make_tls
 from mainspring.providers.scripted import Scripted, call, say
+from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.mcp.exchange import RemoteTool
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.imitation import fold_name
-from mainspring.tools.mcp.lock import LockFile, McpLock, read_lock, write_lock
+from mainspring.tools.mcp.lock import LockFile, McpLock, fetch_certificate, read_lock, write_lock
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.mcp.toolset import ServerOffer, build_toolset
 
@@ -167,3 +170,26 @@ def test_the_commands_pin_show_and_accept(tmp_path: Path) -> None:
     assert "refused" in mcp("list")[1]  # the version is not accepted by that
     assert mcp("accept", "notes")[0] == 0
     assert "ready, 3 tools" in mcp("list")[1]
+
+
+async def test_a_url_is_pinned_with_the_key_of_its_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = []
+    for name in ("one", "two"):
+        (folder := tmp_path / name).mkdir()
+        trusted, tls = make_certificates(folder)
+        monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
+        make_tls.cache_clear()
+        try:
+            async with answering(tls=tls) as server:
+                spec = ServerSpec("web", url=f"https://127.0.0.1:{server.port}/mcp", trusted=True)
+                found = await fetch_certificate(spec, AddressGuard())
+                assert found == await fetch_certificate(spec, AddressGuard())
+        finally:
+            make_tls.cache_clear()
+        keys.append(found)
+        with pytest.raises(ToolUnavailable):  # it is gone, so nothing is known of it
+            await fetch_certificate(spec, AddressGuard())
+    offer = ServerOffer(ServerSpec("web", url="https://127.0.0.1/mcp?token=abc", trusted=True))
+    lock = McpLock({}).accept(offer, keys[0])
+    assert (lock.review(offer, keys[0]).is_refused, lock.review(offer, keys[1]).is_refused) == (False, True)
+    assert "abc" not in str(lock)

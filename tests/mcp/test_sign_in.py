@@ -132,8 +132,11 @@ async def test_signing_out_revokes_and_forgets(
 
 
 async def test_a_state_counts_once(
-    authority: Authority, spec: ServerSpec, sign_ins: SignIns, browser: aiohttp.ClientSession
+    authority: Authority, spec: ServerSpec, browser: aiohttp.ClientSession, tmp_path: Path
 ) -> None:
+    store = SqliteStore(tmp_path / "kept.db")
+    await store.open()
+    sign_ins = SignIns(store, TokenCipher(KEY))
     answer = await agree(await sign_ins.begin(spec, ALICE, BACK), browser)
     results = await asyncio.gather(*[sign_ins.finish(answer) for _ in range(5)], return_exceptions=True)
     assert results.count(ALICE) == 1
@@ -141,6 +144,7 @@ async def test_a_state_counts_once(
     assert authority.count_grants("authorization_code") == 1
     with pytest.raises(InvalidRequest):
         await sign_ins.finish({"code": "stolen", "state": "guessed", "iss": authority.url})
+    await store.close()
 
 
 async def test_a_sign_in_is_for_the_account_that_began_it_and_ends_in_the_browser_that_did(
@@ -376,3 +380,15 @@ async def test_attempts_that_nobody_finishes_do_not_pile_up(spec: ServerSpec) ->
         now[0] += 400
         await sign_ins.begin(spec, ALICE, BACK)
     assert len(await store.documents(ATTEMPT)) == 2
+
+
+def test_the_key_to_what_is_kept_is_never_missing_open_or_weak(tmp_path: Path) -> None:
+    database = tmp_path / "kept.db"
+    sealed = load_cipher(None, database, is_shared=True).seal(b"token", "place")
+    assert load_cipher(None, database, is_shared=True).open(sealed, "place") == b"token"
+    assert load_cipher(None, database, is_shared=True).open(sealed, "elsewhere") is None
+    assert load_cipher("0123456789abcdef", database, is_shared=True).open(sealed, "place") is None
+    (tmp_path / "kept.db.key").chmod(0o644)
+    for secret, file in ((None, database), ("short", database), (None, None)):
+        with pytest.raises(InvalidRequest):
+            load_cipher(secret, file, is_shared=True)

@@ -252,7 +252,7 @@ class SignIns:
         """What there is of this account for the server as it is configured now, and its stored form."""
         found = await self._store.get(ACCOUNT, account.id)
         access = None if found is None else self._open(found)
-        if found is None or access is None or access.account != account or not covers(access.resource, spec.url):
+        if found is None or access is None or not covers(access.resource, spec.url):
             return None
         return access, found.body
 
