@@ -268,6 +268,8 @@ FORMS = {
 }
 # What only looks like a call.
 TWINS = {
+    "a table of calls": f"| call |\n|---|\n| `{CALL}` |",
+    "a quotation": f"> {CALL}",
     "spelled out": f"Let me spell it out: {HERMES}",
     "spelled out in a block": f"Let me spell it out:\n\n```json\n{CALL}\n```",
     "shown last": f"A call looks like this:\n\n{HERMES}",

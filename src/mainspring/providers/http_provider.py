@@ -294,7 +294,7 @@ class HttpProvider(ABC):
                 reply = await self._post(path, build(profile), query)
             except (Refused, Unavailable) as refusal:
                 rule = self._find_rule(model, refusal.message, profile, build, rules)
-                is_another = last is not None and not last.words.search(refusal.message)
+                is_another = last is not None and not last.words.search(refusal.message[:_MOST_WORDS])
                 if is_another and (rule is not None or isinstance(refusal, Refused)):
                     self._keep_change(model, notes, build)
                 if rule is None or attempt == MOST_CHANGES:
@@ -321,7 +321,7 @@ class HttpProvider(ABC):
         self, model: str, words: str, profile: ModelProfile, build: Callable[[ModelProfile], Json], rules: Sequence[RefusalRule]
     ) -> RefusalRule | None:
         """The first rule for such words that makes a difference, and that the operator has not forbidden."""
-        body, known = encode_body(build(profile)), asdict(profile)
+        body, known, words = encode_body(build(profile)), asdict(profile), words[:_MOST_WORDS]
         for rule in rules:
             if not rule.words.search(words) or not self._book.can_learn(model, rule.field):
                 continue
@@ -401,6 +401,8 @@ class _TokenCount(Struct, gc=False):
     input_tokens: int
 
 
+# How much of a refusal is read: the rules look for pairs of words, which takes long in a long text.
+_MOST_WORDS: Final = 2_000
 # Changes that are due to what is in the tools, or to how much.
 _OF_TOOLS: Final = frozenset({("schemas", "bare"), ("schemas", "told"), ("descriptions", "short")})
 _token_count = msgspec.json.Decoder(_TokenCount)

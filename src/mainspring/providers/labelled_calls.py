@@ -67,7 +67,7 @@ def may_be_labelled(text: str, tools: Tools) -> bool | None:
         return None
     if (is_thought and is_code(text)) or _names_action(text, tools):
         return True
-    if text.startswith(("`", "> ")):
+    if text.startswith(("`", "> ", "|")):
         return False
     labels = skip_labels(text[:_MOST_LABELS], tools)
     is_worded = _WORD.search(text, 0, labels.place) is not None
