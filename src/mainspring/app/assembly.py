@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
@@ -65,7 +64,10 @@ def assemble(options: EngineOptions) -> Assembly:
 
     async def list_waiting(run: Run) -> list[WaitingCall]:
         found = [await approvals.get(question.id, tenant=run.spec.tenant) for question in list_questions(run)]
-        return [msgspec.convert(approval, WaitingCall, from_attributes=True) for approval in found]
+        return [
+            WaitingCall(each.id, each.tool, each.arguments, each.digest, each.policy, each.question, each.elicitation)
+            for each in found
+        ]
 
     async def answer(call: WaitingCall, said: PersonsAnswer) -> Handle | None:
         done = await approvals.answer(
