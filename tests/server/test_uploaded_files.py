@@ -213,6 +213,30 @@ async def test_a_tenant_has_no_more_than_it_may() -> None:
         await client.files.create(file=("b", b"123456"), purpose="user_data")
 
 
+async def test_an_upload_in_parts_has_room_kept_for_it_until_it_is_over() -> None:
+    async with serving(uploads=UploadSettings(tenant_bytes=10)) as (client, _, _):
+
+        async def begin() -> str:
+            made = await client.uploads.create(bytes=6, filename="a", mime_type="text/plain", purpose="user_data")
+            return made.id
+
+        first = await begin()
+        for refused in (begin(), client.files.create(file=("b", b"123456"), purpose="user_data")):
+            with pytest.raises(openai.BadRequestError) as raised:
+                await refused
+            assert raised.value.code == "storage_limit_exceeded"
+        await client.uploads.cancel(first)
+        second = await begin()
+        parts = [await client.uploads.parts.create(second, data=b"123456") for _ in range(2)]
+        with pytest.raises(openai.BadRequestError) as raised:
+            await client.uploads.parts.create(second, data=b"1")
+        assert raised.value.code == "file_too_large"
+        done = await client.uploads.complete(second, part_ids=[parts[1].id])
+        assert done.file is not None
+        await client.files.delete(done.file.id)
+        await begin()
+
+
 async def test_uploads_at_once_get_no_more_room_than_there_is(location: Location, tmp_path: Path) -> None:
     async with open_store(location) as one, open_store(location) as other:
         places = [Files(store, FileFolder(tmp_path / "files"), UploadSettings(tenant_bytes=20)) for store in (one, other)]

@@ -269,12 +269,19 @@ class Files:
 
     async def _claim_room(self, tenant: str, id: str, content: Content) -> None:
         """Raises `InvalidRequest` if a tenant would have more than it may."""
-        if (used := await self._change_claim(tenant, id, content.size)) is not None:
+        try:
+            await self.claim_room(tenant, id, content.size)
+        except InvalidRequest:
             await self.drop(content.key)
+            raise
+
+    async def claim_room(self, tenant: str, id: str, size: int | None, seconds: float = ROOM_SECONDS) -> None:
+        """Has room kept for the file of this id, for None no longer. Raises `InvalidRequest` if there is not as much."""
+        if (used := await self._change_claim(tenant, id, size, seconds)) is not None:
             told = f"your files have {used} bytes, and may have {self.settings.tenant_bytes} together; delete some first"
             raise InvalidRequest(told, param="file", code="storage_limit_exceeded")
 
-    async def _change_claim(self, tenant: str, id: str, size: int | None) -> int | None:
+    async def _change_claim(self, tenant: str, id: str, size: int | None, seconds: float = ROOM_SECONDS) -> int | None:
         """Has so much room kept for a file, or for None no longer. Returns how much is used if there is not as much."""
         while (most := self.settings.tenant_bytes) is not None:
             found = await self.store.get(ROOM, ROOM, tenant=tenant)  # first: what is no claim any more by then is a file
@@ -287,7 +294,7 @@ class Files:
                 used = sum([file.size for file in files]) + sum([claim.size for claim in claims.values()])
                 if used + size > most:
                     return used
-                claims[id] = ClaimedRoom(size, now + ROOM_SECONDS)
+                claims[id] = ClaimedRoom(size, now + seconds)
             changed = Document(ROOM, ROOM, encode(TenantRoom(claims)), tenant)
             if await (self.store.put([changed], if_absent=True) if found is None else self.store.swap(changed, found.body)):
                 break

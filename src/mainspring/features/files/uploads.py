@@ -77,12 +77,13 @@ class Uploads:
         self._files, self._store = files, files.store
 
     async def create(self, tenant: str, order: CreateUpload) -> UploadObject:
-        """Raises `InvalidRequest` for a file that would be too large."""
+        """Keeps room for the file. Raises `InvalidRequest` for one that would be too large."""
         if order.bytes > self._files.settings.file_bytes:
             told = f"a file may have {self._files.settings.file_bytes} bytes here; {order.bytes} are announced"
             raise InvalidRequest(told, param="bytes", code="file_too_large")
         await self._files.open_storage()
         id, made = self._files.new_id("upload"), StoredUpload(order, await self._store.read_clock())
+        await self._files.claim_room(tenant, _name_file(id), order.bytes, HOUR)
         due = Due(made.created_at + KEPT_SECONDS, tenant=tenant, upload=id)
         await self._store.put([Document(UPLOAD, id, encode(made), tenant), Document(DUE, f"{tenant}/{id}", encode(due))])
         return _render(id, made, made.created_at)
@@ -90,7 +91,10 @@ class Uploads:
     async def add_part(self, tenant: str, id: str, pieces: AsyncIterable[bytes]) -> UploadPart:
         """Raises `NotFound`, and `InvalidRequest` for an upload that is over, or more bytes than were announced."""
         upload, _ = await self._get_pending(tenant, id)
-        content = await self._files.receive(pieces, min(PART_BYTES, upload.order.bytes))
+        there = sum([decode(each.body, StoredPart).size for each in await self._store.documents(PART, tenant=tenant, parent=id)])
+        # A part may be sent twice, because its answer was lost.
+        left = 2 * upload.order.bytes - there
+        content = await self._files.receive(pieces, max(0, min(PART_BYTES, upload.order.bytes, left)))
         made = Document(PART, self._files.new_id("part"), encode(StoredPart(content.key, content.size)), tenant, id)
         if not await self._store.put([made]):
             raise _not_found(id)
@@ -103,6 +107,7 @@ class Uploads:
         if not await self._store.swap(Document(UPLOAD, id, encode(over), tenant), known):
             return await self.cancel(tenant, id)
         await self._drop_parts(tenant, id)
+        await self._files.claim_room(tenant, _name_file(id), None)
         return _render(id, over, upload.created_at)
 
     async def complete(self, tenant: str, id: str, order: CompleteUpload) -> UploadObject:
@@ -119,8 +124,7 @@ class Uploads:
             raise InvalidRequest(f"the parts have the md5 {content.md5}, not {order.md5[:80]}", param="md5", code="invalid_value")
         given, expires = upload.order, upload.order.expires_after
         seconds = None if expires is None else float(expires.seconds)
-        name = PREFIX + id.partition("_")[2]
-        file = await self._files.add(tenant, content, given.filename, given.purpose, seconds, id=name)
+        file = await self._files.add(tenant, content, given.filename, given.purpose, seconds, id=_name_file(id))
         over = replace(upload, status="completed")
         if not await self._store.swap(Document(UPLOAD, id, encode(over), tenant), known):
             found = await self._store.get(UPLOAD, id, tenant=tenant)
@@ -160,6 +164,11 @@ class Uploads:
         if status != "pending":
             raise InvalidRequest(f"the upload `{id}` is {status}; make another one", param="upload_id", code="upload_over")
         return upload, found.body
+
+
+def _name_file(id: str) -> str:
+    """The id of the file that an upload becomes."""
+    return PREFIX + id.partition("_")[2]
 
 
 def _not_found(id: str) -> NotFound:
