@@ -7,6 +7,7 @@ of approvals that is answered, and the run that goes on is found through the sto
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from logging import getLogger
 from typing import Final, NoReturn
@@ -287,6 +288,11 @@ class McpDoor:
             return {**result, "_meta": {**result.get("_meta", {}), **related}}
 
         return Pending(finish)  # who stops waiting does not stop the task
+
+    async def cancel_work(self, id: str, peer: Peer) -> None:
+        """Cancels what a request has started in another process, unless that is gone."""
+        with suppress(NotFound):
+            await (await self._starter.find(id, peer)).cancel()
 
     async def _find_task(self, call: Call, peer: Peer) -> Work:
         if peer.is_stateless and not peer.takes_tasks:

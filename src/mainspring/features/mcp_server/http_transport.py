@@ -165,6 +165,8 @@ class HttpTransport:
             self._end(call, peer, under)
             await _stop(answer)
             return HttpResponse(status_code=202)
+        if peer.session and answer.work is not None:
+            await self._sessions.note_call(peer.caller.holder, peer.session, call.id, answer.work.id)
         leave = answer.leave if peer.is_stateless else _go_on
         if _accepts(request, "text/event-stream"):
 
@@ -199,6 +201,9 @@ class HttpTransport:
             return RpcError(INTERNAL_ERROR, "the server failed; its log says why").render(call.id)
         finally:
             self._end(call, peer, under)
+            if peer.session and under.pending.work is not None:
+                with CancelScope(shield=True):
+                    await self._sessions.forget_call(peer.caller.holder, peer.session, call.id)
 
     def _end(self, call: Call, peer: Peer, under: Underway) -> None:
         if self._underway.get((peer.session, call.id)) is under:
@@ -208,8 +213,13 @@ class HttpTransport:
         if notice.method != "notifications/cancelled":
             return
         id = notice.params.get("requestId")
-        under = self._underway.get((peer.session, id)) if isinstance(id, str | int) else None
-        if under is None:
+        if not isinstance(id, str | int):
+            return
+        if (under := self._underway.get((peer.session, id))) is None:
+            if (
+                work := await self._sessions.find_call(peer.caller.holder, peer.session, id)
+            ) is not None:  # another process answers it
+                await self._door.cancel_work(work, peer)
             return
         under.is_cancelled = True
         under.scope.cancel()

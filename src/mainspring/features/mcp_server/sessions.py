@@ -14,11 +14,13 @@ from msgspec.structs import replace
 
 from mainspring.core.items import Json, decode, encode
 from mainspring.core.lru_cache import LRUCache
+from mainspring.features.mcp_server.messages import RequestId
 from mainspring.features.mcp_server.settings import OfferSettings
 from mainspring.ports import Document, DocumentStore
 
 SESSION: Final = "mcp_session"
 HOLDER: Final = "mcp_sessions"
+CALL: Final = "mcp_call"
 NOTE_SECONDS: Final = 60.0
 REMEMBERED_SECONDS: Final = 5.0
 REMEMBERED: Final = 1_024
@@ -78,6 +80,17 @@ class McpSessions:
         """Says whether there was such a session. Other processes may go on with it for `REMEMBERED_SECONDS`."""
         self._seen.pop((holder, id))
         return await self._store.remove(SESSION, id, parent=_name(holder))
+
+    async def note_call(self, holder: str, session: str, id: RequestId, work: str) -> None:
+        """Has every process know which work a request has started, as long as it is under way."""
+        await self._store.put([Document(CALL, f"{session} {id!r}", work.encode(), parent=_name(holder))])
+
+    async def find_call(self, holder: str, session: str, id: RequestId) -> str | None:
+        found = await self._store.get(CALL, f"{session} {id!r}", parent=_name(holder))
+        return None if found is None else found.body.decode()
+
+    async def forget_call(self, holder: str, session: str, id: RequestId) -> None:
+        await self._store.remove(CALL, f"{session} {id!r}", parent=_name(holder))
 
 
 def _name(holder: str) -> str:
