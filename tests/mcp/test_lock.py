@@ -21,6 +21,7 @@ from mainspring.tools.mcp.imitation import fold_name
 from mainspring.tools.mcp.lock import LockFile, McpLock, fetch_certificate, read_lock, write_lock
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.mcp.toolset import ServerOffer, build_toolset
+from mainspring.tools.mcp.watch import ServerRefused
 
 SERVER = Path(__file__).with_name("changing.py")
 TOOLS = {"read": "Reads.", "write": "Writes.", "poison": "Changes things."}
@@ -115,13 +116,15 @@ async def test_a_server_that_was_never_pinned_and_a_file_that_cannot_be_read_are
 
 async def test_the_watch_shows_a_refused_server_as_refused(tmp_path: Path) -> None:
     change(tmp_path)
-    spec = make_spec(tmp_path)
+    spec = make_spec(tmp_path, resources=True)
     lock = await pin(spec, tmp_path)
     change(tmp_path, "2")
     tools = McpTools([spec], lock=lock)
     try:
         await tools.collect_tools()
         assert [state.state for state in tools.states] == ["refused"]
+        with pytest.raises(ServerRefused):
+            await tools.fetch("notes", "resources/list", {})
     finally:
         await tools.close()
 

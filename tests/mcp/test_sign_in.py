@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 import aiohttp
 import pytest
 from anyio import to_thread
+from msgspec.structs import replace
 from tests.kit.processes import Process, start
 from tests.kit.waiting import PATIENCE
 from tests.mcp.authority import Authority, granting
@@ -392,3 +393,19 @@ def test_the_key_to_what_is_kept_is_never_missing_open_or_weak(tmp_path: Path) -
     for secret, file in ((None, database), ("short", database), (None, None)):
         with pytest.raises(InvalidRequest):
             load_cipher(secret, file, is_shared=True)
+
+
+async def test_a_sign_in_that_all_share_is_the_operators(
+    authority: Authority, spec: ServerSpec, sign_ins: SignIns, browser: aiohttp.ClientSession
+) -> None:
+    """A model that works for somebody is not offered to sign in for everybody."""
+    shared = replace(spec, oauth=OAuthOptions(shared=True))
+    for is_signed_in in (False, True):
+        tools = McpTools([shared], sign_ins=sign_ins)
+        try:
+            found = await tools.collect_tools(principal="acme", user="alice")
+        finally:
+            await tools.close()
+        assert sorted(found.routes) == (["whoami", "write"] if is_signed_in else [])
+        assert ("mainspring mcp sign-in docs" in str(found.offers[0].error)) is not is_signed_in
+        await sign_in(sign_ins, shared, Account("docs"), browser)

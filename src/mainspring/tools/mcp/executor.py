@@ -197,9 +197,9 @@ class McpTools:
     async def _fetch_offer(self, spec: ServerSpec, principal: str, user: str) -> ServerOffer:
         try:
             listing = await self._list_tools(spec, principal, user)
-        except SignInNeeded:
-            return ServerOffer(spec, (make_sign_in_tool(spec),), needs_sign_in=True)
         except MainspringError as error:
+            if isinstance(error, SignInNeeded) and spec.is_personal:
+                return ServerOffer(spec, (make_sign_in_tool(spec),), needs_sign_in=True)
             return ServerOffer(spec, error=error.message, is_refused=isinstance(error, ServerRefused))
         key = self._key(spec, principal, user)
         known, offer = self._offers.get(key, (None, None))
@@ -296,6 +296,8 @@ class McpTools:
         for spec in self.servers:
             is_shown = spec.resources if reading.capability == "resources" else spec.prompts
             if spec.label == label and is_shown and not spec.is_personal:
+                if self._lock is not None and (offer := await self._fetch_offer(spec, "", "")).is_refused:
+                    raise ServerRefused(offer.error or "refused")
                 async with self._get_limits(spec, "").admit():
                     return await self._get_connection(spec, "").fetch(method, params, str(params.get(reading.key, "")))
         raise NotFound(f"There is no MCP server `{label}` that shows its {reading.capability}.", param="label")
