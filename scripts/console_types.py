@@ -22,8 +22,8 @@ HEAD = "// What the server answers. Written by `python -m scripts.console_types`
 # The answers that the pages read.
 WANTED = (
     "Approval", "AuditRecord", "ChatReply", "FileObject", "ListedConversation", "Model", "RunDetails", "RunLine", "SessionState",
-    "SettingList", "ShownKey", "ShownRun", "ShownServer", "ShownTool", "ShownWorkflow", "Statement", "SystemState", "UsageReport",
-    "Verification", "WorkerList",
+    "SettingList", "ShownDelivery", "ShownEndpoint", "ShownKey", "ShownRun", "ShownSchedule", "ShownServer", "ShownTool",
+    "ShownWebhook", "ShownWorkflow", "Statement", "SystemState", "UsageReport", "Verification", "WorkerList",
 )  # fmt: skip
 
 Schema = dict[str, Any]

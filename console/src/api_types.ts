@@ -62,6 +62,15 @@ export interface FileObject {
   object: string;
 }
 
+export interface Firing {
+  due: number;
+  at: number;
+  outcome: "failed" | "missed" | "skipped" | "started";
+  run_id?: string;
+  reason?: string;
+  by_hand?: boolean;
+}
+
 export interface KeyLimits {
   requests_per_minute?: number | null;
   tokens_per_minute?: number | null;
@@ -142,6 +151,19 @@ export interface SandboxHealth {
   warnings?: string[];
 }
 
+export interface ScheduleDefinition {
+  name: string;
+  agent?: string;
+  workflow?: string;
+  inputs?: Record<string, any>;
+  cron?: string;
+  every?: string;
+  timezone?: string;
+  missed?: "all" | "once" | "skip";
+  overlap?: "allow" | "queue" | "skip";
+  description?: string;
+}
+
 export interface SessionState {
   needs_key: boolean;
   signed_in: boolean;
@@ -160,6 +182,31 @@ export interface SettingInForce {
 export interface SettingList {
   data: SettingInForce[];
   file: string | null;
+  object: string;
+}
+
+export interface ShownDelivery {
+  id: string;
+  type: "approval.requested" | "response.cancelled" | "response.completed" | "response.failed" | "response.incomplete";
+  data: Record<string, any>;
+  state: string;
+  attempts: number;
+  created_at: number;
+  at: number;
+  error: string;
+  object: string;
+}
+
+export interface ShownEndpoint {
+  id: string;
+  url: string;
+  events: ("approval.requested" | "response.cancelled" | "response.completed" | "response.failed" | "response.incomplete")[];
+  description: string;
+  state: string;
+  stopped: string;
+  created_at: number;
+  key: string;
+  secret: string | null;
   object: string;
 }
 
@@ -188,6 +235,24 @@ export interface ShownRun {
   ended_at: number | null;
   last_event: number;
   steps: ShownStep[];
+  object: string;
+}
+
+export interface ShownSchedule {
+  id: string;
+  name: string;
+  state: string;
+  stopped: string;
+  definition: ScheduleDefinition;
+  created_at: number;
+  next_at: number | null;
+  next: string | null;
+  last_at: number | null;
+  last: string | null;
+  queued: number[];
+  recent: Firing[];
+  of_file: boolean;
+  key: string;
   object: string;
 }
 
@@ -227,6 +292,16 @@ export interface ShownTool {
   operations: Record<string, ("destructive" | "execute" | "network" | "read" | "write")[]>;
   repeatable: boolean;
   seconds: number | null;
+  object: string;
+}
+
+export interface ShownWebhook {
+  id: string;
+  definition: WebhookDefinition;
+  path: string;
+  created_at: number;
+  key: string;
+  secret: string | null;
   object: string;
 }
 
@@ -315,6 +390,15 @@ export interface Verification {
   flaw: string | null;
   heads: string[];
   object: string;
+}
+
+export interface WebhookDefinition {
+  name: string;
+  agent?: string;
+  workflow?: string;
+  inputs?: Record<string, any>;
+  mapping?: Record<string, string>;
+  description?: string;
 }
 
 export interface WorkerList {

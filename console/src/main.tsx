@@ -14,12 +14,13 @@ import { Runs } from "./runs";
 import { watchRuns } from "./runs_data";
 import { isSignedOut, Session, SignIn, startSession } from "./session";
 import { System } from "./system";
+import { Triggers } from "./triggers";
 import { Usage } from "./usage";
 import { Welcome } from "./welcome";
 
 const SCREENS: [path: string, name: string][] = [
   ["", "Welcome"], ["runs", "Runs"], ["approvals", "Approvals"], ["chat", "Chat"],
-  ["agents", "Agents"], ["usage", "Usage"], ["governance", "Governance"], ["system", "System"],
+  ["agents", "Agents"], ["triggers", "Triggers"], ["usage", "Usage"], ["governance", "Governance"], ["system", "System"],
 ];
 
 function Screen() {
@@ -38,6 +39,8 @@ function Screen() {
       return <Agents />;
     case "workflows":
       return id && run ? <WorkflowScreen key={run} name={id} id={run} /> : <Agents />;
+    case "triggers":
+      return <Triggers />;
     case "usage":
       return <Usage />;
     case "governance":

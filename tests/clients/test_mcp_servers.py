@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from tests.clients import node
 from tests.clients.process import Served, served
 from tests.clients.tap import lint, tapping
 from tests.clients.upstream import Model, Upstream, calls, says
+from tests.kit.waiting import PATIENCE
 from tests.mcp.conftest import give
 
 pytestmark = pytest.mark.slow
@@ -50,7 +53,18 @@ def running(upstream: Upstream, work: Path, tmp_path_factory: pytest.TempPathFac
     ]
     (folder / "mainspring.toml").write_text("\n".join(tables))
     with served(folder, upstream.url) as server:
+        wait_for_servers(server.port, set(servers))
         yield server
+
+
+def wait_for_servers(port: int, labels: set[str]) -> None:
+    """Requests do not wait long for a server that starts; on a busy machine that takes its time."""
+    end, ready = time.monotonic() + PATIENCE, set[str]()
+    while not labels <= ready:
+        assert time.monotonic() < end, f"only {ready} are ready"
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/mcp_servers", timeout=PATIENCE) as answer:
+            ready = {each["label"] for each in json.load(answer)["data"] if each["state"] == "ready"}
+        time.sleep(0.1)
 
 
 @pytest.fixture

@@ -107,7 +107,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     (folder / "workflows" / "tidy-archive.yaml").write_text(WORKFLOW)
     written(folder / "agents", "archivist", description="Keeps the archive in order.")
     asyncio.run(store_days(folder))
-    with serving(folder, TURNS, "--tool", "archive_tools", env={"PYTHONPATH": str(folder)}) as server:
+    with serving(
+        folder, TURNS, "--tool", "archive_tools", "--allow-host", "127.0.0.1", env={"PYTHONPATH": str(folder)}
+    ) as server:
         yield server
 
 
@@ -115,6 +117,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def places(served: Served) -> dict[str, tuple[str, str]]:
     """By the name of its picture, where each screen is and what shows that it is drawn."""
     run = send(served, "responses", {"model": "scripted", "input": "Tidy the archive.", "background": True})["id"]
+    timed = {"name": "every-morning", "workflow": "tidy-archive", "inputs": {"year": 2019}, "cron": "0 7 * * MON-FRI"}
+    send(served, "schedules", {**timed, "timezone": "Europe/Berlin", "description": "Before anybody is there."})
+    send(served, "webhooks", {"name": "from-the-scanner", "workflow": "tidy-archive", "inputs": {"year": 2019}})
+    send(served, "webhook_endpoints", {"url": "http://127.0.0.1:9/runs", "events": ["response.failed"]})
     workflow = send(served, "workflows/tidy-archive/runs", {"inputs": {"year": 2019}})["id"]
     return {
         "welcome": ("", "Mainspring is running"),
@@ -124,6 +130,7 @@ def places(served: Served) -> dict[str, tuple[str, str]]:
         "chat": ("chat", "New conversation"),
         "agents": ("agents", "Keeps the archive in order."),
         "workflow": (f"workflows/tidy-archive/{workflow}", "Outputs"),
+        "triggers": ("triggers", "every-morning"),
         "usage": ("usage", "output"),
         "governance": ("governance", "tool_rules"),
         "system": ("system", "Finds the reports of a year in the archive."),
@@ -175,3 +182,25 @@ def test_usage_shows_charts_money_and_what_is_used_of_a_budget(
     assert run["cost"] == pytest.approx((900 * 3 + 300 * 15) / 1_000_000)
     page.goto(address(served, f"runs/resp_{0:024x}"))
     expect(page.locator(".runhead .facts")).to_contain_text("Cost 0.0072")
+
+
+def test_a_schedule_is_run_paused_and_resumed_and_secrets_are_shown_once(
+    page: Page, served: Served, places: dict[str, tuple[str, str]]
+) -> None:
+    page.goto(address(served, "triggers"))
+    schedule = page.get_by_role("article", name="Schedule every-morning")
+    expect(schedule).to_contain_text("0 7 * * MON-FRI")
+    expect(schedule).to_contain_text("07:00")
+    schedule.get_by_role("button", name="Run now").click()
+    schedule.get_by_text("due time").click()
+    expect(schedule.get_by_role("cell", name="started")).to_be_visible()
+    schedule.get_by_role("button", name="Pause").click()
+    expect(schedule).to_contain_text("paused")
+    schedule.get_by_role("button", name="Resume").click()
+    expect(schedule.get_by_role("button", name="Pause")).to_be_visible()
+    webhook = page.get_by_role("article", name="Webhook ")
+    webhook.get_by_role("button", name="New secret").click()
+    expect(webhook.get_by_label("Secret")).to_contain_text("whsec_")
+    page.reload()
+    expect(webhook.get_by_role("button", name="New secret")).to_be_visible()
+    expect(webhook.get_by_label("Secret")).to_have_count(0)

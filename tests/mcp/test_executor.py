@@ -74,7 +74,7 @@ async def test_a_run_calls_the_tools_of_two_servers(zoo: Zoo, tools_of: Open) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("animal", ["mute", "doomed", "malformed", "garbage", "renamed", "liar", "crash"])
 async def test_whatever_one_server_does_the_others_serve_and_the_run_ends(animal: str, zoo: Zoo, tools_of: Open) -> None:
-    tools = tools_of(zoo.spec("good"), zoo.spec(animal), connect_seconds=1.0)
+    tools = tools_of(zoo.spec("good"), zoo.spec(animal), connect_seconds=15)
     made = await tools.collect_tools()
     good = "good__read" if "good__read" in made.routes else "read"
     bad = f"{animal}__read" if f"{animal}__read" in made.routes else "missing"
