@@ -1,6 +1,7 @@
 """Limits of single keys: requests, tokens and requests at a time, with the headers that clients know."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -118,6 +119,19 @@ class FailingStore(MemoryStore):
         return await super().get(kind, id, tenant=tenant, parent=parent)
 
 
+class GatedStore(MemoryStore):
+    """A store that writes a document when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.gate = asyncio.Event(), asyncio.Event()
+
+    async def put(self, documents: Sequence[Document], *, if_absent: bool = False) -> bool:
+        self.asked.set()
+        await self.gate.wait()
+        return await super().put(documents, if_absent=if_absent)
+
+
 def open_use(store: Store) -> KeyUse:
     return KeyUse(StoreLimits(store), partial(find_key_limits, store, KeyLimits(tokens_per_minute=100), None))
 
@@ -169,6 +183,27 @@ async def test_tokens_are_kept_while_the_store_is_gone(caplog: pytest.LogCapture
         assert len([each for each in caplog.records if each.name == "mainspring.http.key_limits"]) == 2, "once for each meter"
         for use in (worker, server):
             await use.close()
+
+
+@pytest.mark.parametrize("is_settled", [False, True])
+async def test_a_client_that_leaves_while_it_waits_holds_nothing(is_settled: bool) -> None:
+    async with GatedStore() as store:
+        use = open_use(store)
+        meter = use.open_meter("key:a", KeyLimits(requests_at_once=1))
+        leaving = asyncio.create_task(meter.admit())
+        await store.asked.wait()
+        store.gate.set()
+        if is_settled:
+            await asyncio.sleep(0)  # it is admitted, and does not know yet
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        with anyio.fail_after(PATIENCE):
+            assert not (await meter.admit()).refusal
+            assert (await meter.admit()).code == "too_many_requests"
+            meter.leave()
+            assert not (await meter.admit()).refusal
+        await use.close()
 
 
 async def test_a_key_without_limits_leaves_nothing_in_the_store() -> None:

@@ -167,7 +167,7 @@ class KeyMeter:
         except CancelledError:
             if place in self._waiting:
                 self._waiting.remove(place)
-            elif not is_message and not place.admitted.cancelled() and not place.admitted.exception():
+            elif not (is_message or place.admitted.cancelled() or place.admitted.exception() or place.admitted.result().refusal):
                 self.leave()  # it was admitted a moment ago
             raise
 
@@ -198,6 +198,7 @@ class KeyMeter:
         told, has_failed = 0, False
         while True:
             changed.clear()
+            self._waiting = [each for each in self._waiting if not each.admitted.cancelled()]
             asked, tokens, pause = list(self._waiting), self._tokens, LIMIT_SECONDS / 3
             try:
                 limit = await self._open_limit()
@@ -245,7 +246,7 @@ class KeyMeter:
         may_come = grant.window is None and self._under_way < (self.limits.requests_at_once or 0)
         left, now = grant.count, current_time()
         for each in sorted(asked, key=lambda each: not each.is_message):
-            if each not in self._waiting:  # whoever asked has left
+            if each not in self._waiting or each.admitted.cancelled():  # whoever asked has left
                 continue
             if left:
                 left -= 1
@@ -260,7 +261,7 @@ class KeyMeter:
 
     def _fail(self, asked: Sequence[_Waiting], error: StoreError) -> None:
         for each in asked:
-            if each in self._waiting:
+            if each in self._waiting and not each.admitted.cancelled():
                 self._waiting.remove(each)
                 each.admitted.set_exception(error)
 
