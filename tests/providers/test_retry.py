@@ -12,12 +12,15 @@ from tests.providers.stand import BEGUN, Puppet, Reader, asks, heard, said, sett
 from mainspring.core.errors import (
     BadOutput,
     ContextOverflow,
+    EmptyAnswer,
     ProviderError,
     RateLimited,
     Refused,
     Unauthorized,
     Unavailable,
 )
+from mainspring.core.events import TurnEnded
+from mainspring.core.items import Usage
 from mainspring.core.model_request import ModelRequest
 from mainspring.providers.retry import Retrying
 from mainspring.providers.script import Turn
@@ -53,6 +56,33 @@ def failing(clock: Asked, *errors: ProviderError) -> list[Turn]:
 async def test_failure_that_may_pass_is_tried_again(error: ProviderError) -> None:
     with Scripted(fail(error), fail(error), say("noon")) as script:
         assert await said(Retrying(script, attempts=3)) == "noon"
+
+
+def used_up(error: ProviderError, tokens: int) -> ProviderError:
+    error.usage = Usage(tokens, 1)
+    return error
+
+
+async def test_what_failed_attempts_have_used_is_charged_with_the_last() -> None:
+    empty, garbled = used_up(EmptyAnswer("nothing"), 10), used_up(BadOutput("garbled"), 20)
+    with Scripted(fail(empty), fail(garbled), say("noon")) as script:
+        *_, end = await heard(Retrying(script, attempts=3))
+    assert isinstance(end, TurnEnded)
+    with Scripted(say("noon")) as script:
+        *_, alone = await heard(Retrying(script, attempts=3))
+    assert isinstance(alone, TurnEnded)
+    assert end.usage is not None
+    assert alone.usage is not None
+    assert end.usage.total_tokens == alone.usage.total_tokens + 11 + 21
+
+
+async def test_a_failure_of_all_attempts_is_charged_what_they_have_used() -> None:
+    nonsense = used_up(BadOutput("garbled"), 10**30)
+    failures = (fail(used_up(EmptyAnswer("nothing"), 10)), fail(nonsense), fail(BadOutput("garbled")))
+    with Scripted(*failures) as script, pytest.raises(BadOutput) as failed:
+        await heard(Retrying(script, attempts=3))
+    assert failed.value.usage is not None
+    assert failed.value.usage.total_tokens == 11
 
 
 @pytest.mark.requirement("D73")

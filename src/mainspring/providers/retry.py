@@ -5,11 +5,15 @@ from contextlib import aclosing, suppress
 from random import random
 
 from anyio import sleep
+from msgspec.structs import replace
 
 from mainspring.core.backoff import backoff
 from mainspring.core.errors import ProviderError, RateLimited
+from mainspring.core.events import ModelEvent, TurnEnded
+from mainspring.core.items import Usage
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.model_stream import ModelStream
+from mainspring.core.tokens import is_plausible
 from mainspring.ports import Provider
 from mainspring.providers.wrapper import ProviderWrapper
 
@@ -20,7 +24,8 @@ class Retrying(ProviderWrapper):
     Retries an error that is `retryable` and came from the backend itself before the first event: after that a reader has seen
     half an answer, and only the loop, which can hide it, may ask again. Waits a random time of up to `base` seconds, doubled
     with each attempt up to `cap`, so that clients that failed together do not return together. A `retry_after` is honoured, and
-    one longer than `longest` seconds ends the retries. While waiting, it holds no connection and no place in a queue.
+    one longer than `longest` seconds ends the retries. While waiting, it holds no connection and no place in a queue. What failed
+    attempts have used is charged with the last.
     """
 
     def __init__(
@@ -39,7 +44,7 @@ class Retrying(ProviderWrapper):
         self._attempts, self._base, self._cap, self._longest, self._random = attempts, base, cap, longest, random
 
     async def stream(self, request: ModelRequest) -> ModelStream:
-        attempt = 1
+        attempt, spent = 1, Usage()
         while True:
             is_begun = False
             try:
@@ -49,9 +54,11 @@ class Retrying(ProviderWrapper):
                         while True:
                             event = await events.asend(take)
                             is_begun = True
-                            take = yield event
+                            take = yield event if attempt == 1 else _charge(event, spent)
                 return
             except ProviderError as error:
+                spent += error.usage if error.usage is not None and is_plausible(error.usage) else Usage()
+                error.usage = spent if attempt > 1 else error.usage
                 may_pass = error.retryable and error.was_asked and (error.retry_after or 0.0) <= self._longest
                 if is_begun or attempt == self._attempts or not may_pass:
                     raise
@@ -61,3 +68,9 @@ class Retrying(ProviderWrapper):
                 pause = (error.retry_after or 0.0) + self._random() * longest
             await sleep(pause)
             attempt += 1
+
+
+def _charge(event: ModelEvent, spent: Usage) -> ModelEvent:
+    """The end of a turn with what the attempts before it have used, if it is counted at all."""
+    is_counted = isinstance(event, TurnEnded) and event.usage is not None and is_plausible(event.usage)
+    return replace(event, usage=event.usage + spent) if is_counted else event
