@@ -412,6 +412,21 @@ async def test_w19_whatever_cannot_be_read_gets_an_envelope_and_the_socket_lives
         assert (await client.asked("hello"))["status"] == "completed"
 
 
+@pytest.mark.parametrize("text", [b"\xff", b'{"type": "\xc3'])
+async def test_text_that_is_no_utf8_ends_its_connection_and_is_no_failure_of_ours(
+    text: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world() as here:
+        async with here.opened() as client:
+            await client.connection.send(text, text=True)
+            ended = await client.said_to_have_ended()
+            assert ended.rcvd is not None
+            assert ended.rcvd.code == 1007
+        async with here.opened() as client:
+            assert (await client.asked("hello"))["status"] == "completed"
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []
+
+
 async def test_a_client_that_leaves_cancels_its_response_and_what_waits_never_begins() -> None:
     async with world() as here:
         async with here.opened() as client:

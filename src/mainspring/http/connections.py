@@ -34,6 +34,7 @@ MOST_PIPELINED: Final = 256
 MOST_FRAMES: Final = 256
 BYTES_PER_FRAME: Final = 1024
 POLICY_VIOLATION: Final = 1008
+INVALID_DATA: Final = 1007
 TRY_AGAIN_LATER: Final = 1013
 MOST_FILES: Final = 65_536
 SPARE_FILES: Final = 256
@@ -298,6 +299,9 @@ class BoundedSocket(_WatchedReader, WebSocketsSansIOProtocol):
     def send_receive_event_to_app(self) -> None:
         if self._coming is not None:
             self._coming.release()  # from now on it counts where it waits
+        if self.curr_msg_data_type == "text" and not _is_utf8(b"".join(self.frames)):
+            self._end(INVALID_DATA, "a text message must be UTF-8")
+            return
         super().send_receive_event_to_app()
 
     def handle_events(self) -> None:
@@ -314,6 +318,16 @@ class BoundedSocket(_WatchedReader, WebSocketsSansIOProtocol):
         self.close_sent = True
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.transport.close()
+
+
+def _is_utf8(data: bytes) -> bool:
+    if data.isascii():
+        return True
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 class _Signal:
