@@ -17,14 +17,14 @@ from tests.server.process import serving as serving_process
 
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
-from mainspring.core.errors import InvalidRequest
+from mainspring.core.errors import BadOutput, InvalidRequest, Refused
 from mainspring.core.events import ItemDone, ItemStarted, ModelEvent, TextDelta, TurnEnded
 from mainspring.core.items import FunctionCall, FunctionCallOutput, Json, ToolDefinition, Unknown, Usage, assistant
 from mainspring.core.model_request import ModelRequest
 from mainspring.features.web_search.searchers import HttpSearcher, build_searcher
 from mainspring.features.web_search.settings import SearchService, WebSearchSettings
 from mainspring.features.web_search.web_search import make_mark, make_web_search, read_results
-from mainspring.ports import ModelFeature, ModelInfo
+from mainspring.ports import ModelFeature, ModelInfo, WebQuery
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.web_fetch import WebFetch
@@ -78,6 +78,17 @@ class Services:
 
     async def page(self, request: web.Request) -> web.Response:
         return web.Response(text=self.html, content_type="text/html")
+
+
+@asynccontextmanager
+async def hosted_search(app: web.Application) -> AsyncIterator[str]:
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
 
 
 @asynccontextmanager
@@ -419,6 +430,28 @@ async def test_a_service_that_fails_is_told_to_the_model_without_its_key() -> No
     model = CitingModel(pattern="nothing")
     async with serving(model) as (client, _):
         assert (await ask(client))[0].status == "failed"
+
+
+async def test_what_a_service_says_stands_in_the_log_without_keys_and_within_bounds(caplog: pytest.LogCaptureFixture) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        if request.query["q"] == "values":
+            return web.Response(body=b'{"results": [' + b"{}," * 100_000 + b"{}]}", content_type="application/json")
+        told = f"who is {request.headers['Authorization']}? not sk-proj-aB3dEf6hIj9kLmN0pQrS2uVwX4yZ; " + "no " * 1_000
+        return web.Response(status=500, text=told)
+
+    app = web.Application()
+    app.router.add_get("/search", answer)
+    async with hosted_search(app) as url:
+        searcher = HttpSearcher("searxng", url, "correct-horse")
+        with pytest.raises(Refused):
+            await searcher.search(WebQuery("words", 5, 100))
+        with pytest.raises(BadOutput, match="values"):
+            await searcher.search(WebQuery("values", 5, 100))
+    [told] = [record.getMessage() for record in caplog.records if "answered 500" in record.getMessage()]
+    assert "who is Bearer ***" in told
+    assert "correct-horse" not in told
+    assert "sk-proj-aB3dEf6hIj9kLmN0pQrS2uVwX4yZ" not in told
+    assert len(told) < 700
 
 
 async def test_the_settings_name_the_service(tmp_path: Path) -> None:

@@ -11,6 +11,9 @@ from yarl import URL
 
 from mainspring.core.errors import BadOutput, InvalidRequest, Refused, Unavailable
 from mainspring.core.items import Json
+from mainspring.core.json_values import count_values
+from mainspring.core.redact import redact_text
+from mainspring.core.text import shorten_line
 from mainspring.features.web_search.settings import SearchService, WebSearchSettings
 from mainspring.net.client import HttpClient, encode_headers, make_endpoint
 from mainspring.net.connection import HttpError
@@ -20,6 +23,7 @@ log = getLogger(__name__)
 
 SECONDS: Final = 15.0
 MOST_BYTES: Final = 8_000_000
+MOST_VALUES: Final = 65_536
 MOST_SITES: Final = 8
 """How many domains a query names; with more of them, only the answer is filtered."""
 
@@ -111,9 +115,11 @@ class HttpSearcher:
 
     async def search(self, query: WebQuery) -> Sequence[FoundPage]:
         told = await self._ask(self._service.ask(query, self._key))
+        if any(values > MOST_VALUES for values in count_values(told, MOST_VALUES)):
+            raise BadOutput(f"the search service `{self._name}` answered more than {MOST_VALUES:,} values")
         try:
             answer = msgspec.json.decode(told, type=_Answer)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise BadOutput(f"the search service `{self._name}` answered what are no results: {error}") from error
         pages = answer.results if answer.web is None else answer.web.results
         return [FoundPage(page.url, page.title or "", page.content or page.description or page.text or "") for page in pages]
@@ -137,11 +143,16 @@ class HttpSearcher:
             log.warning("the search service at %s gives no answer: %s", self._base, error or "it takes too long")
             raise Unavailable(f"the search service `{self._name}` gives no answer; try again later") from error
         if answer.status != 200:
-            log.warning("the search service at %s answered %s: %.500s", self._base, answer.status, bytes(told))
+            log.warning("the search service at %s answered %s: %s", self._base, answer.status, self._quote(bytes(told[:2_000])))
             raise Refused(f"the search service `{self._name}` answered {answer.status} {answer.reason}")
         if len(told) > MOST_BYTES:
             raise BadOutput(f"the search service `{self._name}` answered more than {MOST_BYTES:,} bytes")
         return bytes(told)
+
+    def _quote(self, told: bytes) -> str:
+        """What it said, for the log: it may repeat the key that it was sent."""
+        text = told.decode(errors="replace")
+        return shorten_line(redact_text(text.replace(self._key, "***") if self._key else text), 500)
 
 
 def build_searcher(settings: WebSearchSettings) -> HttpSearcher:
