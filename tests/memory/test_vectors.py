@@ -347,3 +347,17 @@ async def test_those_found_among_many_are_those_that_are_nearest() -> None:
     assert "0" not in [hit.id for hit in await vectors.find_nearest(rows[0], Scope("t"), 10)]
     await vectors.close()
     assert found >= 0.95 * wanted
+
+
+async def test_more_numbers_than_vectors_have_are_refused_before_they_are_made() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        told = b'{"data": [{"embedding": [' + b"0," * 200_000 + b"0]}]}"
+        return web.Response(body=told, content_type="application/json")
+
+    app = web.Application()
+    app.router.add_post("/embeddings", answer)
+    async with TestServer(app) as backend:
+        embedder = OpenAIEmbedder("tiny", str(backend.make_url("/")))
+        with pytest.raises(BadOutput, match="no vectors are that long"):
+            await embedder.embed(["a"])
+        await embedder.close()

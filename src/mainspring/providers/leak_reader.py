@@ -222,7 +222,7 @@ class LeakReader:
         if is_first and may_be_call(text[blank:], self._tools) is not False:
             yield blank
         first = [0] if _FIRST_SIGN.match(text) else []
-        for place in chain(first, (sign.end() - 1 for sign in _SIGNS.finditer(text))):
+        for place in chain(first, (sign.end() - 1 for sign in islice(_SIGNS.finditer(text), _MOST_SIGNS))):
             before = (self._before + text[max(0, place - _TAIL) : place])[-_TAIL:]
             if self._may_begin(text, place, before):
                 yield place
@@ -270,6 +270,8 @@ def _begins(rest: str, marks: tuple[str, ...]) -> bool:
 
 _TAIL: Final = 200
 _MOST_PLACES: Final = 16
+# How many signs in one piece of text are looked at; behind so many that begin nothing there are words.
+_MOST_SIGNS: Final = 4_096
 # How many characters are read in all as what begins at those places.
 _MOST_READ: Final = 2 * MOST_HELD
 # In lower case.

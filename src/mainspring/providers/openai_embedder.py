@@ -6,15 +6,20 @@ from typing import Final
 
 import anyio
 import msgspec
+from anyio.lowlevel import checkpoint
 from msgspec import Struct
 
 from mainspring.core.errors import BadOutput, ProviderError, Unavailable
 from mainspring.core.items import encode
+from mainspring.core.json_values import count_values
 from mainspring.providers.http_client import Http
 
 SECONDS: Final = 30.0
 AT_ONCE: Final = 64
 MOST_BYTES: Final = 32 * 1024 * 1024
+MOST_DIMENSIONS: Final = 8_192
+# Of what is around the vectors.
+SPARE_VALUES: Final = 4_096
 
 
 class _Embedding(Struct):
@@ -48,16 +53,26 @@ class OpenAIEmbedder:
         body = {"model": self.model, "input": [text or " " for text in texts], "encoding_format": "float"}
         try:
             with anyio.fail_after(SECONDS), closing(await self._http.send("embeddings", encode(body))) as reply:
-                return self._parse_vectors(await reply.body(MOST_BYTES), len(texts))
+                told = await reply.body(MOST_BYTES)
+                await self._check_size(told, len(texts))
+                return self._parse_vectors(told, len(texts))
         except ProviderError as error:
             raise type(error)(f"no embeddings of the model `{self.model}`: {error.message}") from error
         except TimeoutError as error:
             raise Unavailable(f"no embeddings from {self._url} within {SECONDS:g} s; is it running?") from error
 
+    async def _check_size(self, told: bytes, count: int) -> None:
+        """Raises `BadOutput` for more numbers than so many vectors have. Others have a turn while they are counted."""
+        most = count * MOST_DIMENSIONS + SPARE_VALUES
+        for values in count_values(told, most):
+            if values > most:
+                raise BadOutput(f"{self._url} answered more than {most} values for {count} texts; no vectors are that long")
+            await checkpoint()
+
     def _parse_vectors(self, told: bytes, count: int) -> list[tuple[float, ...]]:
         try:
             data = sorted(msgspec.json.decode(told, type=_Answer).data, key=lambda each: each.index)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise BadOutput(f"{self._url} answered what are no embeddings: {error}") from error
         sizes = {len(each.embedding) for each in data}
         if len(data) != count or len(sizes) != 1 or 0 in sizes:

@@ -72,5 +72,6 @@ class Retrying(ProviderWrapper):
 
 def _charge(event: ModelEvent, spent: Usage) -> ModelEvent:
     """The end of a turn with what the attempts before it have used, if it is counted at all."""
-    is_counted = isinstance(event, TurnEnded) and event.usage is not None and is_plausible(event.usage)
-    return replace(event, usage=event.usage + spent) if is_counted else event
+    if isinstance(event, TurnEnded) and event.usage is not None and is_plausible(event.usage):
+        return replace(event, usage=event.usage + spent)
+    return event

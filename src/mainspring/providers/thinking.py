@@ -5,7 +5,8 @@ No model is asked for its name: whoever begins with such a tag thinks, and whoev
 
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator
-from re import Match, Pattern
+from itertools import islice
+from re import Pattern
 from typing import Final, NamedTuple
 
 from mainspring.providers.control_tokens import ANSWER_TAGS, HEADERS, WRAPPERS
@@ -165,8 +166,8 @@ class TagSplitter:
             end = _find_start(begun, _ENDS)
             return self._enter("after", begun[len(end) :])
         if not opened and (closed := find_unopened(begun)):
-            yield True, closed[1]
-            return self._enter("after", begun[closed.end() :])
+            yield True, closed.thought
+            return self._enter("after", begun[closed.end :])
         if opened or self._is_begun:
             # A tag is closed as it was opened, in whatever case.
             self._close = (_CLOSINGS.get(opened, f"</{opened[1:]}"),) if opened else _ENDS
@@ -314,13 +315,22 @@ def find_answer(thought: str) -> str:
     return thought[closed.end() :] if closed else ""
 
 
-def find_unopened(text: str) -> Match[str] | None:
+class UnopenedThought(NamedTuple):
+    """Thoughts, and where the answer behind them begins."""
+
+    thought: str
+    end: int
+
+
+def find_unopened(text: str) -> UnopenedThought | None:
     """Thoughts that the prompt has opened, with the tag that closes them: the only one, and not in code. It ends a line, or
     stands between two sentences: whoever speaks of a tag has it within one."""
-    if len(_ANY_TAG.findall(text)) != 1 or (closed := _CLOSED.match(text)) is None:
+    tags = [*islice(_ANY_TAG.finditer(text), 2)]
+    if len(tags) != 1 or (closed := _CLOSED.match(text, tags[0].start())) is None:
         return None
-    is_code = closed[1].count("```") % 2 or closed[1].endswith("`")
-    return None if is_code else closed
+    thought = text[: closed.start()]
+    is_code = thought.count("```") % 2 or thought.endswith("`")
+    return None if is_code else UnopenedThought(thought, closed.end())
 
 
 def _find_start(text: str, openings: Iterable[str]) -> str:
@@ -352,9 +362,8 @@ _LONGEST_END: Final = 24
 _ANY_TAG: Final = re.compile(r"</?(?:\w+[:_])?think(?:ing)?[\s>]|\[/?THINK\]|◁/?think▷")
 _SENTENCE_END: Final = "[.!?…。！？]"  # noqa: RUF001
 _CLOSED: Final = re.compile(
-    rf"((?:(?!{_END}).)*?)(?:{_END}[ \t]*\n"
-    rf"|(?:(?<={_SENTENCE_END})|(?<={_SENTENCE_END}[ \n])|(?<=\n)){_END}[ \t]*(?=[^\s\x21-\x2f\x3a-\x40a-z]|\*\*))",
-    re.DOTALL,
+    rf"{_END}[ \t]*\n"
+    rf"|(?:(?<={_SENTENCE_END})|(?<={_SENTENCE_END}[ \n])|(?<=\n)){_END}[ \t]*(?=[^\s\x21-\x2f\x3a-\x40a-z]|\*\*)"
 )
 _OTHER_END: Final = re.compile(r"</(?:think(?:ing)?|thoughts?|reasoning)>\s*(?=\S)", re.IGNORECASE)
 _MOST_HEADER: Final = 500

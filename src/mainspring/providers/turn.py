@@ -27,6 +27,8 @@ from mainspring.providers.leak_reader import MOST_HELD, HeldText, LeakReader
 from mainspring.providers.leaked_calls import LeakedCall, parse_calls
 from mainspring.providers.thinking import TagSplitter, find_answer, find_unopened
 
+MOST_READ: Final = 1024 * 1024
+
 
 class TurnEvents(ABC):
     """The events of one turn until they are handed on. `taken` are call ids that the conversation has used already."""
@@ -154,6 +156,9 @@ class TurnBuilder(TurnEvents):
     def text(self, delta: str, logprobs: Sequence[Json] = ()) -> None:
         if logprobs:
             self._logprobs += logprobs
+        if len(delta) > MOST_READ:
+            self._tell_unread(delta)
+            return
         if self._tagged is None:
             words, message = delta if self._leaks is None else self._leaks.feed(delta), self._message
             if words and message is not None and self._last is message and message.is_text and not self._logprobs:
@@ -172,6 +177,13 @@ class TurnBuilder(TurnEvents):
         self._split(self._tagged.feed(delta))
         if self._tagged.is_past:
             self._tagged = None
+
+    def _tell_unread(self, delta: str) -> None:
+        """A piece that is longer than any thought or call is words: to find out what else is in it takes long."""
+        if self._tagged is not None:
+            self._split(self._tagged.end())
+            self._tagged = None
+        self._say(delta if self._leaks is None else self._leaks.drop() + delta)
 
     def _split(self, told: Iterable[tuple[bool, str]]) -> None:
         for is_thought, words in told:
