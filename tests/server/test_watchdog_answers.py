@@ -87,7 +87,6 @@ SMALLER: dict[str, Answer] = {
     "signs in one piece": Answer(lambda: say("</" * 3 * MB), "completed"),
     "fewer signs": Answer(lambda: say("</" * (MB // 2)), "completed"),
     "channels": Answer(lambda: say("<|channel|>analysis<|message|>" * 30_000), "without a word"),
-    "the end of a thought": Answer(lambda: say("word " * MB + "</think>\nSo."), "completed"),
     "nested thoughts": Answer(lambda: say("<think>" * 100_000, 1000), "without a word"),
     "thoughts in one piece": Answer(lambda: say("<think>" * (MB // 8)), "without a word"),
     "thoughts with attributes": Answer(lambda: say("<reflection x=" * 100_000, 1000), "completed"),

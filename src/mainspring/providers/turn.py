@@ -147,7 +147,7 @@ class TurnBuilder(TurnEvents):
 
     @property
     def has_unopened_thought(self) -> bool:
-        return self._thinks and find_unopened(self.said) is not None
+        return self._thinks and len(said := self.said) <= MOST_READ and find_unopened(said) is not None
 
     @property
     def is_unclosed(self) -> bool:
