@@ -134,6 +134,7 @@ def run_claude_code(place: Place, *arguments: str) -> str:
         ANTHROPIC_AUTH_TOKEN="unused",
         ANTHROPIC_MODEL=place.model.name,
         CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
+        ENABLE_TOOL_SEARCH="false",  # tools of MCP servers are there from the start
         IS_SANDBOX="1",
     )
 
