@@ -54,7 +54,7 @@ class DocumentReader:
         self._open_sandbox = open_sandbox
 
     async def read(self, name: str, data: bytes, tenant: str = "") -> tuple[DocumentPage, ...]:
-        """The pages of a file that have text, once it is the tenant's turn. Raises `UnreadableFile`, and `SandboxError` if no
+        """The pages of a file but blank ones, once it is the tenant's turn. Raises `UnreadableFile`, and `SandboxError` if no
         sandbox holds here."""
         if len(data) > FILE_BYTES:
             raise UnreadableFile(f"it has {len(data)} bytes, more than the {FILE_BYTES} that are read; send it in parts")

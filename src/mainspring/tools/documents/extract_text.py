@@ -245,7 +245,7 @@ def main(ending: str, path: str) -> None:
             left -= len(text)
             if left < 0:
                 raise Unreadable("invalid_file", f"it has more than {MOST_CHARS} characters; send it in parts")
-            if text.strip():
+            if number is None or text.strip():  # of a million blank pages none is told
                 print(json.dumps([number, label, text.encode("utf-8", "replace").decode()]))
         print(json.dumps({"code": None}))
     except Unreadable as error:
