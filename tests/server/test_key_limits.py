@@ -41,7 +41,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
     usual = KeyLimits(requests_per_minute=50)
     async with open_store(parse_location(tmp_path / "runs.db")) as store:
         use = KeyUse(StoreLimits(store), partial(find_key_limits, store, usual, None))
-        engine = Engine(script, store=store, observers=[use])
+        engine = Engine(script, store=store, observers=[use], embedder=OnesEmbedder())
         keys = Keys(store, use=use, limits=usual)
         async with hosted(server(engine, keys=keys)) as url:
             yield House(url, keys)
@@ -70,6 +70,24 @@ async def test_tokens_count_once_their_run_has_ended(house: House) -> None:
         assert second.headers["x-ratelimit-remaining-tokens"] == "50"
         with pytest.raises(openai.RateLimitError):
             await client.responses.create(input="hi")
+
+
+async def test_tokens_of_embeddings_count(house: House) -> None:
+    async with await house.client(KeyLimits(tokens_per_minute=150)) as client:
+        made = await client.embeddings.create(model="ones", input="word " * 90, encoding_format="float")
+        assert made.usage.total_tokens > 100
+        left = await client.responses.with_raw_response.create(input="hi")
+        assert left.headers["x-ratelimit-remaining-tokens"] == str(150 - made.usage.total_tokens)
+
+
+class OnesEmbedder:
+    model = "ones"
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[tuple[float, ...]]:
+        return [(1.0,) for _ in texts]
+
+    async def close(self) -> None:
+        return
 
 
 async def test_each_request_on_a_socket_counts(house: House) -> None:

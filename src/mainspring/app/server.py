@@ -132,7 +132,7 @@ def server(
         MemoryRoutes(engine.memory),
         FileRoutes(engine.files),
         VectorStoreRoutes(engine.vector_stores),
-        EmbeddingRoutes(engine.embedder),
+        EmbeddingRoutes(engine.embedder, keys),
         ContainerRoutes(engine.builtins.containers, core.new_id, engine.files.load_named),
         WorkflowRoutes(engine.workflows),
         ScheduleRoutes(triggers),

@@ -290,6 +290,11 @@ class Keys:
             return CountedRequest(self._open, self._quota, caller, receive, admission.headers, meter)
         return CountedRequest(self._open, self._quota, caller, receive)
 
+    def note_tokens(self, caller: ApiCaller, count: int) -> None:
+        """Counts tokens that a request has used, and no run."""
+        if caller.subject.startswith(KEY_SUBJECT):
+            self._use.open_meter(caller.subject, caller.limits).note(count)
+
     async def admit_message(self, caller: ApiCaller) -> None:
         """Counts a message of a connection against the minute of its key. Raises `Fault` 429 if that is used up, `StoreError`."""
         if caller.subject and caller.limits is not NO_LIMITS:

@@ -11,6 +11,7 @@ from starlette.responses import Response as HttpResponse
 
 from mainspring.core.errors import InvalidRequest, ModelNotFound
 from mainspring.core.tokens import tokens_of_text
+from mainspring.http.auth import Keys, get_caller
 from mainspring.http.bodies import Name, read_json_body
 from mainspring.http.endpoints import MODEL_ERRORS, Endpoint
 from mainspring.http.faults import json_response
@@ -53,8 +54,8 @@ class EmbeddingPage(Struct, frozen=True):
 
 
 class EmbeddingRoutes:
-    def __init__(self, embedder: Embedder | None) -> None:
-        self._embedder = embedder
+    def __init__(self, embedder: Embedder | None, keys: Keys) -> None:
+        self._embedder, self._keys = embedder, keys
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         answer, body = EmbeddingPage, CreateEmbedding
@@ -79,6 +80,7 @@ class EmbeddingRoutes:
             told = f"this model makes vectors of {len(vectors[0])} numbers; leave `dimensions` out"
             raise InvalidRequest(told, param="dimensions", code="unsupported_value")
         count = sum([tokens_of_text(text) for text in texts])
+        self._keys.note_tokens(get_caller(request), count)
         data = [EmbeddingObject(_write(vector, body.encoding_format), index) for index, vector in enumerate(vectors)]
         page = EmbeddingPage(data, body.model, EmbeddingUsage(count, count))
         return json_response(page, headers=ignored.make_headers())
