@@ -1,6 +1,8 @@
 """`mainspring mcp serve`: the SDK's own client starts it, in both eras."""
 
+import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Literal
@@ -11,6 +13,8 @@ from mcp.client.context import ClientRequestContext
 from mcp.client.stdio import stdio_client
 from mcp_types import ElicitRequestParams, ElicitResult
 from tests.agents.world import written as write_agent
+from tests.clients.process import environment
+from tests.kit.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -61,3 +65,19 @@ async def test_a_client_starts_it_and_a_person_approves_by_a_form(mode: Literal[
         wiped = await client.call_tool("wipe", {"disk": "sda"})
         assert wiped.content[0].text == "wiped sda"  # type: ignore[union-attr]
     assert len(asked) == 1
+
+
+def test_a_request_by_a_pipe_is_answered(tmp_path: Path) -> None:
+    (tmp_path / "mainspring.toml").write_text('model = "scripted:script.json"\n')
+    (tmp_path / "script.json").write_text('{"turns": [{"say": "Done."}]}')
+    done = subprocess.run(
+        [sys.executable, "-m", "mainspring", "mcp", "serve"],
+        input='{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}\n',
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert json.loads(done.stdout)["error"]["code"] == -32600
+    assert done.returncode == 0

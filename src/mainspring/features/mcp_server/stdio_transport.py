@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from logging import getLogger
 from typing import Final
 
-from anyio import CancelScope, Lock, create_task_group, to_thread
+from anyio import CancelScope, Lock, create_task_group, move_on_after, sleep, to_thread
 
 from mainspring.core.items import Json, encode
 from mainspring.features.mcp_server.door import McpDoor, Pending
@@ -34,6 +34,9 @@ log = getLogger(__name__)
 STDIN: Final = 0
 STDOUT: Final = 1
 STDERR: Final = 2
+# How long requests have to be answered after the client has closed its end.
+GOODBYE_SECONDS: Final = 1.0
+LOOK_SECONDS: Final = 0.01
 
 
 class StdioTransport:
@@ -69,23 +72,30 @@ class StdioTransport:
                             found.cancel()
                     case Notice():
                         pass
+            with move_on_after(GOODBYE_SECONDS):  # whoever sends a request by a pipe gets its answer
+                while self._underway:  # noqa: ASYNC110
+                    await sleep(LOOK_SECONDS)
             tasks.cancel_scope.cancel()
 
     async def _answer(self, call: Call, scope: CancelScope) -> None:
-        told: Json | None = None
         try:
-            with scope:
-                told = render_result(call.id, await self._find_result(call, scope))
-        except RpcError as error:
-            told = error.render(call.id)
-        except Exception:  # whatever it is, the client is told that there is no answer
-            log.exception("%s failed", call.method)
-            told = RpcError(INTERNAL_ERROR, "the server failed; MAINSPRING_DEBUG=1 shows why").render(call.id)
+            if (told := await self._find_answer(call, scope)) is not None:
+                await self._send(told)
         finally:
             if self._underway.get(call.id) is scope:
                 del self._underway[call.id]
-        if told is not None:
-            await self._send(told)
+
+    async def _find_answer(self, call: Call, scope: CancelScope) -> Json | None:
+        """What to send; None if the client has cancelled its request."""
+        try:
+            with scope:
+                return render_result(call.id, await self._find_result(call, scope))
+            return None
+        except RpcError as error:
+            return error.render(call.id)
+        except Exception:  # whatever it is, the client is told that there is no answer
+            log.exception("%s failed", call.method)
+            return RpcError(INTERNAL_ERROR, "the server failed; MAINSPRING_DEBUG=1 shows why").render(call.id)
 
     async def _find_result(self, call: Call, scope: CancelScope) -> Json:
         if is_stateless_call(call, {}):
