@@ -7,6 +7,9 @@ const base = location.pathname.endsWith("/") ? location.pathname : `${location.p
 
 export const serverUrl = `${location.origin}${base}v1`;
 
+/** A page of the server that is not of this one. */
+export const siteAddress = (path: string): string => `${base.replace(/\/$/, "")}${path}`;
+
 export class ApiError extends Error {
   constructor(
     readonly status: number,

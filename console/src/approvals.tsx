@@ -1,7 +1,8 @@
 import { useEffect, useRef, useState } from "preact/hooks";
-import { get } from "./api";
+import { get, siteAddress } from "./api";
 import type { Approval } from "./api_types";
 import { answer, approvals, approvalsError, readApprovals } from "./approvals_data";
+import { ElicitationForm, type Elicitation, startContent } from "./elicitation";
 import { duration, visible } from "./format";
 import { Markdown } from "./markdown";
 import { link } from "./router";
@@ -51,6 +52,9 @@ export function ApprovalCard({ approval, answered }: { approval: Approval; answe
   const [isSending, setSending] = useState(false);
   const [declared, setDeclared] = useState<Declared | null>(null);
   const field = useRef<HTMLInputElement>(null);
+  const asked = approval.elicitation as Elicitation | undefined;
+  const [content, setContent] = useState(() => startContent(asked));
+  const signIn = approval.policy === "sign_in" ? approval.question.match(/\/sign-in\/mcp\/[\w-]+/)?.[0] : undefined;
   useEffect(() => {
     readDeclaration(approval).then(setDeclared, () => setDeclared(null));
   }, [approval.id]);
@@ -58,7 +62,7 @@ export function ApprovalCard({ approval, answered }: { approval: Approval; answe
     if (isSending) return;
     setSending(true);
     try {
-      const run = await answer(approval, approve, reason.trim());
+      const run = await answer(approval, approve, reason.trim(), approve && asked?.mode === "form" ? content : undefined);
       answered(run, `${approve ? "Approved" : "Denied"}: ${approval.tool}.`);
     } catch (failure) {
       setError(failure);
@@ -67,7 +71,7 @@ export function ApprovalCard({ approval, answered }: { approval: Approval; answe
   };
   const pressed = (event: KeyboardEvent) => {
     if (event.target !== event.currentTarget) return;
-    if (event.key === "a") void send(true);
+    if (event.key === "a" && !signIn && !asked) void send(true);
     else if (event.key === "d") void send(false);
     else if (event.key === "r") field.current?.focus();
     else return;
@@ -92,12 +96,14 @@ export function ApprovalCard({ approval, answered }: { approval: Approval; answe
         </p>
       ) : null}
       <div class="section"><h3>Arguments</h3><Value value={approval.arguments} /></div>
+      {asked ? <ElicitationForm asked={asked} content={content} change={setContent} /> : null}
+      {signIn ? <p><a class="button main" href={siteAddress(signIn)} target="_blank" rel="noopener">Sign in</a> <span class="faint">The run goes on once you have.</span></p> : null}
       <label class="reason">
         Reason (the model reads it)
         <input ref={field} value={reason} maxLength={4096} onInput={(event) => setReason(event.currentTarget.value)} />
       </label>
       <div class="actions">
-        <button class="main" disabled={isSending} onClick={() => void send(true)}>Approve</button>
+        {signIn ? null : <button class="main" disabled={isSending} onClick={() => void send(true)}>{asked ? (asked.mode === "form" ? "Send" : "Done") : "Approve"}</button>}
         <button class="danger" disabled={isSending} onClick={() => void send(false)}>Deny</button>
       </div>
       {error ? <Failure error={error} /> : null}

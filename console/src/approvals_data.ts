@@ -1,7 +1,7 @@
 // What waits for a person: read at the start, whenever a run begins to wait or goes on, and now and then.
 import type { Approval } from "./api_types";
 import { computed, signal } from "@preact/signals";
-import { ApiError, get, post } from "./api";
+import { ApiError, get, type Json, post } from "./api";
 import { changes } from "./runs_data";
 
 export const approvals = signal<Approval[] | null>(null);
@@ -42,8 +42,8 @@ export function watchApprovals(): void {
 }
 
 /** Answers with the digest of what was shown, so that nothing else is approved. Returns the run that goes on, if one does. */
-export async function answer(approval: Approval, approve: boolean, reason: string): Promise<string | null> {
-  const body = { approve, digest: approval.digest, ...(reason ? { reason } : {}) };
+export async function answer(approval: Approval, approve: boolean, reason: string, content?: Record<string, Json>): Promise<string | null> {
+  const body = { approve, digest: approval.digest, ...(reason ? { reason } : {}), ...(content ? { content } : {}) };
   const told = await post<{ id: string; object: string }>(`approvals/${encodeURIComponent(approval.id)}`, body);
   void readApprovals();
   return told.object === "response" ? told.id : null;
