@@ -73,6 +73,7 @@ def test_the_last_missed_times_are_those_that_counting_finds(timing: Timing) -> 
         (Timing("0 0 30 2 *"), "cron"),
         (Timing(every="5"), "every"),
         (Timing(every="0m"), "every"),
+        (Timing(every="9999999d"), "every"),
         (Timing("0 0 * * *", timezone="Mars/Olympus"), "timezone"),
         (Timing("0 0 * * *", timezone="../etc/passwd"), "timezone"),
     ],

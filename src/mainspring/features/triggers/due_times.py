@@ -20,6 +20,9 @@ from mainspring.core.errors import InvalidRequest
 # How many seconds are looked at first when missed times are listed. It is doubled until there are enough.
 FIRST_SPAN: Final = 7_200.0
 
+# The longest interval: what is due behind the year 9999 cannot be shown.
+LONGEST_DAYS: Final = 3_650
+
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _EVERY: Final = re.compile(r"([1-9]\d{0,6})([smhd])")
 
@@ -103,7 +106,9 @@ def _iterate(timing: Timing, after: float) -> Iterator[float]:
 def _read_every(text: str) -> float:
     if (found := _EVERY.fullmatch(text)) is None:
         raise InvalidRequest(f"`{text[:20]}` is no interval; write a number and s, m, h or d, as in 15m", param="every")
-    return float(int(found[1]) * _UNITS[found[2]])
+    if (seconds := float(int(found[1]) * _UNITS[found[2]])) > LONGEST_DAYS * _UNITS["d"]:
+        raise InvalidRequest(f"`{text}` is too long; an interval has at most {LONGEST_DAYS}d", param="every")
+    return seconds
 
 
 @lru_cache(maxsize=64)
