@@ -13,6 +13,7 @@ import asyncio
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -25,7 +26,7 @@ from msgspec.structs import replace
 from mainspring import Engine
 from mainspring.core.items import Json, encode
 from mainspring.features.triggers.due_times import find_next
-from mainspring.features.triggers.marks import Marks
+from mainspring.features.triggers.marks import Mark, Marks
 from mainspring.features.triggers.schedule import ScheduleDefinition, ScheduleFacts, ScheduleState
 from mainspring.features.triggers.schedules import SCHEDULE, ScheduleClock, Schedules
 from mainspring.features.triggers.targets import Target, Targets
@@ -73,7 +74,7 @@ async def measure_ours(file: Path, count: int, firings: int, seconds: float) -> 
         marks = Marks(engine.store)
         began = time.process_time()
         for _ in range(firings):
-            await marks.read_new()
+            await marks.heed_new(heed_nothing)
         used["look"] = (time.process_time() - began) / firings
         made = await schedules.create("", replace(YEARLY, name="hourly", cron="0 * * * *", overlap="allow"))
         due = made.state.next_due or 0.0
@@ -86,6 +87,10 @@ async def measure_ours(file: Path, count: int, firings: int, seconds: float) -> 
 
 
 def nothing() -> None:
+    pass
+
+
+async def heed_nothing(marks: Sequence[Mark]) -> None:
     pass
 
 

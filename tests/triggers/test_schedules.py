@@ -1,25 +1,31 @@
 """Schedules on an engine: what is started when, what is skipped, and what two processes make of one due time."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from msgspec import Raw
 from msgspec.structs import replace
 from tests.agents.world import engine_of, look, write
 from tests.agents.world import written as agent
 
 from mainspring import Engine
+from mainspring.core.errors import StoreError
+from mainspring.core.items import encode
 from mainspring.features.approvals.pending import Approvals
 from mainspring.features.triggers import firing as firing_module
-from mainspring.features.triggers.schedule import Firing, Missed, Overlap, ScheduleDefinition, ScheduleState
-from mainspring.features.triggers.schedules import DocumentConflict, ScheduleClock, Schedules, find_wake, sync_files
+from mainspring.features.triggers import schedules as schedules_module
+from mainspring.features.triggers.marks import MARK, Mark, Marks
+from mainspring.features.triggers.schedule import Firing, Missed, Overlap, ScheduleDefinition, ScheduleFacts, ScheduleState
+from mainspring.features.triggers.schedules import SCHEDULE, DocumentConflict, ScheduleClock, Schedules, find_wake, sync_files
 from mainspring.features.triggers.targets import Targets
 from mainspring.http.auth import Keys
-from mainspring.ports import Store
+from mainspring.ports import Document, Store
 from mainspring.providers.scripted import call, say
+from mainspring.tools.builtin.leased_documents import LeasedBody, LeasedDocuments
 
 HOURLY = ScheduleDefinition(name="hourly", agent="noter", cron="0 * * * *")
 HOUR = 3600.0
@@ -243,3 +249,75 @@ async def test_schedules_of_files_are_made_changed_and_removed_with_them(world: 
     assert (state.definition.every, state.is_paused, find_wake(state, 0.0)) == ("5m", True, None)
     await sync_files(world.schedules, [])
     assert [each.state.definition.name for each in await world.schedules.list("")] == ["by-request"]
+
+
+async def test_a_file_that_is_changed_while_its_schedule_is_fired_is_taken_up_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedules_module, "CHANGE_SECONDS", 0.01)
+    await sync_files(world.schedules, [HOURLY])
+    documents = LeasedDocuments(world.engine.store, world.engine.core.presence, SCHEDULE, SCHEDULE, ScheduleFacts, ScheduleState)
+    held = await documents.claim(("", "hourly"), 1)
+    # In the hands of another process that is alive.
+    await world.engine.store.swap(
+        Document(SCHEDULE, "hourly", encode(LeasedBody(9, "other", Raw(encode(held.facts)), Raw(encode(held.state))))),
+        (await documents.read(("", "hourly"))).stored,
+    )
+    monkeypatch.setattr(world.engine.core.presence, "is_driven", _always)
+    changed = replace(HOURLY, cron="5 * * * *")
+    assert not await sync_files(world.schedules, [changed])
+    monkeypatch.undo()
+    assert await sync_files(world.schedules, [changed])
+    assert (await world.state()).definition == changed
+
+
+async def _always(driver: str) -> bool:
+    return True
+
+
+async def test_a_schedule_without_its_mark_is_found_by_the_next_start(world: World) -> None:
+    class Dying(LeasedDocuments[ScheduleFacts, ScheduleState]):
+        async def create(self, *made: Any) -> bool:
+            await super().create(*made)
+            raise StoreError("killed")
+
+    store, presence = world.engine.store, world.engine.core.presence
+    dying = Schedules(store, presence, world.engine.core.new_id)
+    dying._documents = Dying(store, presence, SCHEDULE, SCHEDULE, ScheduleFacts, ScheduleState)
+    with pytest.raises(StoreError):
+        await dying.create("", HOURLY)
+    found: list[Mark] = []
+
+    async def heed(marks: Sequence[Mark]) -> None:
+        found.extend(marks)
+
+    await Marks(store).heed_new(heed)
+    assert found == [Mark("schedule", "", "hourly")]
+    await world.schedules.remove("", "hourly")
+    assert await store.documents(MARK) == []
+
+
+async def test_changes_that_could_not_be_heeded_are_heeded_the_next_time(world: World) -> None:
+    await world.schedules.create("", HOURLY)
+    marks = Marks(world.engine.store)
+    heeded: list[Mark] = []
+
+    async def fail(new: Sequence[Mark]) -> None:
+        raise StoreError("not now")
+
+    async def heed(new: Sequence[Mark]) -> None:
+        heeded.extend(new)
+
+    with pytest.raises(StoreError):
+        await marks.heed_new(fail)
+    for _ in range(2):
+        await marks.heed_new(heed)
+    assert heeded == [Mark("schedule", "", "hourly")]
+
+
+async def test_a_schedule_that_is_changed_often_takes_no_more_room_in_the_clock(world: World) -> None:
+    clock = ScheduleClock(world.schedules, world.targets, world.engine.store, NEVER)
+    for time in range(10_000):
+        clock._plan(("", "hourly"), 1e10 + time)
+    assert len(clock._heap) <= 2 + schedules_module.SPARE
+    assert (1e10 + 9_999, ("", "hourly")) in clock._heap

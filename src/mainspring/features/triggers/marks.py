@@ -6,7 +6,7 @@ number is there; so what is read again goes back some seconds.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -25,8 +25,11 @@ class Mark(Struct, frozen=True):
     id: str
 
 
+Heed = Callable[[Sequence[Mark]], Awaitable[None]]
+
+
 class Marks:
-    """Reads the marks of all tenants, each once."""
+    """Reads the marks of all tenants; each is heeded once."""
 
     def __init__(self, store: DocumentStore) -> None:
         self._store = store
@@ -34,15 +37,15 @@ class Marks:
         self._seen: set[int] = set()
         self._since = time.monotonic()
 
-    async def read_new(self) -> Sequence[Mark]:
-        """Those that were not read before. Raises `StoreError`."""
+    async def heed_new(self, heed: Heed) -> None:
+        """Has those heeded that were not yet; if that fails, they are new the next time. Raises `StoreError`."""
         found = await self._store.documents(MARK, after=self._floor)
-        new = [document for document in found if document.number not in self._seen]
+        if new := [document for document in found if document.number not in self._seen]:
+            await heed([decode(document.body, Mark) for document in new])
         self._seen.update([document.number for document in new])
         if self._seen and time.monotonic() > self._since + LATE_SECONDS:
             self._floor, self._since = max(self._seen), time.monotonic()
             self._seen.clear()
-        return [decode(document.body, Mark) for document in new]
 
 
 async def put_mark(store: DocumentStore, mark: Mark, version: int) -> None:

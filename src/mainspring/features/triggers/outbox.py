@@ -4,7 +4,7 @@ An event is a document below its endpoint, in the transaction that stores the en
 Which endpoints there are is known in memory, so a run of a tenant without any costs nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Final, Literal
 
@@ -14,7 +14,7 @@ from mainspring.core.events import Reason
 from mainspring.core.history import approval_id
 from mainspring.core.items import Json, decode, encode
 from mainspring.core.run import Run
-from mainspring.features.triggers.marks import Marks
+from mainspring.features.triggers.marks import Mark, Marks
 from mainspring.ports import Document, DocumentStore, EndedRun, RunObserver
 
 ENDPOINT: Final = "webhook_endpoint"
@@ -117,9 +117,13 @@ class Outbox(RunObserver):
 
 async def load_outbox(store: DocumentStore, outbox: Outbox) -> None:
     """Learns of all endpoints. Raises `StoreError`."""
-    for mark in await Marks(store).read_new():
-        if mark.kind == "endpoint":
-            await outbox.learn((mark.tenant, mark.id))
+
+    async def learn(marks: Sequence[Mark]) -> None:
+        for mark in marks:
+            if mark.kind == "endpoint":
+                await outbox.learn((mark.tenant, mark.id))
+
+    await Marks(store).heed_new(learn)
 
 
 def _is_told(run: Run) -> bool:

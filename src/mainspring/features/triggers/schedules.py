@@ -9,7 +9,7 @@ started is found by its id. Changes by other processes are found by their marks 
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from logging import getLogger
 from typing import Final
 
@@ -18,12 +18,21 @@ from anyio.abc import TaskGroup
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.core.errors import CallerError, InvalidRequest, MainspringError, NotFound, OurError, SandboxBusy, StoreError
+from mainspring.core.errors import (
+    CallerError,
+    InvalidRequest,
+    MainspringError,
+    NotFound,
+    OurError,
+    SandboxBusy,
+    StoreError,
+    Superseded,
+)
 from mainspring.core.ids import NewId
 from mainspring.core.items import decode
 from mainspring.features.triggers.due_times import check_timing, find_next
 from mainspring.features.triggers.firing import MOST_WAITING, FiredSchedule, fire_due, remember
-from mainspring.features.triggers.marks import Mark, put_mark, remove_mark
+from mainspring.features.triggers.marks import Mark, make_mark, put_mark, remove_mark
 from mainspring.features.triggers.schedule import Firing, ScheduleDefinition, ScheduleFacts, ScheduleState
 from mainspring.features.triggers.targets import Targets
 from mainspring.http.auth import ApiCaller
@@ -43,6 +52,7 @@ QUEUE_SECONDS: Final = 2.0
 RETRY_SECONDS: Final = 5.0
 FIRED_AT_ONCE: Final = 16
 LONGEST_PAUSE: Final = 60.0
+SPARE: Final = 64
 
 Key = tuple[str, str]
 TellFiring = Callable[[str, ScheduleFacts, ScheduleDefinition, Firing], None]
@@ -80,6 +90,8 @@ class Schedules:
             raise InvalidRequest(f"the schedules of a tenant may have {MOST_BYTES} bytes; remove some", param="name")
         facts = ScheduleFacts(self._new_id("sched"), now, by, of_file)
         state = ScheduleState(definition, now, find_next(definition.make_timing(now), now))
+        # A process that dies before the schedule has its mark leaves this one, by which a start finds it.
+        await self._store.put([make_mark(Mark(SCHEDULE, *key), 0)])
         if not await self._documents.create(key, facts, state):
             raise DocumentConflict(
                 f"there is a schedule `{definition.name}` already; change that, or choose a name", param="name"
@@ -151,7 +163,8 @@ class Schedules:
         """Removes it; what it has started goes on. Raises `NotFound`."""
         found = await self.get(tenant, name)
         await self._documents.remove((tenant, name))
-        await remove_mark(self._store, Mark(SCHEDULE, tenant, name), found.state.version)
+        for version in (0, found.state.version):
+            await remove_mark(self._store, Mark(SCHEDULE, tenant, name), version)
         return found
 
     async def fire(self, key: Key, targets: Targets, now: float, tell: TellFiring) -> float | None:
@@ -249,6 +262,10 @@ class ScheduleClock:
     def _plan(self, key: Key, wake: float) -> None:
         self._wakes[key] = wake
         heappush(self._heap, (wake, key))
+        if len(self._heap) > 2 * len(self._wakes) + SPARE:
+            # What was planned anew, and was not due for long, has left its place behind.
+            self._heap = [(at, each) for each, at in self._wakes.items()]
+            heapify(self._heap)
 
     def _fire_due(self, tasks: TaskGroup) -> None:
         now = self._now()
@@ -279,8 +296,10 @@ class ScheduleClock:
             self._changed.set()
 
 
-async def sync_files(schedules: Schedules, definitions: Sequence[ScheduleDefinition]) -> None:
-    """Has the schedules of files be as these are now: new ones are made, others changed or removed. Raises `StoreError`."""
+async def sync_files(schedules: Schedules, definitions: Sequence[ScheduleDefinition]) -> bool:
+    """Has the schedules of files be as these are now: new ones are made, others changed or removed. Says whether they all are;
+    one that is being fired, or that another process changes in this moment, is not. Raises `StoreError`."""
+    is_whole = True
     wanted = {definition.name: definition for definition in definitions}
     for schedule in await schedules.list(""):
         name = schedule.state.definition.name
@@ -293,7 +312,11 @@ async def sync_files(schedules: Schedules, definitions: Sequence[ScheduleDefinit
         if not schedule.facts.of_file:
             log.warning("schedule %s was made by a request, so its file is not used; remove one of them", name)
         elif schedule.state.definition != definition:
-            await schedules.replace("", definition)
+            try:
+                await schedules.replace("", definition)
+            except (DocumentConflict, NotFound, Superseded) as error:
+                log.info("schedule %s is changed later: %s", name, error)
+                is_whole = False
     for definition in wanted.values():
         try:
             await schedules.create("", definition, of_file=True)
@@ -301,6 +324,7 @@ async def sync_files(schedules: Schedules, definitions: Sequence[ScheduleDefinit
             log.info("schedule %s was made by another process", definition.name)
         except MainspringError as error:
             log.warning("schedule %s cannot be used: %s", definition.name, error)
+    return is_whole
 
 
 async def check_definition(targets: Targets, definition: ScheduleDefinition, caller: ApiCaller) -> None:

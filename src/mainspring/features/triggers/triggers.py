@@ -1,7 +1,7 @@
 """The triggers of an engine: its schedules and webhooks, and the work that keeps them going in this process."""
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from logging import getLogger
 from typing import Final
 
@@ -17,7 +17,7 @@ from mainspring.features.traces.metrics import Metrics
 from mainspring.features.triggers.deliveries import Deliverer, FindFlaw
 from mainspring.features.triggers.endpoints import Endpoints
 from mainspring.features.triggers.incoming import ReceivedMessage, Webhooks
-from mainspring.features.triggers.marks import Mark, Marks
+from mainspring.features.triggers.marks import Heed, Mark, Marks
 from mainspring.features.triggers.outbox import Outbox
 from mainspring.features.triggers.schedule import Firing, ScheduleDefinition, ScheduleFacts, ScheduleFolders
 from mainspring.features.triggers.schedules import ScheduleClock, Schedules, sync_files
@@ -75,19 +75,18 @@ class Triggers:
             tasks.start_soon(self._clock.run)
             await self._look(self._load)
             task_status.started()
-            swept = current_time()
+            swept = 0.0
             while True:
-                await sleep(LOOK_SECONDS)
-                await self._look(self._heed)
                 if current_time() > swept + SWEEP_SECONDS:
                     swept = current_time()
-                    self._sweep()
+                    await self._sweep()
+                await sleep(LOOK_SECONDS)
+                await self._look(self._heed)
 
-    async def _look(self, heed: Callable[[Sequence[Mark]], Awaitable[None]]) -> None:
+    async def _look(self, heed: Heed) -> None:
         """Learns what others have changed."""
         try:
-            if marks := await self._marks.read_new():
-                await heed(marks)
+            await self._marks.heed_new(heed)
             await self._sync_files()
         except StoreError as error:
             log.warning("the store could not be asked for triggers: %s", error)
@@ -95,7 +94,6 @@ class Triggers:
     async def _load(self, marks: Sequence[Mark]) -> None:
         await self._clock.load({mark.tenant for mark in marks if mark.kind == "schedule"})
         await self._heed([mark for mark in marks if mark.kind == "endpoint"])
-        self._sweep()
 
     async def _heed(self, marks: Sequence[Mark]) -> None:
         for mark in marks:
@@ -104,10 +102,14 @@ class Triggers:
             else:
                 await self._outbox.learn((mark.tenant, mark.id))
 
-    def _sweep(self) -> None:
-        """Looks for events that a process has left which is gone."""
-        for key in self._outbox.keys:
-            self._deliverer.wake(key)
+    async def _sweep(self) -> None:
+        """Looks for events that a process has left which is gone, and for endpoints that another one has removed."""
+        try:
+            for key in self._outbox.keys:
+                await self._outbox.learn(key)
+                self._deliverer.wake(key)
+        except StoreError as error:
+            log.warning("the store could not be asked for endpoints: %s", error)
 
     async def receive(self, tenant: str, webhook_id: str, head: SignedHead, body: bytes) -> ReceivedMessage:
         """Takes a message of a webhook; see `Webhooks.receive`."""
@@ -126,8 +128,8 @@ class Triggers:
 
     async def _sync_files(self) -> None:
         if self._folders.folders and (found := self._folders.definitions) is not self._files:
-            await sync_files(self.schedules, list(found.values()))
-            self._files = found
+            is_whole = await sync_files(self.schedules, list(found.values()))
+            self._files = found if is_whole else None
 
     def _tell_firing(self, tenant: str, facts: ScheduleFacts, definition: ScheduleDefinition, firing: Firing) -> None:
         name, outcome = definition.name, firing.outcome
