@@ -144,9 +144,15 @@ def test_a_tool_that_imitates_another_servers_is_refused(name: str) -> None:
 
 def test_names_that_would_be_another_servers_are_refused_and_equal_ones_are_told_apart() -> None:
     assert len(build_toolset([_offer("files", "read"), _offer("evil", "files__read")]).routes) == 1
+    assert len(build_toolset([_offer("my__files", "read"), _offer("evil", "my__files__read")]).routes) == 1
     assert len(build_toolset([_offer("files", "read"), _offer("Files", "read", is_trusted=False)]).routes) == 1
     assert sorted(build_toolset([_offer("one", "read"), _offer("two", "read")]).routes) == ["one__read", "two__read"]
     assert fold_name("l0gin_1") == fold_name("Log-In.l")
+
+
+def test_of_a_name_no_more_is_folded_than_a_model_could_tell_apart() -> None:
+    # All of it would take minutes.
+    assert fold_name("read" + "\u0315\u0300" * 200_000 + "file") == "read"
 
 
 def _offer(label: str, *names: str, is_trusted: bool = True) -> ServerOffer:

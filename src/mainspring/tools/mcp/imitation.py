@@ -16,9 +16,16 @@ _LOOK_ALIKE: Final = {
     0x3C5: "u", 0x3C7: "x", 0x3B5: "e", 0x131: "i", 0x261: "g", 0x251: "a", 0x30: "o", 0x31: "l", 0x7C: "l",
 }  # fmt: skip
 
+# Models see no more than the first 64 characters of a name. Putting marks in order takes time by the square of their number.
+LONGEST_NAME: Final = 256
 
-@lru_cache(8192)
+
 def fold_name(name: str) -> str:
     """What is left of a name when case, separators, marks and look-alike characters do not count."""
+    return _fold(name[:LONGEST_NAME])
+
+
+@lru_cache(8192)
+def _fold(name: str) -> str:
     text = unicodedata.normalize("NFKD", name).casefold()
     return "".join([each for each in text if unicodedata.category(each)[0] not in "MCZP"]).translate(_LOOK_ALIKE)

@@ -17,7 +17,7 @@ from mainspring.core.items import Effect, Json, ToolDefinition, encode
 from mainspring.core.text import shorten_line
 from mainspring.core.tool_names import clean_name, fit_name, propose_names
 from mainspring.tools.mcp.exchange import RejectedTool, RemoteTool, ToolListing
-from mainspring.tools.mcp.imitation import fold_name
+from mainspring.tools.mcp.imitation import LONGEST_NAME, fold_name
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.schema import Validator
 
@@ -136,11 +136,10 @@ def _reject_imitations(offers: Sequence[ServerOffer]) -> Sequence[ServerOffer]:
             folded, whole = fold_name(tool.name), (fold_name(label), fold_name(tool.name))
             if not folded:
                 continue  # there is nothing but separators to be alike
-            before, _, behind = tool.name.partition("__")
             alike = names.get(folded)
             # Tools of one name are told apart by their labels, so those must not be alike.
             known = [None if alike is not None and alike[1] == tool.name else alike, qualified.get(whole)]
-            known.append(qualified.get((fold_name(before), fold_name(behind))))
+            known += [qualified.get(each) for each in _split_name(tool.name)]
             imitated = next((found for found in known if found is not None and found[0] != label), None)
             if imitated is not None:
                 owner, name = imitated
@@ -152,6 +151,12 @@ def _reject_imitations(offers: Sequence[ServerOffer]) -> Sequence[ServerOffer]:
             names.setdefault(folded, (label, tool.name))
             qualified.setdefault(whole, (label, tool.name))
     return [_reject(offer, flaws) for offer in offers] if flaws else offers
+
+
+def _split_name(name: str) -> list[tuple[str, str]]:
+    """The labels and tools, folded, whose qualified name this may be. A label may have `__` in it."""
+    words = name[:LONGEST_NAME].split("__")
+    return [(fold_name("__".join(words[:place])), fold_name("__".join(words[place:]))) for place in range(1, len(words))]
 
 
 def _reject(offer: ServerOffer, flaws: Mapping[tuple[str, str], str]) -> ServerOffer:
