@@ -121,6 +121,28 @@ async def test_a_form_that_no_client_can_draw_is_refused_before_anybody_is_asked
 
 
 @ERAS
+@pytest.mark.parametrize(
+    "question",
+    [
+        {**LINK, "url": "https://pay.example/" + "a" * 5_000},
+        {**FORM, "requestedSchema": {"type": "object", "properties": {"a": {"type": "string", "title": "a" * 70_000}}}},
+    ],
+    ids=["link", "form"],
+)
+async def test_a_question_that_cannot_be_shown_whole_is_not_asked(question: Json, is_modern: bool) -> None:
+    async with serve(Hotel(is_modern=is_modern, questions=(question,))) as hotel, engine_of(hotel) as engine:
+        assert (await engine.run("Book.")).status == "completed"
+
+
+async def test_what_is_no_name_among_the_required_fields_does_not_end_the_session() -> None:
+    odd = {**FORM, "requestedSchema": {**FORM["requestedSchema"], "required": [["room"], "room", "gone"]}}
+    async with serve(Hotel(is_modern=False, questions=(odd,))) as hotel, engine_of(hotel) as engine:
+        asked = find_question(await engine.run("Book."))
+        assert isinstance(asked.elicitation, dict)
+        assert asked.elicitation["requested_schema"]["required"] == ["room"]
+
+
+@ERAS
 async def test_a_task_is_called_once_and_followed(is_modern: bool) -> None:
     async with serve(Hotel(is_modern=is_modern, questions=(), takes_tasks=True)) as hotel, engine_of(hotel) as engine:
         handle = await engine.start(engine.order("Book."))

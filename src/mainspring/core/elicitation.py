@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-from mainspring.core.items import Json
+from mainspring.core.items import Json, encode
 
 MOST_FIELDS: Final = 64
 MOST_CHOICES: Final = 256
 LONGEST_MESSAGE: Final = 4_000
 LONGEST_TEXT: Final = 64_000
+LONGEST_FORM: Final = 64_000
 
 _SECRET = re.compile(
     r"pass(word|phrase|code)|secret|api[ _-]?key|token|credential|private[ _-]?key|\bpin\b|cvv|card number", re.I
@@ -34,17 +35,22 @@ def read_elicitation(server: str, params: Json) -> Json:
         url = params.get("url")
         if not isinstance(url, str) or urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
             raise ValueError("it asks to open what is no http:// or https:// address")
-        return {"server": server, "mode": "url", "message": message, "url": url[:LONGEST_MESSAGE]}
+        if len(url) > LONGEST_MESSAGE:
+            raise ValueError(f"the address to open has more than {LONGEST_MESSAGE} characters")
+        return {"server": server, "mode": "url", "message": message, "url": url}
     schema = params.get("requestedSchema")
     if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
         raise ValueError("its form has no fields")
     fields: Mapping[object, object] = schema["properties"]
     if len(fields) > MOST_FIELDS:
         raise ValueError(f"its form has more than {MOST_FIELDS} fields")
+    if len(encode(fields)) > LONGEST_FORM:
+        raise ValueError(f"its form has more than {LONGEST_FORM} bytes")
     for name, field in fields.items():
         if not isinstance(field, dict) or not _is_flat(field):
             raise ValueError(f"the field `{str(name)[:80]}` of its form is of a kind that the protocol does not allow")
-    required = [name for name in schema.get("required") or () if name in fields] if _is_list(schema.get("required")) else []
+    wanted = schema.get("required")
+    required = [name for name in fields if name in wanted] if isinstance(wanted, list) else []
     return {
         "server": server,
         "mode": "form",
@@ -151,7 +157,3 @@ def _find_excess(field: Json, size: float, least: str, most: str, unit: str) -> 
 
 def _name(choices: Sequence[str]) -> str:
     return ", ".join([f"`{choice}`" for choice in choices[:20]])
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, list)
