@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from secrets import token_hex
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -53,6 +53,8 @@ class Authority:
         self.iss: str | None = None
         self.expires_in = 3600
         self.lock = Lock()
+        self.may_refresh = Event()
+        self.may_refresh.set()
 
     def count(self, path: str) -> int:
         return len([seen for seen in self.seen if seen.path == path])
@@ -122,6 +124,7 @@ class Authority:
             else:
                 granted = self.refreshers.pop(form["refresh_token"], None)
                 is_right = granted is not None
+                self.may_refresh.wait(60)
         if granted is None or not is_right or (granted.client, granted.resource) != (client, form["resource"]):
             handler.reply(400, {"error": "invalid_grant"})
             return

@@ -13,7 +13,7 @@ import pytest
 from anyio import to_thread
 from msgspec.structs import replace
 from tests.kit.processes import Process, start
-from tests.kit.waiting import PATIENCE
+from tests.kit.waiting import PATIENCE, until
 from tests.mcp.authority import Authority, granting
 from tests.server.process import Script, Served, serving
 
@@ -108,6 +108,34 @@ async def test_an_expired_token_is_refreshed_once_for_all_processes(
     assert (tmp_path / "kept.db.key").stat().st_mode & 0o777 == 0o600
     for store in stores:
         await store.close()
+
+
+@pytest.mark.parametrize("meanwhile", ["wanted", "cancelled", "signed out"])
+async def test_what_a_refresh_token_was_exchanged_for_is_not_lost(
+    authority: Authority, spec: ServerSpec, sign_ins: SignIns, browser: aiohttp.ClientSession, meanwhile: str
+) -> None:
+    await sign_in(sign_ins, spec, ALICE, browser)
+    authority.expire_tokens()
+    authority.may_refresh.clear()
+    asking = asyncio.create_task(ask_who(sign_ins, spec, ALICE))
+    await until(lambda: authority.count_grants("refresh_token") == 1)
+    match meanwhile:
+        case "wanted":
+            await sign_ins.want(spec, ALICE, "write", "write")
+        case "cancelled":
+            asking.cancel()
+        case _:
+            await sign_ins.sign_out(spec, ALICE)
+    authority.may_refresh.set()
+    done = await asyncio.gather(asking, return_exceptions=True)
+    if meanwhile == "signed out":
+        assert isinstance(done[0], SignInNeeded)
+        assert authority.refreshers == {}
+        return
+    await until(lambda: bool(authority.tokens))
+    assert await ask_who(sign_ins, spec, ALICE) == "whoami: alice"
+    assert authority.count_grants("refresh_token") == 1
+    assert await sign_ins.is_signed_in(spec, ALICE, "write") == (meanwhile == "cancelled")
 
 
 async def test_a_refresh_token_that_is_refused_means_a_new_sign_in(

@@ -8,7 +8,8 @@ for them, which goes when those have been continued. So whatever process dies, t
 same link, or made.
 
 Of several processes that find a token expired one marks the document and refreshes; the others wait for it. A mark of a process
-that died counts for `REFRESH_SECONDS`.
+that died counts for `REFRESH_SECONDS`, in which a refresh has ended, one way or the other: a refresh token is good once, so what
+it is exchanged for is kept though whoever wanted it is gone, or something else of the account has changed.
 """
 
 import asyncio
@@ -58,6 +59,7 @@ SIGNED_IN = "mcp_signed_in"
 
 ATTEMPT_SECONDS = 600.0
 REFRESH_SECONDS = 30.0
+LONGEST_REFRESH = 25.0
 EARLY_SECONDS = 30.0
 MEMORY_SECONDS = 5.0
 HTTP_SECONDS = 20.0
@@ -122,6 +124,7 @@ class SignIns:
         self._store, self._cipher, self._clock = store, cipher, clock
         self._guard = guard or AddressGuard()
         self.public_url = public_url.rstrip("/")
+        self._refreshing: set[asyncio.Task[Access | None]] = set()
 
     def find_account(self, spec: ServerSpec, tenant: str, user: str) -> Account:
         """Whose access a request has to this server."""
@@ -232,14 +235,8 @@ class SignIns:
             return False
         access = self._open(found)
         await self._store.remove(ACCOUNT, account.id)
-        if access is not None and access.revocation_endpoint is not None:
-            token = access.tokens.refresh or access.tokens.access
-            try:
-                guard = self._guard if spec is None else self._guard.allow(spec.host)
-                async with make_guarded_http(guard, HTTP_SECONDS) as http:
-                    await revoke_token(http, access.issuer, access.revocation_endpoint, access.client, token)
-            except (OAuthFailed, InvalidRequest) as error:
-                log.warning("a token for MCP server %s could not be revoked: %s", account.label, error.message)
+        if access is not None:
+            await self._revoke(spec, access)
         return True
 
     async def sign_out_all(self, spec: ServerSpec | None, label: str) -> int:
@@ -270,7 +267,7 @@ class SignIns:
             if access.busy_until <= now:
                 held = replace(access, busy_until=now + REFRESH_SECONDS)
                 if await self._swap(held, stored, sealed := self._seal(held)):
-                    return await self._refresh(spec, held, sealed)
+                    return await asyncio.shield(self._start_refresh(spec, held, sealed))
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -301,31 +298,61 @@ class SignIns:
         tokens = found[0].tokens
         return not tokens.refresh and tokens.expires_at is not None and tokens.expires_at <= self._clock()
 
+    async def _revoke(self, spec: ServerSpec | None, access: Access) -> None:
+        """Has the tokens revoked, if that is possible."""
+        if access.revocation_endpoint is None:
+            return
+        token = access.tokens.refresh or access.tokens.access
+        try:
+            guard = self._guard if spec is None else self._guard.allow(spec.host)
+            async with make_guarded_http(guard, HTTP_SECONDS) as http:
+                await revoke_token(http, access.issuer, access.revocation_endpoint, access.client, token)
+        except (OAuthFailed, InvalidRequest) as error:
+            log.warning("a token for MCP server %s could not be revoked: %s", access.account.label, error.message)
+
+    def _start_refresh(self, spec: ServerSpec, held: Access, sealed: bytes) -> "asyncio.Task[Access | None]":
+        task = asyncio.get_running_loop().create_task(self._refresh(spec, held, sealed))
+        self._refreshing.add(task)
+        task.add_done_callback(self._note_refreshed)
+        return task
+
+    def _note_refreshed(self, task: "asyncio.Task[Access | None]") -> None:
+        self._refreshing.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.debug("a token was not refreshed: %s", error)  # whoever wanted it may be gone
+
     async def _refresh(self, spec: ServerSpec, held: Access, sealed: bytes) -> Access | None:
         """Uses the refresh token, which only whoever holds the document may. If it is refused, the account is forgotten."""
-        form = {"grant_type": "refresh_token", "refresh_token": held.tokens.refresh, "resource": held.resource}
         try:
-            async with self._connect(spec) as http:
-                grantor = await self._find_grantor(http, spec)
-                if grantor.issuer.issuer != held.issuer:
-                    # A refresh token goes to nobody but who gave it.
-                    raise OAuthFailed("the server has another authorization server now", "invalid_grant")
-                tokens = await fetch_tokens(
-                    http, held.issuer, grantor.issuer.token_endpoint, held.client, form, scope=held.tokens.scope
-                )
+            async with asyncio.timeout(LONGEST_REFRESH):
+                tokens = await self._fetch_fresh_tokens(spec, held)
+        except TimeoutError:
+            await self._swap(replace(held, busy_until=0.0), sealed)
+            raise OAuthFailed(f"`{held.issuer}` gave no token within {LONGEST_REFRESH:g} s") from None
         except OAuthFailed as error:
             if error.error in ("invalid_grant", "invalid_client", "unauthorized_client"):
-                found = await self._store.get(ACCOUNT, held.account.id)
-                if found is not None and found.body == sealed:
-                    await self._store.remove(ACCOUNT, held.account.id, number=found.number)
+                await self.forget(spec, held.account, held.tokens.access)
                 return None
             await self._swap(replace(held, busy_until=0.0), sealed)
             raise
-        fresh = replace(held, tokens=replace(tokens, refresh=tokens.refresh or held.tokens.refresh), busy_until=0.0)
-        if await self._swap(fresh, sealed):
-            return fresh
-        found_now = await self.read(spec, held.account)
-        return None if found_now is None else found_now[0]
+        current, known = held, sealed
+        fresh = replace(tokens, refresh=tokens.refresh or held.tokens.refresh)
+        while not await self._swap(done := replace(current, tokens=fresh, busy_until=0.0), known):
+            found = await self.read(spec, held.account)
+            if found is None or found[0].tokens != held.tokens:
+                await self._revoke(spec, done)  # somebody has signed out, or in again
+                return None if found is None else found[0]
+            current, known = found
+        return done
+
+    async def _fetch_fresh_tokens(self, spec: ServerSpec, held: Access) -> Tokens:
+        form = {"grant_type": "refresh_token", "refresh_token": held.tokens.refresh, "resource": held.resource}
+        async with self._connect(spec) as http:
+            issuer = (await self._find_grantor(http, spec)).issuer
+            if issuer.issuer != held.issuer:
+                # A refresh token goes to nobody but who gave it.
+                raise OAuthFailed("the server has another authorization server now", "invalid_grant")
+            return await fetch_tokens(http, held.issuer, issuer.token_endpoint, held.client, form, scope=held.tokens.scope)
 
     async def _exchange(self, attempt: Attempt, code: str) -> None:
         issuer = attempt.grantor.issuer
