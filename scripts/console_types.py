@@ -21,9 +21,10 @@ FILE = Path(__file__).resolve().parent.parent / "console" / "src" / "api_types.t
 HEAD = "// What the server answers. Written by `python -m scripts.console_types` from its OpenAPI document; do not edit.\n"
 # The answers that the pages read.
 WANTED = (
-    "Approval", "AuditRecord", "ChatReply", "FileObject", "ListedConversation", "Model", "RunDetails", "RunLine", "SessionState",
-    "SettingList", "ShownDelivery", "ShownEndpoint", "ShownKey", "ShownRun", "ShownSchedule", "ShownServer", "ShownTool",
-    "ShownWebhook", "ShownWorkflow", "Statement", "SystemState", "UsageReport", "Verification", "WorkerList",
+    "Approval", "AuditRecord", "CallExplanation", "ChatReply", "FileObject", "ListedConversation", "Model", "ModelDetails",
+    "RunDetails", "RunLine", "SessionState", "SettingList", "ShownDelivery", "ShownEndpoint", "ShownKey", "ShownRun",
+    "ShownSchedule", "ShownServer", "ShownTool", "ShownWebhook", "ShownWorkflow", "Statement", "SystemState", "UsageReport",
+    "Verification", "WorkerList",
 )  # fmt: skip
 
 Schema = dict[str, Any]

@@ -43,11 +43,27 @@ export interface AuditRecord {
   object: string;
 }
 
+export interface CallExplanation {
+  run: string;
+  call: string;
+  tool: string;
+  digest: string;
+  entries: ExplainedEntry[];
+  object: string;
+}
+
 export interface ChatReply {
   conversation_id: string;
   message: mainspring_tasks_routes_ChatMessage;
   messages: mainspring_tasks_routes_ChatMessage[];
   decision: Record<string, any>;
+}
+
+export interface ExplainedEntry {
+  at: number;
+  seq: number;
+  said: string;
+  entry: AuditEntry;
 }
 
 export interface FileObject {
@@ -90,6 +106,22 @@ export interface Model {
   created: number;
   owned_by: string;
   object: string;
+}
+
+export interface ModelDetails {
+  id: string;
+  created: number;
+  owned_by: string;
+  object: string;
+  profiles: ShownProfile[];
+}
+
+export interface ProfileFact {
+  value: boolean | number | string;
+  source: "learned" | "operator" | "shipped";
+  evidence: string;
+  at: number | null;
+  until: number | null;
 }
 
 export interface RunDetails {
@@ -221,6 +253,14 @@ export interface ShownKey {
   limits: KeyLimits;
   key: string | null;
   object: string;
+}
+
+export interface ShownProfile {
+  provider: string;
+  model: string;
+  server: string;
+  values: Record<string, boolean | number | string | null>;
+  facts: Record<string, ProfileFact>;
 }
 
 export interface ShownRun {

@@ -1,11 +1,13 @@
 // One thing that happened in a run.
 import { Component } from "preact";
 import { useState } from "preact/hooks";
+import { get } from "./api";
+import type { CallExplanation } from "./api_types";
 import { duration, reasonSentence, visible } from "./format";
 import { Markdown } from "./markdown";
 import { link } from "./router";
 import type { Call, Entry } from "./run_model";
-import { Time, Value } from "./parts";
+import { Failure, Time, useLoaded, Value } from "./parts";
 
 interface Props {
   entry: Entry;
@@ -36,7 +38,7 @@ export class EntryView extends Component<Props> {
           <Time at={entry.at} />
           <a class="anchor" href={link(`runs/${runId}`, { event: entry.seq })} aria-label={`Link to event ${entry.seq}`}>#{entry.seq}</a>
         </div>
-        <Body entry={entry} revision={revision} />
+        <Body entry={entry} runId={runId} revision={revision} />
       </li>
     );
   }
@@ -63,7 +65,7 @@ function CallState({ call }: { call: Call; revision: number }) {
   return <span class={`state ${call.outcome}`}>{[state.replace("_", " "), took].filter(Boolean).join(", ")}</span>;
 }
 
-function Body({ entry, revision }: { entry: Entry; revision: number }) {
+function Body({ entry, runId, revision }: { entry: Entry; runId: string; revision: number }) {
   switch (entry.kind) {
     case "message":
       return <Markdown text={entry.text} />;
@@ -72,7 +74,7 @@ function Body({ entry, revision }: { entry: Entry; revision: number }) {
     case "reasoning":
       return <Markdown text={entry.text || "(hidden by the provider)"} />;
     case "call":
-      return <CallBody call={entry.call!} revision={revision} />;
+      return <CallBody call={entry.call!} runId={runId} revision={revision} />;
     case "end":
       return <p>{reasonSentence(entry.title)} {entry.text ? visible(entry.text) : ""}</p>;
     case "note":
@@ -84,7 +86,7 @@ function Body({ entry, revision }: { entry: Entry; revision: number }) {
 
 const VERDICTS: Record<string, string> = { allow: "allowed", deny: "denied", ask: "a person is asked", client: "handed to the client" };
 
-function CallBody({ call }: { call: Call; revision: number }) {
+function CallBody({ call, runId }: { call: Call; runId: string; revision: number }) {
   const [showsAll, show] = useState(false);
   const progress = showsAll ? call.progress : call.progress.slice(-5);
   return (
@@ -103,6 +105,21 @@ function CallBody({ call }: { call: Call; revision: number }) {
         </div>
       ) : null}
       {call.output !== null ? <div class="section"><h4>Result</h4><Value value={call.output} /></div> : null}
+      {call.verdict ? <Explanation runId={runId} callId={call.id} /> : null}
     </>
+  );
+}
+
+/** What the audit has of a call: which rule decided, who approved, what came of it. Read when somebody wants to know. */
+function Explanation({ runId, callId }: { runId: string; callId: string }) {
+  const [isOpen, setOpen] = useState(false);
+  const path = `runs/${encodeURIComponent(runId)}/explain/${encodeURIComponent(callId)}`;
+  const told = useLoaded(async () => (isOpen ? get<CallExplanation>(path) : null), `${isOpen}`);
+  return (
+    <details onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>Explain</summary>
+      {told.error ? <Failure error={told.error} /> : null}
+      <ol>{(told.value?.entries ?? []).map((each) => <li><Time at={each.at} /> {visible(each.said)}</li>)}</ol>
+    </details>
   );
 }

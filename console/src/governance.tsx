@@ -1,6 +1,6 @@
-import type { AuditRecord } from "./api_types";
 import { useState } from "preact/hooks";
 import { get, post } from "./api";
+import type { AuditRecord } from "./api_types";
 import { visible } from "./format";
 import { adjust, link, place } from "./router";
 import { Failure, Grid, Loading, Time, useLoaded, useTitle } from "./parts";
@@ -68,9 +68,13 @@ function Try() {
   );
 }
 
+const FILTERS = ["run", "tool", "subject", "outcome", "policy"] as const;
+const KINDS = ["approval", "ended", "flagged", "judged", "run_ended", "started", "triggered"];
+
 function Audit() {
-  const run = place.value.query.get("run") ?? "";
-  const audit = useLoaded(() => get<{ data: AuditRecord[] }>("audit", { limit: 100, run }), run);
+  const query = place.value.query;
+  const asked = Object.fromEntries([...FILTERS, "what", "call"].map((name) => [name, query.get(name) ?? ""]));
+  const audit = useLoaded(() => get<{ data: AuditRecord[] }>("audit", { limit: 100, ...asked }), JSON.stringify(asked));
   const [proof, setProof] = useState<{ is_whole: boolean; records: number; flaw: string | null } | null>(null);
   const [error, setError] = useState<unknown>(null);
   const verify = () => get<typeof proof>("audit/verify").then(setProof, setError);
@@ -78,11 +82,24 @@ function Audit() {
     <section>
       <div class="bar">
         <h2>Audit</h2>
-        <label class="inline">Run <input value={run} placeholder="id" onChange={(event) => adjust({ run: event.currentTarget.value.trim() })} /></label>
         <button onClick={() => void verify()}>Verify</button>
         <span role="status" class={proof && !proof.is_whole ? "bad" : "faint"}>
           {proof ? (proof.is_whole ? `Whole: ${proof.records} records` : `Broken: ${proof.flaw}`) : ""}
         </span>
+      </div>
+      <div class="filters">
+        <label>
+          What
+          <select value={asked.what} onChange={(event) => adjust({ what: event.currentTarget.value })}>
+            <option value="">anything</option>
+            {KINDS.map((kind) => <option value={kind}>{kind.replace("_", " ")}</option>)}
+          </select>
+        </label>
+        {FILTERS.map((name) => (
+          <label>{name === "subject" ? "Who" : name[0]!.toUpperCase() + name.slice(1)}
+            <input value={asked[name]} placeholder={name === "run" ? "id" : ""} onChange={(event) => adjust({ [name]: event.currentTarget.value.trim() })} />
+          </label>
+        ))}
       </div>
       {error ? <Failure error={error} /> : null}
       <Loading of={audit}>

@@ -1,4 +1,4 @@
-import type { Model, SettingList, ShownKey, ShownServer, ShownTool, SystemState, WorkerList } from "./api_types";
+import type { Model, ModelDetails, SettingList, ShownKey, ShownServer, ShownTool, SystemState, WorkerList } from "./api_types";
 import { useState } from "preact/hooks";
 import { get, type Json, post, remove } from "./api";
 import { visible } from "./format";
@@ -18,7 +18,7 @@ export function System() {
       <section class="card"><h2>Server</h2><Loading of={system}>{(value) => <Tree value={value as unknown as Json} />}</Loading></section>
       <section class="card">
         <h2>Models</h2>
-        <Loading of={models}>{({ data }) => data.length ? <ul>{data.map((each) => <li><code>{visible(each.id)}</code> <span class="faint">{visible(each.owned_by)}</span></li>)}</ul> : <p class="faint">No model was found. <code>mainspring doctor</code> says what was looked for.</p>}</Loading>
+        <Loading of={models}>{({ data }) => data.length ? data.map((each) => <ModelFacts key={each.id} model={each} />) : <p class="faint">No model was found. <code>mainspring doctor</code> says what was looked for.</p>}</Loading>
       </section>
       <section class="card">
         <h2>MCP servers</h2>
@@ -48,6 +48,31 @@ export function System() {
         )}</Loading>
       </section>
     </div>
+  );
+}
+
+/** A model, and what is known of it: shipped, learned from its answers, found by the doctor, or set by an operator. */
+function ModelFacts({ model }: { model: Model }) {
+  const [isOpen, setOpen] = useState(false);
+  const path = `models/${model.id.split("/").map(encodeURIComponent).join("/")}`;
+  const known = useLoaded(async () => (isOpen ? get<ModelDetails>(path) : null), `${isOpen}`);
+  const [error, setError] = useState<unknown>(null);
+  const forget = () => remove(`${path}/profile`).then(() => { setError(null); known.reload(); }, setError);
+  const facts = (known.value?.profiles ?? []).flatMap((profile) => Object.entries(profile.facts).map(([field, fact]) => ({ field, fact, provider: profile.provider })));
+  return (
+    <details onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary><code>{visible(model.id)}</code> <span class="faint">{visible(model.owned_by)}</span></summary>
+      {known.error || error ? <Failure error={known.error ?? error} /> : null}
+      {known.value && !facts.length ? <p class="faint">Nothing special is known of it. <code>mainspring doctor</code> examines it.</p> : null}
+      {facts.length ? (
+        <>
+          <Grid label={`What is known of ${model.id}`} head={["field", "value", "who says so", "why", "until"]} rows={facts.map(({ field, fact }) => [
+            <code>{field}</code>, <code>{visible(JSON.stringify(fact.value))}</code>, fact.source, visible(fact.evidence ?? ""), fact.until ? <Time at={fact.until} /> : "",
+          ])} />
+          {facts.some(({ fact }) => fact.source === "learned") ? <button onClick={() => void forget()}>Forget what was learned</button> : null}
+        </>
+      ) : null}
+    </details>
   );
 }
 
