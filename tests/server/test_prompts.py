@@ -1,7 +1,8 @@
 """Prompts: made, changed and listed over HTTP, and named in responses by OpenAI's own client."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ from tests.server.hosting import hosted
 from mainspring import Engine
 from mainspring.app.server import server
 from mainspring.core.items import InputFile, InputImage, InputText, Message
+from mainspring.features.prompts.prompt_template import list_misspelt
+from mainspring.features.prompts.prompts import PromptContent, Prompts
 from mainspring.http.auth import Keys
 from mainspring.providers.scripted import Scripted, say
+from mainspring.storage.memory_runs import MemoryStore
 
 Json = dict[str, Any]
 PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
@@ -110,6 +114,91 @@ async def test_of_changes_at_once_none_is_lost_and_a_stale_one_is_refused() -> N
         assert (status, told["error"]["code"]) == (400, "version_conflict")
         for version in ("0", "one", "1.0"):
             assert (await it.ask("POST", f"prompts/{made['id']}", {"prompt": "x", "version": version}))[0] == 400
+
+
+class Interleaved:
+    """A store where something else happens once, before or after a call of this name."""
+
+    def __init__(self, store: Any, name: str, what: Callable[[], Awaitable[object]], *, is_first: bool) -> None:
+        self._store, self._name, self._what, self._is_first, self._is_due = store, name, what, is_first, True
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._store, name)
+        if name != self._name:
+            return call
+
+        async def interleave(*values: Any, **options: Any) -> Any:
+            is_due, self._is_due = self._is_due, False
+            if is_due and self._is_first:
+                await self._what()
+            answer = await call(*values, **options)
+            if is_due and not self._is_first:
+                await self._what()
+            return answer
+
+        return interleave
+
+
+@pytest.mark.parametrize(("name", "is_first"), [("put", True), ("put", False), ("swap", True), ("swap", False)])
+@pytest.mark.parametrize("is_chosen", [False, True])
+async def test_a_version_that_is_not_to_be_used_is_not_whatever_is_added_at_once(
+    name: str, is_first: bool, is_chosen: bool
+) -> None:
+    store = MemoryStore()
+    prompts = Prompts(store)
+    for first, second in ((True, False), (False, True)):
+        id = (await prompts.create("", PromptContent(prompt="0"))).id
+        if is_chosen:
+            await prompts.choose("", id, "1")
+        what = partial(prompts.add_version, "", id, {"prompt": str(second)}, is_default=second)
+        at_once: Any = Interleaved(store, name, what, is_first=is_first)
+        await Prompts(at_once).add_version("", id, {"prompt": str(first)}, is_default=first)
+        if len(await prompts.list_versions("", id, None, 9, newest_first=True)) == 3:  # where that call is made at all
+            assert (await prompts.get("", id)).content.prompt == "True"
+
+
+async def test_variables_that_are_named_are_those_of_the_newest_version() -> None:
+    async with running() as it:
+        made = await it.make(prompt="{{ one }}", instructions="{{ both }}")
+        path = f"prompts/{made['id']}"
+        await it.ask("POST", path, {"prompt": "{{ two }}", "set_as_default": False})
+        status, told = await it.ask("POST", path, {"description": "x", "variables": ["one", "both"]})
+        assert (status, told["error"]["param"]) == (400, "variables")
+        status, told = await it.ask("POST", path, {"description": "x", "variables": ["two", "both"]})
+        assert (status, told["variables"]) == (200, ["both", "two"])
+
+
+async def test_a_prompt_that_is_deleted_meanwhile_is_left_out_of_the_list() -> None:
+    store = MemoryStore()
+    prompts = Prompts(store)
+    gone, stays = [(await prompts.create("", PromptContent(prompt="Hi."))).id for _ in range(2)]
+    at_once: Any = Interleaved(store, "documents", partial(prompts.remove, "", gone), is_first=False)
+    listed = await Prompts(at_once).list("", None, 10, newest_first=True)
+    assert [prompt.id for prompt in listed] == [stays]
+
+
+async def test_a_short_prompt_cannot_be_filled_to_more_than_a_request_may_have() -> None:
+    async with running("Fine.", "Fine.") as it:
+        for field in ("prompt", "instructions"):
+            made = await it.make(**{field: "{{a}}" * 90_000})
+            long = {"a": "x" * 1_000}
+            status, told = await it.ask("POST", "responses", {"prompt": {"id": made["id"], "variables": long}, "input": "x"})
+            assert (status, told["error"]["code"]) == (400, "string_above_max_length")
+            status, told = await it.ask("POST", f"agents/{made['id']}/invoke", {"inputs": long})
+            assert (status, told["error"]["code"]) == (400, "string_above_max_length")
+            status, told = await it.ask(
+                "POST", "responses", {"prompt": {"id": made["id"], "variables": {"a": "x"}}, "input": "x"}
+            )
+            assert status == 200, told
+        picture: Json = {"type": "input_image", "image_url": PIXEL}
+        made = await it.make(prompt="{{a}}" * 90_000)
+        status, told = await it.ask("POST", "responses", {"prompt": {"id": made["id"], "variables": {"a": picture}}})
+        assert (status, told["error"]["code"]) == (400, "string_above_max_length")
+
+
+def test_braces_that_are_never_closed_take_no_more_time_than_a_text() -> None:
+    assert list_misspelt("{{ " * 160_000) == []
+    assert list_misspelt("{{ a {{ b c }} {{ d }} {{\n}}") == ["{{ b c }}", "{{\n}}"]
 
 
 async def test_a_response_by_openais_client_has_the_prompt_filled_in() -> None:

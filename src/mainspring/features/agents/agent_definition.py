@@ -34,7 +34,7 @@ from mainspring.definitions.parsed_file import ParsedFile, hint
 from mainspring.definitions.reader import parse_yaml, read_text
 from mainspring.features.governance.rule_policy import Rules
 from mainspring.features.prompts.prompt_template import SLOT, fill_text, list_misspelt
-from mainspring.features.prompts.prompts import Prompt
+from mainspring.features.prompts.prompts import Prompt, check_filled
 from mainspring.tools.scope import normalize_domain
 
 Role = Literal[
@@ -233,8 +233,9 @@ def make_charter(definition: AgentDefinition, *, root: str = "", skills: tuple[s
 
 
 def make_prompt_agent(prompt: Prompt, inputs: Mapping[str, object]) -> AgentDefinition:
-    """A prompt as an agent. Its instructions have the inputs that are given."""
+    """A prompt as an agent. Its instructions have the inputs that are given. Raises `InvalidRequest` if they get too long."""
     content = prompt.content
+    check_filled(content, inputs, "inputs")
     return AgentDefinition(
         name=prompt.id,
         version=f"{prompt.number}.0.0",

@@ -1,13 +1,15 @@
 """Texts in which `{{ name }}` stands for a value: a text, or in messages also an image or a file."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from mainspring.core.items import InputText, Part, to_json
+from mainspring.core.items import InputText, Part, encode, to_json
 
 SLOT: Final = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_-]*)\s*\}\}")
-_BRACES = re.compile(r"\{\{.*?\}\}", re.DOTALL)
+# Ends at the next opening braces, else a text of nothing but those would take time by the square of its length.
+_BRACES = re.compile(r"\{\{(?:(?!\{\{|\}\}).)*\}\}", re.DOTALL)
 
 
 def list_slots(*texts: str) -> tuple[str, ...]:
@@ -18,6 +20,16 @@ def list_slots(*texts: str) -> tuple[str, ...]:
 def list_misspelt(text: str) -> list[str]:
     """What is in double braces and is no name."""
     return _BRACES.findall(SLOT.sub("", text))
+
+
+def count_filled(template: str, values: Mapping[str, object]) -> int:
+    """How many characters the text has with its values. Images and files count from their second time on: a short name may
+    stand a thousand times for a long value."""
+    size = len(template)
+    for name, times in Counter(SLOT.findall(template)).items():
+        value = values.get(name, "")
+        size += len(encode(value)) * (times - 1) if isinstance(value, Part) else len(_write(value)) * times
+    return size
 
 
 def fill_text(template: str, values: Mapping[str, object]) -> str:

@@ -5,6 +5,7 @@ prompt names another one. A version is added by its number, which only one write
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Final
 
 import msgspec
@@ -14,7 +15,7 @@ from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import InputFile, InputImage, InputText, Json, Part, decode, encode, from_wire
 from mainspring.definitions.parsed_file import hint
-from mainspring.features.prompts.prompt_template import SLOT, fill_parts, fill_text, list_misspelt, list_slots
+from mainspring.features.prompts.prompt_template import SLOT, count_filled, fill_parts, fill_text, list_misspelt, list_slots
 from mainspring.ports import Document, DocumentStore
 
 PREFIX: Final = "pmpt_"
@@ -22,6 +23,9 @@ PROMPT: Final = "prompt"
 VERSION: Final = "prompt_version"
 MOST_CHARS: Final = 500_000
 MOST_VARIABLES: Final = 100
+# How long its texts may be with their values, as long as what a request brings itself.
+MOST_FILLED_CHARS: Final = 10_485_760
+MOST_TOLD: Final = 20
 
 Text = Annotated[str, Meta(max_length=MOST_CHARS)]
 
@@ -77,9 +81,9 @@ class Prompts:
     def __init__(self, store: DocumentStore, new_id: NewId = random_id) -> None:
         self._store, self._new_id = store, new_id
 
-    async def create(self, tenant: str, content: PromptContent) -> Prompt:
-        """Raises `InvalidRequest` for a text that cannot be filled in, or none."""
-        check_content(content)
+    async def create(self, tenant: str, content: PromptContent, variables: Sequence[str] | None = None) -> Prompt:
+        """Raises `InvalidRequest` for a text that cannot be filled in, or none, or that has other `variables`, if given."""
+        check_content(content, variables)
         id, now = self._new_id("pmpt"), await self._store.read_clock()
         head = Document(PROMPT, id, encode(_Head(now)), tenant)
         await self._store.put([head, _make_version(tenant, id, 1, _Version(now, content))])
@@ -99,7 +103,11 @@ class Prompts:
     async def list(self, tenant: str, after: str | None, limit: int, *, newest_first: bool) -> Sequence[Prompt]:
         number = None if after is None else (await self._find(tenant, after)).number
         page = await self._store.documents(PROMPT, tenant=tenant, after=number, limit=limit, newest_first=newest_first)
-        return [await self.get(tenant, document.id) for document in page]
+        found: list[Prompt] = []
+        for document in page:
+            with suppress(NotFound):  # deleted meanwhile
+                found.append(await self.get(tenant, document.id))
+        return found
 
     async def list_versions(self, tenant: str, id: str, after: str | None, limit: int, *, newest_first: bool) -> Sequence[Prompt]:
         head, number = await self._get_head(tenant, id), None
@@ -114,27 +122,35 @@ class Prompts:
         return [await self._read(tenant, id, head, document) for document in page]
 
     async def add_version(
-        self, tenant: str, id: str, changes: Json, *, based_on: str | None = None, is_default: bool = True
+        self,
+        tenant: str,
+        id: str,
+        changes: Json,
+        *,
+        based_on: str | None = None,
+        is_default: bool = True,
+        variables: Sequence[str] | None = None,
     ) -> Prompt:
         """A version with these changes to the newest one. Raises `InvalidRequest` if that is not `based_on`, where it is
-        given: somebody else has changed it meanwhile."""
-        head = await self._get_head(tenant, id)
+        given: somebody else has changed it meanwhile. `variables` are checked if they are given."""
+        kept = 0
         while True:
+            head = await self._get_head(tenant, id)
             newest = await self._get_newest(tenant, id)
             number, before = int(newest.id), decode(newest.body, _Version).content
             if based_on is not None and parse_version(based_on) != number:
                 told = f"the newest version of this prompt is {number}, not {based_on[:20]}; look at it, and change that one"
                 raise InvalidRequest(told, param="version", code="version_conflict")
             content = msgspec.structs.replace(before, **changes)
-            check_content(content)
-            if not is_default and head.default == 0:
+            check_content(content, variables)
+            if not is_default and head.default in (0, kept):
                 await self._set_default(tenant, id, number)
+                kept = number
             now = await self._store.read_clock()
             if await self._store.put([_make_version(tenant, id, number + 1, _Version(now, content))], if_absent=True):
                 break
-            await self._find(tenant, id)
         if is_default:
-            await self._set_default(tenant, id, 0)
+            await self._set_default(tenant, id, number + 1, is_added=True)
         return Prompt(id, number + 1, now, is_default, content)
 
     async def choose(self, tenant: str, id: str, version: str) -> Prompt:
@@ -148,10 +164,14 @@ class Prompts:
         if not await self._store.remove(PROMPT, id, tenant=tenant):
             raise _not_found(id)
 
-    async def _set_default(self, tenant: str, id: str, number: int) -> None:
+    async def _set_default(self, tenant: str, id: str, number: int, *, is_added: bool = False) -> None:
+        """Has this version be used; one that was just added not if a later one is, or if the newest is anyway."""
         while True:
             found = await self._find(tenant, id)
-            changed = msgspec.structs.replace(decode(found.body, _Head), default=number)
+            head = decode(found.body, _Head)
+            if is_added and (head.default == 0 or head.default >= number):
+                return
+            changed = msgspec.structs.replace(head, default=number)
             if await self._store.swap(Document(PROMPT, id, encode(changed), tenant), found.body):
                 return
 
@@ -183,8 +203,8 @@ def parse_version(text: str) -> int:
     return int(text)
 
 
-def check_content(content: PromptContent) -> None:
-    """Raises `InvalidRequest` for a prompt that says nothing, or whose variables cannot be told."""
+def check_content(content: PromptContent, variables: Sequence[str] | None = None) -> None:
+    """Raises `InvalidRequest` for a prompt that says nothing, or whose variables cannot be told, or are not those given."""
     if not (content.instructions.strip() or content.prompt.strip()):
         raise InvalidRequest("a prompt needs `instructions`, or a `prompt`, its first message; write one", param="prompt")
     for field, text in (("instructions", content.instructions), ("prompt", content.prompt)):
@@ -193,12 +213,17 @@ def check_content(content: PromptContent) -> None:
             raise InvalidRequest(told, param=field)
     if len(content.variables) > MOST_VARIABLES:
         raise InvalidRequest(f"a prompt may have {MOST_VARIABLES} variables, not {len(content.variables)}", param="prompt")
+    named = content.variables if variables is None else variables
+    for name in {*named} ^ {*content.variables}:
+        place = "no text has it" if name in named else "the texts have it, and `variables` has not"
+        raise InvalidRequest(f"the variable `{name[:80]}`: {place}; name those that the texts have, or none", param="variables")
 
 
 def fill_prompt(prompt: Prompt, given: Mapping[str, object], param: str) -> FilledPrompt:
     """Raises `InvalidRequest` that names every variable that is missing, unknown, or of a kind that does not fit."""
     content, known = prompt.content, prompt.content.variables
-    problems = [f"there is no variable `{name[:80]}`; {hint(name[:80], known)}" for name in given if name not in known]
+    unknown = [name[:80] for name in given if name not in known][:MOST_TOLD]
+    problems = [f"there is no variable `{name}`; {hint(name, known)}" for name in unknown]
     problems += [f"`{name}` is missing" for name in known if name not in given]
     values: dict[str, str | Part] = {}
     for name in [name for name in known if name in given]:
@@ -211,7 +236,15 @@ def fill_prompt(prompt: Prompt, given: Mapping[str, object], param: str) -> Fill
     if problems:
         told = f"the variables of prompt `{prompt.id}` are not right: {'; '.join(problems)[:2_000]}"
         raise InvalidRequest(told, param=param, code="invalid_variables")
+    check_filled(content, values, param)
     return FilledPrompt(fill_text(content.instructions, values), fill_parts(content.prompt, values))
+
+
+def check_filled(content: PromptContent, values: Mapping[str, object], param: str) -> None:
+    """Raises `InvalidRequest` for texts that would be longer with these values than a request may be."""
+    if (size := count_filled(content.instructions, values) + count_filled(content.prompt, values)) > MOST_FILLED_CHARS:
+        told = f"with these values the prompt has {size} characters, and may have {MOST_FILLED_CHARS}; give shorter ones"
+        raise InvalidRequest(told, param=param, code="string_above_max_length")
 
 
 def parse_value(value: object) -> str | Part | None:

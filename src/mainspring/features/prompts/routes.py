@@ -99,8 +99,7 @@ class PromptRoutes:
         body = ignored.parse(await read_json_body(request), CreatePrompt)
         given = {name: value for name, value in asdict(body).items() if name != "variables" and value is not None}
         content = PromptContent(**given)
-        _check_variables(body.variables, content)
-        made = await self._prompts.create(get_tenant(request), content)
+        made = await self._prompts.create(get_tenant(request), content, body.variables)
         return json_response(render_prompt(made), headers=ignored.make_headers())
 
     async def list_prompts(self, request: Request) -> HttpResponse:
@@ -134,10 +133,9 @@ class PromptRoutes:
         given = {name: value for name, value in asdict(body).items() if name not in left and value is not UNSET}
         usual = asdict(PromptContent())
         changes = {name: usual[name] if value is None else value for name, value in given.items()}
-        if body.variables is not None:
-            before = (await self._prompts.get(tenant, id, body.version)).content
-            _check_variables(body.variables, PromptContent(**{**asdict(before), **changes}))
-        made = await self._prompts.add_version(tenant, id, changes, based_on=body.version, is_default=body.set_as_default)
+        made = await self._prompts.add_version(
+            tenant, id, changes, based_on=body.version, is_default=body.set_as_default, variables=body.variables
+        )
         return json_response(render_prompt(made), headers=ignored.make_headers())
 
     async def delete(self, request: Request) -> HttpResponse:
@@ -181,15 +179,6 @@ def render_prompt(prompt: Prompt) -> PromptObject:
         prompt.id, int(prompt.created_at), str(prompt.number), prompt.is_default, content.instructions, content.prompt,
         content.variables, content.model, content.temperature, content.description, content.metadata,
     )  # fmt: skip
-
-
-def _check_variables(named: Sequence[str] | None, content: PromptContent) -> None:
-    """Raises `InvalidRequest` if the variables that are named are not those of the texts."""
-    if named is None:
-        return
-    for name in {*named} ^ {*content.variables}:
-        place = "the texts have it, and `variables` has not" if name not in named else "no text has it"
-        raise InvalidRequest(f"the variable `{name[:80]}`: {place}; name those that the texts have, or none", param="variables")
 
 
 def _id(request: Request) -> str:
