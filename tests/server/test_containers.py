@@ -342,6 +342,33 @@ async def test_an_uploaded_file_is_put_into_containers_by_its_id() -> None:
         assert "1,2,3" in str(performed.outputs)
 
 
+async def test_another_file_of_a_name_that_a_container_has_is_refused_and_the_same_one_stays_as_code_left_it() -> None:
+    change = "open('sums.csv', 'a').write(',4'); open('made.txt', 'w').write('x')"
+    script = [
+        call("code_interpreter", code=change),
+        say("Done."),
+        call("code_interpreter", code="print(open('sums.csv').read())"),
+    ]
+    async with serving(*script, say("Ten.")) as (url, _), client(url) as openai_client:
+
+        async def ask(file_id: str, after: str | None = None) -> Any:
+            tool: Any = {"type": "code_interpreter", "container": {"type": "auto", "file_ids": [file_id]}}
+            options: Any = {"previous_response_id": after, "include": ["code_interpreter_call.outputs"]}
+            return await openai_client.responses.create(model="scripted", input="Go.", tools=[tool], **options)
+
+        async def send(name: str, data: bytes) -> str:
+            return (await openai_client.files.create(file=(name, data), purpose="user_data")).id
+
+        sent = await send("sums.csv", b"1,2,3")
+        first = await ask(sent)
+        for other in (await send("sums.csv", b"7"), await send("./sums.csv", b"7"), await send("made.txt", b"7")):
+            with pytest.raises(openai.BadRequestError) as refused:
+                await ask(other, first.id)
+            assert refused.value.param == "file_ids"
+        again = await ask(await send("sums.csv", b"1,2,3"), first.id)
+        assert "1,2,3,4" in str(again.output)
+
+
 async def test_a_file_that_is_not_there_is_put_nowhere() -> None:
     async with serving() as (url, engine), client(url) as openai_client:
         container = await openai_client.containers.create(name="c")

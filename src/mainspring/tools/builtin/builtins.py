@@ -6,8 +6,9 @@ with what to install.
 
 import re
 from asyncio import Lock
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, cast
@@ -26,6 +27,7 @@ from mainspring.core.spec import RunSpec
 from mainspring.ports import DocumentStore, Drivers, FileLoader, FileStorage, OrderContext, OrderStep, SandboxLease
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.contract import Tool, ToolContext
+from mainspring.tools.safe_read import clean_path
 
 if TYPE_CHECKING:
     from mainspring.tools.browser.browser import Browser
@@ -272,23 +274,36 @@ async def put_files(
     idle_seconds: float | None = None,
 ) -> None:
     """Has uploaded files be in a container. One that is not there is made, and not left if it cannot have them. Raises `NotFound`
-    for a file of another tenant, `InvalidRequest` for files that are too large, or of which two have one name."""
+    for a file of another tenant, `InvalidRequest` for files that are too large, of which two have one name, or whose name a file
+    of the container has. One that was put there before stays as it is, whatever calls have made of it."""
     loaded = await _load_files(containers, load, tenant, file_ids)
-    is_new, given = False, frozenset[str]()
+    is_new = False
     try:
-        given = await containers.list_given(tenant, id)
+        await containers.describe(tenant, id)
     except NotFound:
         await containers.create(tenant, id, name, idle_seconds)
         is_new = True
     try:
-        for path, data in loaded.items():
-            if path not in given:
-                await containers.put(tenant, id, path, data)
+        for path, data in (loaded if is_new else await _find_missing(containers, tenant, id, loaded)).items():
+            await containers.put(tenant, id, path, data)
     except BaseException:
         if is_new:
             with CancelScope(shield=True), suppress(NotFound):
                 await containers.remove(tenant, id)
         raise
+
+
+async def _find_missing(containers: "Containers", tenant: str, id: str, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    """The files that a container has yet to get. Raises `InvalidRequest` if it has another one by the name of one of them."""
+    given, listing = await containers.list_given(tenant, id), await containers.list(tenant, id)
+    present, missing = {entry.path for entry in listing.entries}, dict[str, bytes]()
+    for name, data in files.items():
+        if (path := clean_path(name, "the container")) not in present:
+            missing[name] = data
+        elif given.get(path) != sha256(data).hexdigest() and await containers.get(tenant, id, path) != data:
+            told = f"the container has another file `{path:.80}`; delete that one first, or send yours by another name"
+            raise InvalidRequest(told, param="file_ids")
+    return missing
 
 
 async def _load_files(containers: "Containers", load: FileLoader, tenant: str, file_ids: Sequence[str]) -> dict[str, bytes]:

@@ -11,8 +11,9 @@ with most containers does; a container in use is never evicted.
 import asyncio
 import os
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from hashlib import sha256
 from time import monotonic, time
 from types import TracebackType
 from typing import Self
@@ -82,8 +83,8 @@ class Container:
     def __init__(self, lease: SandboxLease, session: PythonSession, *, is_new: bool = True) -> None:
         """One that is not new holds the files of an earlier one, and nothing else of it."""
         self.lease = lease
-        self.given: set[str] = set()
-        """The files that were put in from outside."""
+        self.given: dict[str, str] = {}
+        """The files that were put in from outside, with the SHA-256 that each had then."""
         self.unseen: dict[str, WorkspaceFile] = {}
         """Those that no call has been told of."""
         self.is_state_lost = not is_new
@@ -177,7 +178,7 @@ class Containers:
         """Writes a file, whatever runs in the container. Raises as `Lease.put` does, and `NotFound` if there is none."""
         with self._find(tenant, id) as container:
             entry = await container.lease.put(path, data)
-            container.given.add(entry.path)
+            container.given[entry.path] = sha256(data).hexdigest()
             container.unseen[entry.path] = entry
             return entry
 
@@ -197,10 +198,11 @@ class Containers:
         with self._find(tenant, id) as container:
             return await container.lease.list()
 
-    async def list_given(self, tenant: str, id: str) -> frozenset[str]:
-        """The paths of the files that were put in from outside. Raises `NotFound` if there is no such container."""
+    async def list_given(self, tenant: str, id: str) -> Mapping[str, str]:
+        """The paths of the files that were put in from outside, with the SHA-256 that each had then.
+        Raises `NotFound` if there is no such container."""
         with self._find(tenant, id, is_use=False) as container:
-            return frozenset(container.given)
+            return dict(container.given)
 
     async def remove(self, tenant: str, id: str) -> None:
         """Ends the container once no call is in it. Raises `NotFound`."""

@@ -46,6 +46,8 @@ class SavedFile(Struct, frozen=True, omit_defaults=True):
     link: bytes = b""
     is_given: bool = False
     """It was put in from outside."""
+    given_digest: str = ""
+    """What `digest` was when it was put in."""
     is_unseen: bool = False
     """No call was told of it."""
 
@@ -181,6 +183,11 @@ def list_entries(files: Iterable[SavedFile]) -> WorkspaceListing:
     folders = [os.fsdecode(file.path) for file in files if not file.name and not file.link]
     links = [(os.fsdecode(file.path), os.fsdecode(file.link)) for file in files if file.link]
     return WorkspaceListing(tuple(entries), True, tuple(folders), tuple(links))
+
+
+def list_given(files: FileList) -> dict[str, str]:
+    """See `Containers.list_given`."""
+    return {path: file.given_digest for path, file in files.items() if file.is_given}
 
 
 def _cut_batches(files: Sequence[SavedFile]) -> Iterator[Sequence[SavedFile]]:

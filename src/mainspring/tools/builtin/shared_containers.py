@@ -12,7 +12,7 @@ goes on with older files; they are lost only if the process dies before the stor
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
 from logging import getLogger
@@ -37,7 +37,16 @@ from mainspring.core.sandbox import DEFAULT_SPEC, SandboxSpec, WorkspaceFile, Wo
 from mainspring.ports import Document, DocumentStore, Drivers, FileStorage, Sandbox
 from mainspring.tools.builtin.containers import IDLE_SECONDS, MOST, MOST_EACH, Container, ContainerInfo, Containers, Key, Place
 from mainspring.tools.builtin.leased_documents import LeasedDocuments
-from mainspring.tools.builtin.saved_files import FileList, SavedFile, SavedFiles, Transfers, add_file, list_dropped, list_entries
+from mainspring.tools.builtin.saved_files import (
+    FileList,
+    SavedFile,
+    SavedFiles,
+    Transfers,
+    add_file,
+    list_dropped,
+    list_entries,
+    list_given,
+)
 from mainspring.tools.builtin.shared_place import ContainerFacts, ContainerState, Containment, SharedPlace, tell_lost
 from mainspring.tools.safe_read import clean_path
 from mainspring.tools.sandbox.workspace_files import PLACE
@@ -138,14 +147,14 @@ class SharedContainers(Containers):
         key = (tenant, id)
         if (place := self._find_place(key)) is not None and place.container is not None:
             entry = await place.container.lease.put(path, data)
-            place.container.given.add(entry.path)
+            place.container.given[entry.path] = sha256(data).hexdigest()
             place.container.unseen[entry.path] = entry
             await place.save()
             return entry
         async with self._edit(key) as files:
             entry = add_file(files, path, len(data), self.spec.limits)
             kept = await self._files_of(key).write(entry, data)
-            files[entry.path] = replace(kept, is_given=True, is_unseen=True)
+            files[entry.path] = replace(kept, is_given=True, given_digest=kept.digest, is_unseen=True)
         return entry
 
     async def get(self, tenant: str, id: str, path: str) -> bytes:
@@ -170,11 +179,11 @@ class SharedContainers(Containers):
             return await place.container.lease.list()
         return list_entries((await self._read_files(key)).values())
 
-    async def list_given(self, tenant: str, id: str) -> frozenset[str]:
+    async def list_given(self, tenant: str, id: str) -> Mapping[str, str]:
         key = (tenant, id)
         if (place := self._find_place(key)) is not None and place.container is not None:
-            return frozenset(place.container.given)
-        return frozenset([path for path, file in (await self._read_files(key)).items() if file.is_given])
+            return dict(place.container.given)
+        return list_given(await self._read_files(key))
 
     async def remove(self, tenant: str, id: str) -> None:
         key = (tenant, id)

@@ -12,7 +12,7 @@ from mainspring.core.errors import FilesUnavailable, NotFound, Superseded
 from mainspring.core.sandbox import WorkspaceFile
 from mainspring.tools.builtin.containers import Container, Place
 from mainspring.tools.builtin.leased_documents import HeldDocument
-from mainspring.tools.builtin.saved_files import FileList, SavedFile, SavedFiles, list_dropped
+from mainspring.tools.builtin.saved_files import FileList, SavedFile, SavedFiles, list_dropped, list_given
 
 log = getLogger(__name__)
 
@@ -80,7 +80,7 @@ class SharedPlace(Place):
             await self._restore(state, is_home, make)
         container = self.container
         assert container is not None
-        container.given = {path for path, file in self._files.items() if file.is_given}
+        container.given = list_given(self._files)
         container.unseen = {path: file.describe() for path, file in self._files.items() if file.is_unseen}
         self.claim = claim
         return container
@@ -127,7 +127,9 @@ class SharedPlace(Place):
 
 def _mark(file: SavedFile, container: Container) -> SavedFile:
     path = file.describe().path
-    return replace(file, is_given=path in container.given, is_unseen=path in container.unseen)
+    return replace(
+        file, is_given=path in container.given, given_digest=container.given.get(path, ""), is_unseen=path in container.unseen
+    )
 
 
 def tell_lost(id: str) -> str:
