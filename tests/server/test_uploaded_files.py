@@ -23,6 +23,7 @@ from mainspring.core.items import InputFile, InputImage, InputText, Message
 from mainspring.core.memory_quota import MemoryQuota
 from mainspring.features.files.files import CONTENT, DUE, FILE, Files
 from mainspring.features.files.settings import UploadSettings
+from mainspring.features.files.uploads import CompleteUpload, CreateUpload, Uploads
 from mainspring.http.auth import Keys
 from mainspring.ports import Document
 from mainspring.providers.scripted import Scripted, say
@@ -254,6 +255,23 @@ async def test_uploads_at_once_get_no_more_room_than_there_is(location: Location
         kept, _ = await places[0].list("acme", limit=10, after=None, newest_first=True)
         await places[1].remove("acme", kept[0].id)
         assert await upload(places[1], "z"), "nothing is kept for a file that is there"
+
+
+async def test_an_upload_that_is_completed_again_after_a_crash_needs_no_more_room(tmp_path: Path) -> None:
+    files = Files(MemoryStore(), FileFolder(tmp_path / "files"), UploadSettings(tenant_bytes=10))
+    uploads = Uploads(files)
+    made = await uploads.create("", CreateUpload(bytes=6, filename="a", mime_type="text/plain", purpose="user_data"))
+    part = await uploads.add_part("", made.id, in_pieces(b"123456"))
+    # A process that ended here has made the file, and has not noted that the upload is over.
+    before = await files.receive(in_pieces(b"123456"))
+    file = await files.add("", before, "a", "user_data", id=f"file-{made.id.partition('_')[2]}")
+    done = await uploads.complete("", made.id, CompleteUpload(part_ids=(part.id,)))
+    assert done.file is not None
+    assert (done.status, done.file.id) == ("completed", file.id)
+    assert [each.id for each in (await files.list("", limit=10, after=None, newest_first=True))[0]] == [file.id]
+    with pytest.raises(InvalidRequest):
+        await uploads.create("", CreateUpload(bytes=5, filename="b", mime_type="text/plain", purpose="user_data"))
+    await uploads.create("", CreateUpload(bytes=4, filename="b", mime_type="text/plain", purpose="user_data"))
 
 
 class Clock(MemoryStore):

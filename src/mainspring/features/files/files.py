@@ -291,7 +291,8 @@ class Files:
                 files = [decode(document.body, StoredFile) for document in await self.store.documents(FILE, tenant=tenant)]
                 there = {file.id for file in files}
                 claims = {name: claim for name, claim in claims.items() if claim.until > now and name not in there}
-                used = sum([file.size for file in files]) + sum([claim.size for claim in claims.values()])
+                # Its own file is there if it was added before a crash, or by another request at once.
+                used = sum([file.size for file in files if file.id != id]) + sum([claim.size for claim in claims.values()])
                 if used + size > most:
                     return used
                 claims[id] = ClaimedRoom(size, now + seconds)
