@@ -103,6 +103,16 @@ async def test_who_speaks_next_is_named_chosen_or_drawn(
     assert output["messages"][0]["text"] not in prompt(script.requests[-1])
 
 
+async def test_an_agent_that_is_named_twice_by_expressions_has_one_place_in_a_talk(tmp_path: Path) -> None:
+    agents = """["{{ 'ann' }}", "{{ 'a' + 'nn' }}", bob]"""
+    text = CHAT.replace("[ann, bob, cid]", agents).replace("round_robin", "round_robin, max_rounds: 3")
+    engine, script = engine_of(tmp_path, text, say("One."), say("Two."), say("Three."))
+    async with engine:
+        run = await engine.workflows.run("one")
+    script.assert_done()
+    assert [each["agent"] for each in run.steps["s"].output["messages"]] == ["ann", "bob", "ann"]
+
+
 async def test_a_talk_goes_on_after_a_crash_with_the_round_that_was_under_way(tmp_path: Path) -> None:
     database = tmp_path / "runs.db"
     engine, script = engine_of(tmp_path, CHAT, say("Argo."), stall(), database=database)

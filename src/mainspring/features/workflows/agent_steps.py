@@ -53,6 +53,7 @@ class AgentSteps:
         """What was said, in rounds of one agent each, until one ends the talk or the rounds are over."""
         task, model, names = await resolve_values((step.task, step.model, step.agents), work.names)
         self._check(names)
+        names = tuple(dict.fromkeys(names))  # two expressions may give one agent, and those behind it would never speak
         said: list[Json] = []
         is_over = False
         while len(said) < step.max_rounds and not is_over:
