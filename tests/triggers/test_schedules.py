@@ -13,7 +13,7 @@ from tests.agents.world import engine_of, look, write
 from tests.agents.world import written as agent
 
 from mainspring import Engine
-from mainspring.core.errors import StoreError
+from mainspring.core.errors import InvalidRequest, StoreError
 from mainspring.core.items import encode
 from mainspring.features.approvals.pending import Approvals
 from mainspring.features.triggers import firing as firing_module
@@ -229,11 +229,13 @@ async def test_a_clock_fires_what_becomes_due_and_heeds_changes(world: World) ->
         told.append(fired)
         came.set()
 
-    clock = ScheduleClock(world.schedules, world.targets, world.engine.store, tell)
+    engine = world.engine
+    schedules = Schedules(engine.store, engine.core.presence, engine.core.new_id, lambda key: clock.look_at(key))
+    clock = ScheduleClock(schedules, world.targets, engine.store, tell)
     await clock.load([""])
     async with anyio.create_task_group() as group:
         group.start_soon(clock.run)
-        await world.schedules.create("", replace(HOURLY, name="soon", cron="", every="1s", overlap="allow"))
+        await schedules.create("", replace(HOURLY, name="soon", cron="", every="1s", overlap="allow"))
         with anyio.fail_after(60):
             await came.wait()
         group.cancel_scope.cancel()
@@ -313,6 +315,32 @@ async def test_changes_that_could_not_be_heeded_are_heeded_the_next_time(world: 
     for _ in range(2):
         await marks.heed_new(heed)
     assert heeded == [Mark("schedule", "", "hourly")]
+
+
+async def test_schedules_of_a_tenant_are_bounded_and_not_measured_each_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedules_module, "MOST_BYTES", 4_000)
+    measure = world.engine.store.measure_documents
+    measured: list[str] = []
+
+    async def count(kind: str, *, tenant: str = "", parent: str = "") -> int:
+        measured.append(kind)
+        return await measure(kind, tenant=tenant, parent=parent)
+
+    monkeypatch.setattr(world.engine.store, "measure_documents", count)
+    names = [f"hourly-{number}" for number in range(100)]
+    await create_all(world, names[:2])
+    assert len(measured) == 1
+    with pytest.raises(InvalidRequest):
+        await create_all(world, names[2:])
+    assert await measure(SCHEDULE) > 4_000
+    assert await measure(SCHEDULE) < 5_000
+
+
+async def create_all(world: World, names: Sequence[str]) -> None:
+    for name in names:
+        await world.schedules.create("", replace(HOURLY, name=name))
 
 
 async def test_a_schedule_that_is_changed_often_takes_no_more_room_in_the_clock(world: World) -> None:

@@ -17,12 +17,13 @@ from tests.kit.waiting import PATIENCE
 
 from mainspring import Engine
 from mainspring.core.errors import NotFound
+from mainspring.core.items import encode
 from mainspring.features.triggers.deliveries import Deliverer
 from mainspring.features.triggers.endpoints import Endpoints
-from mainspring.features.triggers.outbox import DEAD, DELIVERY, EventType, load_outbox
+from mainspring.features.triggers.outbox import DEAD, DELIVERY, Delivery, EventType, load_outbox
 from mainspring.features.triggers.targets import Targets
 from mainspring.http.auth import Keys
-from mainspring.ports import Ask, Store
+from mainspring.ports import Ask, Document, Store
 from mainspring.providers.scripted import call, say
 from mainspring.tools.addresses import AddressGuard
 
@@ -91,6 +92,7 @@ class World:
         self.deliverer = Deliverer(
             engine.store,
             engine.core.presence,
+            engine.outbox,
             self.endpoints,
             targets,
             AddressGuard(allowed),
@@ -102,8 +104,7 @@ class World:
     @asynccontextmanager
     async def delivering(self) -> AsyncIterator[None]:
         async with anyio.create_task_group() as group:
-            self.deliverer.open(group)
-            self.engine.outbox.on_delivery = self.deliverer.wake
+            group.start_soon(self.deliverer.run)
             yield
             group.cancel_scope.cancel()
 
@@ -191,6 +192,34 @@ async def test_a_failed_delivery_is_tried_again_then_a_dead_letter_and_delivered
     assert await world.endpoints.list_deliveries("", endpoint.id, dead=True) == []
 
 
+async def test_a_new_event_is_tried_at_once_however_many_wait_for_another_attempt(world: World, receiver: Receiver) -> None:
+    endpoint = await world.endpoints.create("", f"{receiver.url}/in", ALL)
+    later = await world.engine.store.read_clock() + 3600
+    waiting = [Delivery(f"evt_{number}", "response.failed", 0.0, {"id": "x"}, 1, later) for number in range(250)]
+    await world.engine.store.put([Document(DELIVERY, each.id, encode(each), "", endpoint.id) for each in waiting])
+    async with world.delivering():
+        for count in (1, 2):
+            await world.engine.run("hello")
+            await receiver.wait(count)
+            await world.wait_for(DELIVERY, endpoint.id, len(waiting))
+
+
+async def test_dead_letters_are_bounded_in_number_and_age(world: World, receiver: Receiver) -> None:
+    receiver.status = 500
+    endpoint = await world.endpoints.create("", f"{receiver.url}/in", ALL)
+    now = await world.engine.store.read_clock()
+    ages = [*[0.0] * 500, 31.0, 29.0, *[0.0] * 498]
+    letters = [
+        Delivery(f"evt_{place}", "response.failed", 0.0, {"id": "x"}, 3, now - days * 86_400) for place, days in enumerate(ages)
+    ]
+    await world.engine.store.put([Document(DEAD, each.id, encode(each), "", endpoint.id) for each in letters])
+    async with world.delivering():
+        await world.engine.run("hello")
+        await world.wait_for(DEAD, endpoint.id, 999)
+    kept = {document.id for document in await world.engine.store.documents(DEAD, parent=endpoint.id)}
+    assert {each.id for each in letters} - kept == {"evt_0", "evt_500"}
+
+
 async def test_a_slow_receiver_holds_up_no_other(world: World, receiver: Receiver) -> None:
     slow = await world.endpoints.create("", f"{receiver.url}/slow", ALL)
     await world.endpoints.create("", f"{receiver.url}/in", ALL)
@@ -247,7 +276,7 @@ async def test_two_processes_deliver_each_event_once_and_one_takes_up_what_the_o
         await second.engine.run("nobody delivers this here")
         async with first.delivering(), second.delivering():
             for world in (first, second):
-                world.deliverer.wake(("", endpoint.id))
+                world.engine.outbox.wake(("", endpoint.id))
             for world in (first, second, first):
                 await world.engine.run("hello")
             await receiver.wait(4)

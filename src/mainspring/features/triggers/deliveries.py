@@ -8,6 +8,7 @@ process leaves behind that dies is found by the others, which look every `SWEEP_
 
 from collections.abc import Awaitable, Callable
 from logging import getLogger
+from math import inf
 from typing import Final
 
 import anyio
@@ -20,7 +21,7 @@ from mainspring.core.errors import CallerError, MainspringError, NotFound, Sandb
 from mainspring.core.items import decode, encode
 from mainspring.core.redact import redact_text
 from mainspring.features.triggers.endpoints import WORKER, Endpoints
-from mainspring.features.triggers.outbox import DEAD, DELIVERY, Delivery, Key, WebhookEndpoint
+from mainspring.features.triggers.outbox import DEAD, DELIVERY, Delivery, Key, Outbox, WebhookEndpoint
 from mainspring.features.triggers.signatures import sign_message
 from mainspring.features.triggers.targets import KeyLost, Targets
 from mainspring.ports import Document, DocumentStore, Drivers
@@ -37,6 +38,8 @@ MOST_ATTEMPTS: Final = 14
 # Where another process delivers, and after the store failed.
 BUSY_SECONDS: Final = 5.0
 BATCH: Final = 100
+# How often all that waits is looked at, and not only what is new.
+PASS_SECONDS: Final = 60.0
 # What is kept of dead letters, for each endpoint.
 MOST_DEAD: Final = 1_000
 DEAD_SECONDS: Final = 30 * 86_400.0
@@ -49,6 +52,13 @@ class _Nothing(Struct, frozen=True):
     pass
 
 
+class _Pass(Struct, frozen=True):
+    """What is known of the deliveries up to a number: none of them is due before `soonest`."""
+
+    number: int | None = None
+    soonest: float = inf
+
+
 class Deliverer:
     """Delivers what the outbox has. `flaw` says why a URL is not allowed, None if it is; `count` is told each attempt."""
 
@@ -56,6 +66,7 @@ class Deliverer:
         self,
         store: DocumentStore,
         drivers: Drivers,
+        outbox: Outbox,
         endpoints: Endpoints,
         targets: Targets,
         guard: AddressGuard,
@@ -65,24 +76,26 @@ class Deliverer:
         first_pause: float = FIRST_PAUSE,
         most_attempts: int = MOST_ATTEMPTS,
     ) -> None:
-        self._store, self._endpoints, self._targets, self._guard = store, endpoints, targets, guard
+        self._store, self._outbox, self._endpoints, self._targets, self._guard = store, outbox, endpoints, targets, guard
         self._flaw, self._count = flaw, count
         self._first_pause, self._most_attempts = first_pause, most_attempts
         self._leases = LeasedDocuments(store, drivers, WORKER, "endpoint", _Nothing, _Nothing)
         self._working: dict[Key, anyio.Event] = {}
-        self._tasks: TaskGroup | None = None
+        self._passes: dict[Key, _Pass] = {}
 
-    def open(self, tasks: TaskGroup) -> None:
-        """Has the work done by tasks of this group."""
-        self._tasks = tasks
+    async def run(self) -> None:
+        """Delivers what there is, until it is cancelled."""
+        async with anyio.create_task_group() as tasks:
+            while True:
+                for key in await self._outbox.take_woken():
+                    self._wake(key, tasks)
 
-    def wake(self, key: Key) -> None:
-        """There may be something to deliver to this endpoint."""
+    def _wake(self, key: Key, tasks: TaskGroup) -> None:
         if (working := self._working.get(key)) is not None:
             working.set()
-        elif self._tasks is not None:
+        else:
             self._working[key] = anyio.Event()
-            self._tasks.start_soon(self._work, key)
+            tasks.start_soon(self._work, key)
 
     async def _work(self, key: Key) -> None:
         """Delivers until there is nothing left."""
@@ -100,6 +113,7 @@ class Deliverer:
                     await woken.wait()
         finally:
             self._working.pop(key, None)
+            self._passes.pop(key, None)
 
     async def _deliver_due(self, key: Key) -> float | None:
         """Delivers what is due. Returns in how many seconds there is more, None if nothing is left."""
@@ -124,22 +138,30 @@ class Deliverer:
                     log.info("endpoint %s: %s", id, error)
 
     async def _deliver_all(self, key: Key) -> float | None:
+        """As `_deliver_due`. What is new is tried at once, however much waits before it."""
         tenant, id = key
+        known = self._passes.pop(key, _Pass())
+        if known.soonest <= await self._store.read_clock():
+            known = _Pass()
         while True:
             endpoint, now = await self._endpoints.get(tenant, id), await self._store.read_clock()
             why = endpoint.stopped or await self._find_loss(key, endpoint)
-            found = await self._store.documents(DELIVERY, tenant=tenant, parent=id, limit=BATCH)
-            waiting = [(document, decode(document.body, Delivery)) for document in found]
-            if not waiting:
-                return None
-            due = [each for each in waiting if why or each[1].at <= now]
-            if not due:
-                return max(min([delivery.at for _, delivery in waiting]) - now, 0.0)
-            for document, delivery in due:
+            found = await self._store.documents(DELIVERY, tenant=tenant, parent=id, after=known.number, limit=BATCH)
+            if not found:
+                break
+            soonest = known.soonest
+            for document in found:
+                delivery = decode(document.body, Delivery)
                 if why:
                     await self._bury(document, replace(delivery, at=now, error=why))
-                else:
-                    await self._try(endpoint, document, delivery)
+                    continue
+                at = delivery.at if delivery.at > now else await self._try(endpoint, document, delivery)
+                soonest = min(soonest, now + PASS_SECONDS, at) if at is not None else soonest
+            known = _Pass(found[-1].number, soonest)
+        if known.soonest == inf:
+            return None
+        self._passes[key] = known
+        return max(known.soonest - now, 0.0)
 
     async def _find_loss(self, key: Key, endpoint: WebhookEndpoint) -> str:
         """Why nothing may be sent any more, empty if it may."""
@@ -150,21 +172,23 @@ class Deliverer:
             return str(lost)
         return ""
 
-    async def _try(self, endpoint: WebhookEndpoint, document: Document, delivery: Delivery) -> None:
+    async def _try(self, endpoint: WebhookEndpoint, document: Document, delivery: Delivery) -> float | None:
+        """Tries once. Returns when it is to be tried again, None for never."""
         error = await self._send(endpoint, delivery, await self._store.read_clock())
         if not error:
             self._count("delivered")
             await self._store.remove(DELIVERY, document.id, tenant=document.tenant, parent=document.parent)
-            return
+            return None
         now, attempts = await self._store.read_clock(), delivery.attempts + 1
         failed = replace(delivery, attempts=attempts, error=error, at=now)
         if attempts >= self._most_attempts:
             self._count("dead")
             await self._bury(document, failed)
-            return
+            return None
         self._count("failed")
         later = replace(failed, at=now + backoff(attempts, base=self._first_pause, cap=LONGEST_PAUSE))
         await self._store.swap(replace(document, body=encode(later)), document.body)
+        return later.at
 
     async def _send(self, endpoint: WebhookEndpoint, delivery: Delivery, now: float) -> str:
         """Sends an event once. Returns why it was not taken, empty if it was."""

@@ -92,7 +92,7 @@ class Endpoints:
         again = replace(decode(found.body, Delivery), attempts=0, at=0.0, error="", created_at=await self._store.read_clock())
         await self._store.put([Document(DELIVERY, again.id, encode(again), tenant, id)])
         await self._store.remove(DEAD, delivery_id, tenant=tenant, parent=id)
-        self._outbox.on_delivery((tenant, id))
+        self._outbox.wake((tenant, id))
         return again
 
     async def _find(self, tenant: str, id: str) -> Document:

@@ -4,10 +4,11 @@ An event is a document below its endpoint, in the transaction that stores the en
 Which endpoints there are is known in memory, so a run of a tenant without any costs nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final, Literal
 
+from anyio import Event
 from msgspec import Struct
 
 from mainspring.core.events import Reason
@@ -65,14 +66,15 @@ class Delivery(Struct, frozen=True, omit_defaults=True):
 
 
 class Outbox(RunObserver):
-    """The endpoints of all tenants, and what they are told. `on_delivery` is told that there may be something to deliver."""
+    """The endpoints of all tenants, and what they are told."""
 
     name = "webhooks"
 
     def __init__(self, store: DocumentStore) -> None:
         self._store = store
         self._endpoints: dict[str, dict[str, tuple[EventType, ...]]] = {}
-        self.on_delivery: Callable[[Key], None] = lambda key: None
+        self._woken: set[Key] = set()
+        self._came = Event()
 
     @property
     def keys(self) -> list[Key]:
@@ -112,7 +114,18 @@ class Outbox(RunObserver):
         tenant = ended.run.spec.tenant
         if (known := self._endpoints.get(tenant)) and _is_told(ended.run):
             for id in known:
-                self.on_delivery((tenant, id))
+                self.wake((tenant, id))
+
+    def wake(self, key: Key) -> None:
+        """There may be something to deliver to this endpoint."""
+        self._woken.add(key)
+        self._came.set()
+
+    async def take_woken(self) -> set[Key]:
+        """The endpoints to which there may be something to deliver, once there are any."""
+        await self._came.wait()
+        self._came, woken, self._woken = Event(), self._woken, set()
+        return woken
 
 
 async def load_outbox(store: DocumentStore, outbox: Outbox) -> None:

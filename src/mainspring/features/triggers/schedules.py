@@ -29,7 +29,7 @@ from mainspring.core.errors import (
     Superseded,
 )
 from mainspring.core.ids import NewId
-from mainspring.core.items import decode
+from mainspring.core.items import decode, encode
 from mainspring.features.triggers.due_times import check_timing, find_next
 from mainspring.features.triggers.firing import MOST_WAITING, FiredSchedule, fire_due, remember
 from mainspring.features.triggers.marks import Mark, make_mark, put_mark, remove_mark
@@ -76,18 +76,19 @@ class Schedule(Struct, frozen=True):
 class Schedules:
     """The schedules of a store."""
 
-    def __init__(self, store: DocumentStore, drivers: Drivers, new_id: NewId) -> None:
-        self._store, self._new_id = store, new_id
+    def __init__(
+        self, store: DocumentStore, drivers: Drivers, new_id: NewId, on_change: Callable[[Key], None] = lambda key: None
+    ) -> None:
+        self._store, self._new_id, self._on_change = store, new_id, on_change
         self._documents = LeasedDocuments(store, drivers, SCHEDULE, SCHEDULE, ScheduleFacts, ScheduleState)
-        self.on_change: Callable[[Key], None] = lambda key: None
+        self._room: dict[str, int] = {}
 
     async def create(self, tenant: str, definition: ScheduleDefinition, by: str = "", *, of_file: bool = False) -> Schedule:
         """Raises `InvalidRequest` for a time that cannot be, `DocumentConflict` if the name is taken."""
         now = await self._store.read_clock()
         check_timing(definition.make_timing(now))
         key = (tenant, definition.name)
-        if await self._store.measure_documents(SCHEDULE, tenant=tenant) > MOST_BYTES:
-            raise InvalidRequest(f"the schedules of a tenant may have {MOST_BYTES} bytes; remove some", param="name")
+        await self._check_room(tenant, len(encode(definition)))
         facts = ScheduleFacts(self._new_id("sched"), now, by, of_file)
         state = ScheduleState(definition, now, find_next(definition.make_timing(now), now))
         # A process that dies before the schedule has its mark leaves this one, by which a start finds it.
@@ -206,7 +207,17 @@ class Schedules:
 
     async def _tell(self, key: Key, state: ScheduleState) -> None:
         await put_mark(self._store, Mark(SCHEDULE, *key), state.version)
-        self.on_change(key)
+        self._on_change(key)
+
+    async def _check_room(self, tenant: str, size: int) -> None:
+        """Raises `InvalidRequest` if the tenant has as much as it may. Half of the room that was found is used before it is
+        measured again, which takes longer the more schedules there are."""
+        room = self._room.get(tenant, 0) - size
+        if room < 0:
+            if (measured := await self._store.measure_documents(SCHEDULE, tenant=tenant)) > MOST_BYTES:
+                raise InvalidRequest(f"the schedules of a tenant may have {MOST_BYTES} bytes; remove some", param="name")
+            room = (MOST_BYTES - measured) // 2 - size
+        self._room[tenant] = room
 
 
 def find_wake(state: ScheduleState, now: float) -> float | None:
@@ -227,7 +238,6 @@ class ScheduleClock:
         self._limiter = CapacityLimiter(FIRED_AT_ONCE)
         self._offset = 0.0
         self._changed = Event()
-        schedules.on_change = self.look_at
 
     def look_at(self, key: Key) -> None:
         """The schedule is new or was changed."""

@@ -20,7 +20,7 @@ from mainspring.features.triggers.incoming import ReceivedMessage, Webhooks
 from mainspring.features.triggers.marks import Heed, Mark, Marks
 from mainspring.features.triggers.outbox import Outbox
 from mainspring.features.triggers.schedule import Firing, ScheduleDefinition, ScheduleFacts, ScheduleFolders
-from mainspring.features.triggers.schedules import ScheduleClock, Schedules, sync_files
+from mainspring.features.triggers.schedules import Key, ScheduleClock, Schedules, sync_files
 from mainspring.features.triggers.signatures import BadSignature, SignedHead
 from mainspring.features.triggers.targets import Targets
 from mainspring.features.workflows.workflows import Workflows
@@ -54,13 +54,13 @@ class Triggers:
     ) -> None:
         self._engine, self._folders, self._metrics = engine, folders, metrics
         self.targets = Targets(agents, workflows, keys)
-        self.schedules = Schedules(engine.store, engine.presence, engine.new_id)
+        self.schedules = Schedules(engine.store, engine.presence, engine.new_id, self._heed_change)
         self._clock = ScheduleClock(self.schedules, self.targets, engine.store, self._tell_firing)
         self.webhooks = Webhooks(engine.store, self.targets, engine.new_id)
         self.endpoints = Endpoints(engine.store, outbox, engine.new_id)
         self._outbox = outbox
         self._deliverer = Deliverer(
-            engine.store, engine.presence, self.endpoints, self.targets, guard, flaw=flaw, count=metrics.count_delivery
+            engine.store, engine.presence, outbox, self.endpoints, self.targets, guard, flaw=flaw, count=metrics.count_delivery
         )
         self._marks = Marks(engine.store)
         self._files: object = None
@@ -70,8 +70,7 @@ class Triggers:
         """Fires schedules and delivers events, until it is cancelled. It has started when it knows of all that there are."""
         async with create_task_group() as tasks:
             self._tasks = tasks
-            self._deliverer.open(tasks)
-            self._outbox.on_delivery = self._deliverer.wake
+            tasks.start_soon(self._deliverer.run)
             tasks.start_soon(self._clock.run)
             await self._look(self._load)
             task_status.started()
@@ -102,12 +101,15 @@ class Triggers:
             else:
                 await self._outbox.learn((mark.tenant, mark.id))
 
+    def _heed_change(self, key: Key) -> None:
+        self._clock.look_at(key)
+
     async def _sweep(self) -> None:
         """Looks for events that a process has left which is gone, and for endpoints that another one has removed."""
         try:
             for key in self._outbox.keys:
                 await self._outbox.learn(key)
-                self._deliverer.wake(key)
+                self._outbox.wake(key)
         except StoreError as error:
             log.warning("the store could not be asked for endpoints: %s", error)
 
