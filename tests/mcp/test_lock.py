@@ -129,6 +129,17 @@ async def test_the_watch_shows_a_refused_server_as_refused(tmp_path: Path) -> No
         await tools.close()
 
 
+async def test_nothing_is_read_of_a_server_that_was_not_compared_yet(tmp_path: Path) -> None:
+    change(tmp_path)
+    spec = make_spec(tmp_path, resources=True)
+    tools = McpTools([spec], lock=await pin(spec, tmp_path), start_seconds=0.0)
+    try:
+        with pytest.raises(ToolUnavailable, match="not ready yet"):
+            await tools.fetch("notes", "resources/list", {})
+    finally:
+        await tools.close()
+
+
 @pytest.mark.parametrize(
     "name", ["Read_File", "read-file", "readFile", "read.file", "re\u0430d_file", "read_f1le\u200b".replace("1", "\u0456")]
 )

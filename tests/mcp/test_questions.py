@@ -207,6 +207,14 @@ async def test_calls_beyond_the_rate_are_refused_and_those_beyond_the_concurrenc
         assert most <= 2
 
 
+@ERAS
+async def test_a_call_that_goes_on_after_a_question_counts_once_for_the_rate(is_modern: bool) -> None:
+    async with serve(Hotel(is_modern=is_modern)) as hotel, engine_of(hotel, rate=1) as engine:
+        asked = find_question(first := await engine.run("Book."))
+        await engine.run((ApprovalResponse(asked.id, True, content=YES),), previous=first.spec.id)
+        assert hotel.bookings == [[{"action": "accept", "content": YES}]]
+
+
 async def test_an_answer_that_is_larger_than_the_server_may_give_is_refused() -> None:
     async with serve(Hotel(is_modern=True, questions=())) as hotel:
 

@@ -11,7 +11,7 @@ from tests.server.hosting import hosted
 
 from mainspring import Engine
 from mainspring.app.server import server
-from mainspring.core.items import FunctionCallOutput
+from mainspring.core.items import ApprovalRequest, ApprovalResponse, FunctionCallOutput
 from mainspring.core.run import Run
 from mainspring.providers.scripted import Scripted, call
 from mainspring.providers.scripted import say as speak
@@ -127,3 +127,30 @@ async def test_a_server_that_is_not_allowed_to_asks_no_model(is_modern: bool) ->
         run = await engine.run("Read.")
         assert run.text == "Done."
         assert [said.get("code") for said in library.said] == ([] if is_modern else [-32601])
+
+
+async def test_what_a_server_had_the_model_say_counts_though_it_asks_a_person_and_fails() -> None:
+    texts = ["Say hello.", "Say goodbye."]
+
+    async def ask_each(request: web.Request, message: Json) -> web.StreamResponse:
+        place = len(message["params"].get("requestState", ""))
+        library.said += [each for each in message["params"].get("inputResponses", {}).values() if "model" in each]
+        samples = [{"messages": [{"role": "user", "content": {"type": "text", "text": text}}]} for text in texts]
+        wanted: list[Json] = [
+            {"method": "sampling/createMessage", "params": samples[0]},
+            {"method": "elicitation/create", "params": {"message": "Sure?", "mode": "url", "url": "https://a.example/"}},
+            {"method": "sampling/createMessage", "params": samples[1]},
+        ]
+        if place == len(wanted):
+            return web.json_response({"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32000, "message": "No."}})
+        told = {"inputRequests": {"m": wanted[place]}, "requestState": "s" * (place + 1)}
+        return result(message, {"resultType": "input_required", **told})
+
+    turns = (call("read"), speak("Hello."), speak("Goodbye."), speak("Done."))
+    async with serve(Library(is_modern=True)) as library, engine_of(library, *turns, sampling=True) as engine:
+        library.answers["tools/call"] = ask_each
+        first = await engine.run("Read.")
+        [asked] = [item for item in first.output if isinstance(item, ApprovalRequest)]
+        run = await engine.run((ApprovalResponse(asked.id, True),), previous=first.spec.id)
+        assert [said["content"]["text"] for said in library.said] == ["Hello.", "Goodbye."]
+        assert (run.text, run.delegated.turns) == ("Done.", 2)

@@ -17,10 +17,11 @@ from msgspec.structs import replace
 
 from mainspring.core.elicitation import asks_for_secret, read_elicitation
 from mainspring.core.errors import AskPerson
+from mainspring.core.events import Used
 from mainspring.core.items import ApprovalResponse, Json
 from mainspring.tools.mcp.exchange import Elicit, Progress
 from mainspring.tools.mcp.json_rpc import INVALID_REQUEST, METHOD_NOT_FOUND, RequestRefused, RpcFault, refuse
-from mainspring.tools.mcp.sampling import Sampler
+from mainspring.tools.mcp.sampling import MOST_SAMPLES, Sampler, render_sample
 
 MOST_AT_ONCE = 64
 MOST_ROUNDS = 10
@@ -33,7 +34,8 @@ class KeptCall(Struct, frozen=True, omit_defaults=True):
     """What a call needs to go on where it was.
 
     `state` and `asked` are what the server said last, `answers` what it is told, by the names of its questions, `waiting` the
-    question that a person has been asked. `task` is what the call has become, `held` where it waits in this process.
+    question that a person has been asked. `task` is what the call has become, `held` where it waits in this process. `samples`
+    is how often the model was asked, `used` what that cost.
     """
 
     state: str | None = None
@@ -43,6 +45,8 @@ class KeptCall(Struct, frozen=True, omit_defaults=True):
     task: str = ""
     held: str = ""
     rounds: int = 0
+    samples: int = 0
+    used: Used | None = None
 
 
 class Question(Struct, frozen=True):
@@ -75,10 +79,15 @@ class CallExchange:
         self.question: Question | None = None
         self.has_question = asyncio.Event()
         self._label, self._elicit, self._can_ask, self._is_trusted = label, elicit, can_ask, is_trusted
-        self._keep, self.sampler = keep, sampler
+        self._keep, self._sampler = keep, sampler
         self._reply: asyncio.Future[Json] | None = None
         if said is not None and self.kept.waiting:
             self.take_answer(said)
+
+    @property
+    def used(self) -> Used | None:
+        """What the call's server has had the model say, before its last question, too."""
+        return self.kept.used
 
     def take_answer(self, said: ApprovalResponse) -> None:
         """Is told what the person said whom the call has asked last."""
@@ -187,10 +196,18 @@ class CallExchange:
                 raise self.ask(Question(key, self._read(params)))
             case "elicitation/create":
                 raise RequestRefused(RpcFault(INVALID_REQUEST, "Elicitation not supported"))
-            case "sampling/createMessage" if self.sampler is not None:
-                return await self.sampler.sample(params)
+            case "sampling/createMessage" if self._sampler is not None:
+                return await self._sample(self._sampler, params)
             case _:
                 raise RequestRefused(RpcFault(METHOD_NOT_FOUND, f"Method not found: {method[:100]}"))
+
+    async def _sample(self, sampler: Sampler, params: Json) -> Json:
+        self.kept = replace(self.kept, samples=self.kept.samples + 1)
+        if self.kept.samples > MOST_SAMPLES:
+            raise refuse(f"It asks the model more than {MOST_SAMPLES} times in a call")
+        run = await sampler.ask_model(params)
+        self.kept = replace(self.kept, used=Used(run.turns, 0, run.usage) + (self.kept.used or Used()))
+        return render_sample(run)
 
     def _read(self, params: Json) -> Json:
         try:

@@ -20,9 +20,9 @@ class CallLimits:
         self._begun: deque[float] = deque()
 
     @asynccontextmanager
-    async def admit(self) -> AsyncIterator[None]:
-        """Raises `ToolUnavailable` for a call too many."""
-        if self._rate is not None:
+    async def admit(self, *, is_new: bool = True) -> AsyncIterator[None]:
+        """Raises `ToolUnavailable` for a call too many. One that goes on was counted when it was new."""
+        if self._rate is not None and is_new:
             self._count(self._rate)
         async with self._slots:
             yield

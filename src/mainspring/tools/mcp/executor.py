@@ -225,6 +225,13 @@ class McpTools:
             if reviewed.is_refused:
                 raise ServerRefused(reviewed.error or "refused")
 
+    async def _require_approved(self, spec: ServerSpec) -> None:
+        """Raises `ServerRefused` for a server that is another than was approved, `ToolUnavailable` if nobody can tell."""
+        if self._lock is not None:
+            offer = await self._fetch_offer(spec, "", "")
+            if offer.is_refused or (offer.error is not None and self._lock.read() is not None):
+                raise (ServerRefused if offer.is_refused else ToolUnavailable)(offer.error or "refused")
+
     async def _find_certificate(self, spec: ServerSpec) -> str:
         from mainspring.tools.mcp.lock import fetch_certificate
 
@@ -277,17 +284,17 @@ class McpTools:
             return ToolResult(call.id, f"`{call.name}` was not called: {flaw}", is_error=True)
         connection = self._get_connection(route.spec, tools.principal, tools.user)
         try:
-            async with self._get_limits(route.spec, tools.principal, tools.user).admit():
-                answer, used = await self._converse(call, context, route, connection)
+            async with self._get_limits(route.spec, tools.principal, tools.user).admit(is_new=context.kept is None):
+                if not route.tool.method:
+                    return await self._converse(call, context, route, connection)
+                answer = await _read(call, route, connection)
         except AskPerson:
             raise
         except SignInNeeded as error:
             return await self._refuse_for_now(call, route, tools, error)
         except MainspringError as error:
-            # The tool may be gone, or want other arguments by now.
-            connection.forget_tools()
-            return ToolResult(call.id, error.message, is_error=True, is_late=isinstance(error, ToolTimeout))
-        return ToolResult(call.id, render_answer(answer), answer.is_error, used)
+            return _report(call, error, connection)
+        return ToolResult(call.id, render_answer(answer), answer.is_error)
 
     async def fetch(self, label: str, method: str, params: Json) -> Json:
         """What one of the operator's servers has of resources or prompts. Raises `NotFound` if it is not there, or what it has is
@@ -296,21 +303,15 @@ class McpTools:
         for spec in self.servers:
             is_shown = spec.resources if reading.capability == "resources" else spec.prompts
             if spec.label == label and is_shown and not spec.is_personal:
-                if self._lock is not None and (offer := await self._fetch_offer(spec, "", "")).is_refused:
-                    raise ServerRefused(offer.error or "refused")
+                await self._require_approved(spec)
                 async with self._get_limits(spec, "").admit():
                     return await self._get_connection(spec, "").fetch(method, params, str(params.get(reading.key, "")))
         raise NotFound(f"There is no MCP server `{label}` that shows its {reading.capability}.", param="label")
 
-    async def _converse(
-        self, call: ToolCall, context: CallContext, route: ToolRoute, connection: Connection
-    ) -> tuple[ToolAnswer, Used | None]:
-        """The answer of the tool and what it has used, or what its server asks first, as `AskPerson`."""
-        if route.tool.method:
-            return await _read(call, route, connection), None
+    async def _converse(self, call: ToolCall, context: CallContext, route: ToolRoute, connection: Connection) -> ToolResult:
+        """The answer of the tool, or why there is none, and what it has used; or what its server asks first, as `AskPerson`."""
         held = self._take_held(context)
         exchange = held.exchange if held is not None else _make_exchange(route.spec, context)
-        sampler = exchange.sampler
         seconds = context.tool.timeout if context.tool.timeout is not None else route.spec.timeout
         work = (
             held.work
@@ -324,11 +325,15 @@ class McpTools:
                 answer = await work
             else:
                 answer = await self._wait(work, exchange)
-            return answer, None if sampler is None else sampler.used
+            return ToolResult(call.id, render_answer(answer), answer.is_error, exchange.used)
         except asyncio.CancelledError:
             if exchange.kept.task:
                 self._start(_cancel_task(context, connection, exchange.kept.task))
             raise
+        except (AskPerson, SignInNeeded):
+            raise
+        except MainspringError as error:
+            return _report(call, error, connection, exchange.used)
 
     async def _wait(
         self, work: "Coroutine[object, object, ToolAnswer] | asyncio.Task[ToolAnswer]", exchange: CallExchange
@@ -336,16 +341,17 @@ class McpTools:
         """The answer of a call that may ask while it is under way: then it is held, and goes on without us."""
         loop = asyncio.get_running_loop()
         task = work if isinstance(work, asyncio.Task) else loop.create_task(work)
-        asking = loop.create_task(exchange.has_question.wait())
-        try:
-            await asyncio.wait((task, asking), return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            task.cancel()
-            raise
-        finally:
-            asking.cancel()
-        if task.done() or exchange.question is None:
-            return await task
+        while exchange.question is None or task.done():
+            if task.done():
+                return await task
+            asking = loop.create_task(exchange.has_question.wait())
+            try:
+                await asyncio.wait((task, asking), return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:
+                task.cancel()
+                raise
+            finally:
+                asking.cancel()
         id = random_id("held")
         question = exchange.ask(exchange.question, id)
         exchange.wait_for(exchange.question, id)
@@ -465,6 +471,13 @@ def _make_exchange(spec: ServerSpec, context: CallContext) -> CallExchange:
         keep=context.keep,
         sampler=Sampler(context) if spec.sampling else None,
     )
+
+
+def _report(call: ToolCall, error: MainspringError, connection: Connection, used: Used | None = None) -> ToolResult:
+    """What the model is told of a call that failed. What its server had the model say meanwhile has been used all the same."""
+    # The tool may be gone, or want other arguments by now.
+    connection.forget_tools()
+    return ToolResult(call.id, error.message, is_error=True, used=used, is_late=isinstance(error, ToolTimeout))
 
 
 async def _read(call: ToolCall, route: ToolRoute, connection: Connection) -> ToolAnswer:

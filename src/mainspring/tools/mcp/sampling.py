@@ -4,11 +4,14 @@ The operator allows it for each server (`sampling`). The run has no tools, and i
 is taken up after a crash asks once.
 """
 
+from collections import Counter
+from hashlib import sha256
+
+import msgspec
 from msgspec.structs import replace
 
 from mainspring.core.delegation import child_id
 from mainspring.core.errors import MainspringError, NotFound
-from mainspring.core.events import Used
 from mainspring.core.items import InputImage, InputText, Item, Json, Message, OutputText, Part
 from mainspring.core.run import Run
 from mainspring.core.spec import ToolChoice, spec_for
@@ -20,34 +23,29 @@ MOST_SAMPLES = 16
 
 
 class Sampler:
-    """What one call's server has the model say. `used` is what that cost."""
+    """What one call's server has the model say."""
 
     def __init__(self, context: CallContext) -> None:
         self._context = context
-        self._count = 0
-        self.used: Used | None = None
+        self._asked: Counter[str] = Counter()
 
-    async def sample(self, params: Json) -> Json:
-        """The result of `sampling/createMessage`. Raises `RequestRefused`."""
-        self._count += 1
-        if self._count > MOST_SAMPLES:
-            raise refuse(f"It asks the model more than {MOST_SAMPLES} times in a call")
+    async def ask_model(self, params: Json) -> Run:
+        """The run that answers `sampling/createMessage`. Raises `RequestRefused`."""
         if params.get("tools"):
             raise refuse("The model is asked without tools")
         try:
-            run = await self._run(params)
+            return await self._run(params)
         except MainspringError as error:
             raise refuse(f"The model was not asked: {error.message}") from error
-        self.used = Used(run.turns, 0, run.usage) + (self.used or Used())
-        if run.status not in ("completed", "incomplete"):
-            raise refuse(f"The model gave no answer: {run.reason}")
-        stop = "endTurn" if run.status == "completed" else "maxTokens"
-        return {"role": "assistant", "content": {"type": "text", "text": run.text}, "model": run.spec.model, "stopReason": stop}
 
     async def _run(self, params: Json) -> Run:
         context = self._context
         assert context.runs is not None, "servers are called by runs of an engine"
-        id = child_id(context.run_id, f"{context.call_id} samples {self._count}")
+        # By what is asked, not when: a call that is taken up after a crash begins to count anew.
+        told = {name: value for name, value in params.items() if name != "_meta"}
+        digest = sha256(msgspec.json.encode(told, order="deterministic")).hexdigest()
+        self._asked[digest] += 1
+        id = child_id(context.run_id, f"{context.call_id} samples {digest} {self._asked[digest]}")
         try:
             handle = await context.runs.resume(id)
         except NotFound:
@@ -69,6 +67,14 @@ class Sampler:
             )
             handle = await context.runs.start(replace(order, budget=caller.budget))
         return await handle.wait()
+
+
+def render_sample(run: Run) -> Json:
+    """The result of `sampling/createMessage`. Raises `RequestRefused`."""
+    if run.status not in ("completed", "incomplete"):
+        raise refuse(f"The model gave no answer: {run.reason}")
+    stop = "endTurn" if run.status == "completed" else "maxTokens"
+    return {"role": "assistant", "content": {"type": "text", "text": run.text}, "model": run.spec.model, "stopReason": stop}
 
 
 def read_messages(messages: object) -> tuple[Item, ...]:
