@@ -210,6 +210,12 @@ def test_a_file_that_is_not_understood_is_imported_not_at_all(wrong: object, she
     assert not (shell.folder / "mainspring.toml").exists()
 
 
+def test_settings_to_which_nothing_can_be_added_stay_as_they_are(shell: Shell) -> None:
+    (file := shell.folder / "mainspring.toml").write_text(written := 'mcp = {one = {url = "https://one.example/mcp"}}\n')
+    refused = shell.run("mcp", "add", "two", "--url", "https://two.example/mcp")
+    assert (refused.code != 0, file.read_text()) == (True, written)
+
+
 def test_a_server_is_added_from_the_registry_s_own_file(shell: Shell) -> None:
     package = {
         "registryType": "pypi",

@@ -196,9 +196,17 @@ def _append_servers(config: Path, tables: Mapping[str, Json]) -> None:
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"{error}; nothing was added") from None
     make_server_specs(made)
+    added = "\n" + write_toml({"mcp": dict(tables)})
+    try:
+        tomllib.loads((config.read_text("utf-8") if config.exists() else "") + added)
+    except ValueError as error:
+        raise InvalidRequest(
+            f"{config} says `mcp` in a way that nothing can be added to ({error}); write its servers as tables [mcp.LABEL]. "
+            "Nothing was added"
+        ) from None
     # Headers and variables hold keys, so a file that is new is for its owner alone.
     with os.fdopen(os.open(config, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w") as file:
-        file.write("\n" + write_toml({"mcp": dict(tables)}))
+        file.write(added)
     for server in made.values():
         if server.command and shutil.which(server.command) is None:
             say(f"there is no program `{server.command}` here; install it before the server starts, or correct {config}")
