@@ -6,6 +6,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import parse_qsl, urlsplit
 
 import aiohttp
@@ -20,6 +21,8 @@ from tests.server.process import Script, Served, serving
 from mainspring import Engine
 from mainspring.core.errors import InvalidRequest, SignInNeeded
 from mainspring.core.items import ApprovalRequest, ApprovalResponse, Json
+from mainspring.features.approvals.pending import ApprovalPage
+from mainspring.features.mcp.open_sign_ins import WaitingRuns
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring.storage.sqlite_runs import SqliteStore
@@ -28,6 +31,7 @@ from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.oauth_metadata import Challenge, OAuthFailed, parse_challenge
 from mainspring.tools.mcp.server_specs import OAuthOptions, ServerSpec
 from mainspring.tools.mcp.sign_in import ACCOUNT, ATTEMPT, Account, SignIns
+from mainspring.tools.mcp.sign_in_policy import SIGN_IN_POLICY
 from mainspring.tools.mcp.token_cipher import TokenCipher, load_cipher
 
 BACK = "http://127.0.0.1:9/callback"
@@ -400,6 +404,16 @@ async def test_a_command_signs_in_and_removing_the_server_revokes(
     assert "ready, 2 tools" in (await finish(command("list")))[1]
     code, said = await finish(command("remove", "docs"))
     assert (code, authority.refreshers) == (0, {}), said
+
+
+async def test_a_run_that_was_deleted_meanwhile_keeps_no_other_from_going_on(sign_ins: SignIns) -> None:
+    class Deleted:
+        async def list(self, **_: object) -> ApprovalPage:
+            fields = {"policy": SIGN_IN_POLICY, "server_label": "docs", "response_id": "resp_gone", "id": "mcpr_gone"}
+            return SimpleNamespace(approvals=[SimpleNamespace(**fields)], has_more=False)  # type: ignore[return-value]
+
+    waiting = WaitingRuns(Deleted(), MemoryStore(), sign_ins)  # type: ignore[arg-type]
+    assert await waiting.continue_runs(ALICE) == 0
 
 
 async def test_attempts_that_nobody_finishes_do_not_pile_up(spec: ServerSpec) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from logging import getLogger
 
-from mainspring.core.errors import InvalidRequest, StoreError
+from mainspring.core.errors import InvalidRequest, MainspringError, NotFound
 from mainspring.core.events import RunStarted
 from mainspring.features.approvals.pending import Approval, Approvals
 from mainspring.ports import Store
@@ -45,7 +45,7 @@ class WaitingRuns:
             try:
                 for account in await self._sign_ins.list_signed_in():
                     await self.continue_runs(account)
-            except StoreError as error:
+            except MainspringError as error:  # it is tried again; the server has other work, too
                 log.warning("runs that wait for a sign-in cannot be continued: %s", error.message)
             await asyncio.sleep(WATCH_SECONDS)
 
@@ -65,7 +65,10 @@ class WaitingRuns:
     async def _waits_for(self, approval: Approval, account: Account) -> bool:
         if (approval.policy, approval.server_label) != (SIGN_IN_POLICY, account.label):
             return False
-        first = (await self._store.events(approval.response_id))[0].event
+        try:
+            first = (await self._store.events(approval.response_id))[0].event
+        except NotFound:
+            return False  # it was deleted meanwhile
         return isinstance(first, RunStarted) and (first.spec.tenant, first.spec.user) == (account.tenant, account.user)
 
     async def _continue(self, approval: Approval, account: Account) -> bool:
