@@ -274,6 +274,17 @@ async def test_an_upload_that_is_completed_again_after_a_crash_needs_no_more_roo
     await uploads.create("", CreateUpload(bytes=4, filename="b", mime_type="text/plain", purpose="user_data"))
 
 
+async def test_an_upload_that_is_cancelled_after_a_crash_leaves_no_file_and_its_room(tmp_path: Path) -> None:
+    files = Files(MemoryStore(), FileFolder(tmp_path / "files"), UploadSettings(tenant_bytes=10))
+    uploads, order = Uploads(files), CreateUpload(bytes=6, filename="a", mime_type="text/plain", purpose="user_data")
+    made = await uploads.create("", order)
+    before = await files.receive(in_pieces(b"123456"))
+    await files.add("", before, "a", "user_data", id=f"file-{made.id.partition('_')[2]}")
+    assert (await uploads.cancel("", made.id)).status == "cancelled"
+    assert (await files.list("", limit=10, after=None, newest_first=True))[0] == []
+    assert (await uploads.create("", order)).status == "pending"
+
+
 class Clock(MemoryStore):
     """A store whose time is told."""
 

@@ -4,6 +4,7 @@ The file's id follows from that of the upload, so an upload that is completed tw
 """
 
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
+from contextlib import suppress
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
@@ -106,6 +107,7 @@ class Uploads:
         over = replace(upload, status="cancelled")
         if not await self._store.swap(Document(UPLOAD, id, encode(over), tenant), known):
             return await self.cancel(tenant, id)
+        await self._remove_file(tenant, id)  # one that was made before a crash
         await self._drop_parts(tenant, id)
         await self._files.claim_room(tenant, _name_file(id), None)
         return _render(id, over, upload.created_at)
@@ -129,7 +131,7 @@ class Uploads:
         if not await self._store.swap(Document(UPLOAD, id, encode(over), tenant), known):
             found = await self._store.get(UPLOAD, id, tenant=tenant)
             if found is None or decode(found.body, StoredUpload).status == "cancelled":
-                await self._files.remove(tenant, file.id)
+                await self._remove_file(tenant, id)
                 await self._get_pending(tenant, id)
         await self._drop_parts(tenant, id)
         return _render(id, over, upload.created_at, file)
@@ -149,6 +151,11 @@ class Uploads:
         for part in parts:
             async for piece in storage.read_pieces(part.key):
                 yield piece
+
+    async def _remove_file(self, tenant: str, id: str) -> None:
+        """Removes the file of an upload that is cancelled, if it is there."""
+        with suppress(NotFound):
+            await self._files.remove(tenant, _name_file(id))
 
     async def _drop_parts(self, tenant: str, id: str) -> None:
         for document in await self._store.documents(PART, tenant=tenant, parent=id):
