@@ -93,8 +93,7 @@ def server(
 
     `is_local` says that only this machine can reach it; then, and while there are no keys, none is asked for. `metrics` are those
     of all processes that serve the same address. A worker only says how it is. `layers` surround every request. Runs that
-    ended more than `keep_days` ago are deleted. `schedules` are folders of them.
-    ended more than `keep_days` ago are deleted. `offer` is what MCP clients are offered.
+    ended more than `keep_days` ago are deleted. `schedules` are folders of them. `offer` is what MCP clients are offered.
     """
     dialect, keys = dialect or Dialect(), keys or Keys(engine.store, use=find_key_use(engine))
     core, agents = engine.core, engine.agents
