@@ -110,3 +110,19 @@ async def test_headers_must_say_what_the_body_says(tmp_path: Path, http: aiohttp
             told = await wire.ask("tools/call", add, headers=wrong)
             assert (wire.status, told["error"]["code"]) == (400, -32020)
         assert "result" in await wire.ask("tools/call", add, headers={"mcp-name": "=?base64?YWRk?="})
+
+
+async def test_capabilities_that_a_session_cannot_keep_are_refused(tmp_path: Path, http: aiohttp.ClientSession) -> None:
+    async with hosted(server(make_engine(tmp_path, say("Done.")))) as url:
+        params = {"protocolVersion": "2025-11-25", "capabilities": {"elicitation": {}, "experimental": {"x": "y" * 65_536}}}
+        told = await Wire(http, url).send({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params})
+        assert told is not None
+        assert told["error"]["code"] == -32602
+
+
+async def test_ids_of_requests_are_bounded(tmp_path: Path, http: aiohttp.ClientSession) -> None:
+    async with hosted(server(make_engine(tmp_path, say("Done.")))) as url:
+        talk = await Wire(http, url).open()
+        for id, status in (("x" * 200, 200), ("x" * 201, 400), (2**63 - 1, 200), (2**63, 400)):
+            await talk.send({**LIST, "id": id})
+            assert talk.wire.status == status

@@ -18,6 +18,7 @@ MISSING_CAPABILITY: Final = -32021
 UNSUPPORTED_VERSION: Final = -32022
 
 LONGEST_METHOD: Final = 200
+LONGEST_ID: Final = 200
 _HOW = 'send one JSON-RPC 2.0 message, such as {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}'
 
 RequestId = str | int
@@ -86,6 +87,8 @@ def parse_message(body: bytes) -> Call | Notice | Reply:
 def _check_id(id: Any) -> RequestId:
     if isinstance(id, bool) or not isinstance(id, str | int):
         raise RpcError(INVALID_REQUEST, f"`id` must be a string or a whole number; {_HOW}")
+    if len(id) > LONGEST_ID if isinstance(id, str) else abs(id) >= 2**63:
+        raise RpcError(INVALID_REQUEST, f"`id` must have at most {LONGEST_ID} characters, or 64 bits; {_HOW}")
     return id
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from mainspring.core.items import Json, decode, encode
 from mainspring.core.lru_cache import LRUCache
-from mainspring.features.mcp_server.messages import RequestId
+from mainspring.features.mcp_server.messages import INVALID_PARAMS, RequestId, RpcError
 from mainspring.features.mcp_server.settings import OfferSettings
 from mainspring.ports import Document, DocumentStore
 
@@ -45,7 +45,10 @@ class McpSessions:
         self._seen: LRUCache[tuple[str, str], _Seen] = LRUCache(REMEMBERED)
 
     async def open(self, holder: str, revision: str, capabilities: Json) -> str:
-        """The id of a new session. Those of this key that are over end, and with too many the one unused longest."""
+        """The id of a new session. Those of this key that are over end, and with too many the one unused longest. Raises
+        `RpcError` for more capabilities than a session keeps."""
+        if len(encode(capabilities)) > MOST_CAPABILITIES:
+            raise RpcError(INVALID_PARAMS, f"`capabilities` has more than {MOST_CAPABILITIES} bytes; say less")
         id, now = token_urlsafe(24), self._clock()
         parent = _name(holder)
         await self._store.put([Document(HOLDER, parent, b"{}")], if_absent=True)
@@ -55,8 +58,6 @@ class McpSessions:
         for place, (used_at, old) in enumerate(by_use):
             if place < spare or now - used_at > self._seconds:
                 await self.close(holder, old)
-        if len(encode(capabilities)) > MOST_CAPABILITIES:
-            capabilities = {}
         session = McpSession(revision, capabilities, now)
         await self._store.put([Document(SESSION, id, encode(session), parent=parent)])
         return id
