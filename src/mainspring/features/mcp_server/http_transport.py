@@ -165,8 +165,6 @@ class HttpTransport:
             self._end(call, peer, under)
             await _stop(answer)
             return HttpResponse(status_code=202)
-        if peer.session and answer.work is not None:
-            await self._sessions.note_call(peer.caller.holder, peer.session, call.id, answer.work.id)
         leave = answer.leave if peer.is_stateless else _go_on
         if _accepts(request, "text/event-stream"):
 
@@ -188,7 +186,10 @@ class HttpTransport:
     async def _finish(self, call: Call, peer: Peer, under: Underway, send: Send | None) -> Json | None:
         """The answer to a request that took its time; None if its client has cancelled it."""
         assert under.pending is not None
+        work = under.pending.work if peer.session else None
         try:
+            if work is not None:
+                await self._sessions.note_call(peer.caller.holder, peer.session, call.id, work.id)
             with under.scope:
                 return render_result(call.id, await self._door.finish(under.pending, peer, send))
             return None
@@ -201,7 +202,7 @@ class HttpTransport:
             return RpcError(INTERNAL_ERROR, "the server failed; its log says why").render(call.id)
         finally:
             self._end(call, peer, under)
-            if peer.session and under.pending.work is not None:
+            if work is not None:
                 with CancelScope(shield=True):
                     await self._sessions.forget_call(peer.caller.holder, peer.session, call.id)
 
