@@ -1,5 +1,6 @@
 """Approvals as forms, in both eras: a yes counts for the call that was shown, once, and from whoever may give it."""
 
+from contextlib import aclosing
 from pathlib import Path
 
 import aiohttp
@@ -10,6 +11,7 @@ from tests.mcp_server.world import ALL, FORMS, Json, Wire, list_wiped, make_engi
 from tests.server.hosting import hosted
 
 from mainspring.app.server import server
+from mainspring.features.mcp_server.door import DISMISSED
 from mainspring.http.auth import Keys
 from mainspring.providers.scripted import call, calls, say
 
@@ -126,3 +128,22 @@ async def test_a_dismissed_form_leaves_the_approval_waiting(tmp_path: Path, http
         assert message["result"]["isError"]
         async with http.get(f"{url}/approvals") as answer:
             assert [approval["state"] for approval in (await answer.json())["data"]] == ["pending"]
+
+
+async def test_what_was_said_of_an_earlier_form_does_not_count_for_a_later_one(
+    tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    engine = make_engine(tmp_path, calls(call("wipe", disk="sda")), say("It is wiped."), say("It is wiped."))
+    async with hosted(server(engine, offer=ALL)) as url:
+        talk = await Wire(http, url).open(FORMS)
+        task = (await talk.ask("tools/call", {**HELP, "task": {}}))["result"]["task"]
+        with anyio.fail_after(PATIENCE):
+            async with aclosing(talk.stream("tasks/result", {"taskId": task["taskId"]})) as heard:
+                form = await anext(heard)
+            # Its stream has gone when the form is dismissed.
+            await talk.send({"jsonrpc": "2.0", "id": form["id"], "result": {"action": "cancel"}})
+            async for message in talk.stream("tasks/result", {"taskId": task["taskId"]}):
+                if message.get("method") == "elicitation/create":
+                    assert await engine.store.documents(DISMISSED) == []
+                    await talk.send({"jsonrpc": "2.0", "id": message["id"], "result": accept(choices(message["params"])[1])})
+        assert text_of(message["result"]) == "It is wiped."

@@ -131,6 +131,27 @@ async def test_a_client_of_a_session_may_ask_for_a_task(tmp_path: Path, http: ai
         assert text_of(told) == "Done."
         assert told["_meta"]["io.modelcontextprotocol/related-task"] == {"taskId": made["taskId"]}
         assert (await talk.ask("tasks/get", {"taskId": made["taskId"]}))["result"]["status"] == "completed"
+        # What has ended is not cancelled any more.
+        assert (await talk.ask("tasks/cancel", {"taskId": made["taskId"]}))["error"]["code"] == -32602
+        # A tool that is not long is no task, and nobody is told otherwise in silence.
+        quick = {"name": "add", "arguments": {"a": 1, "b": 2}, "task": {}}
+        assert (await talk.ask("tools/call", quick))["error"]["code"] == -32601
+
+
+async def test_a_task_of_a_session_whose_result_is_an_error_has_failed(tmp_path: Path, http: aiohttp.ClientSession) -> None:
+    async with hosted(server(make_engine(tmp_path, say("")), offer=ALL)) as url:
+        talk = await Wire(http, url).open()
+        made = (await talk.ask("tools/call", {**HELP, "task": {}}))["result"]["task"]
+        assert (await talk.ask("tasks/result", {"taskId": made["taskId"]}))["result"]["isError"]
+        assert (await talk.ask("tasks/get", {"taskId": made["taskId"]}))["result"]["status"] == "failed"
+
+
+async def test_tasks_to_listen_to_are_named_in_a_list(tmp_path: Path, http: aiohttp.ClientSession) -> None:
+    async with hosted(server(make_engine(tmp_path, say("Done.")), offer=ALL)) as url:
+        wire = Wire(http, url)
+        for wrong in (5, "resp_1", {"resp_1": True}):
+            told = await wire.ask("subscriptions/listen", {"notifications": {"taskIds": wrong}}, FORMS_AND_TASKS)
+            assert (wire.status, told["error"]["code"]) == (400, -32602)
 
 
 GATE = """

@@ -1,7 +1,7 @@
 """An engine that offers an agent, a workflow and tools, and a client that speaks the wire of both eras by hand."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +134,7 @@ class Wire:
         async for message in self.post(body, {**repeated, **(headers or {})}):
             yield message
 
-    async def post(self, body: object, headers: dict[str, str] | None = None) -> AsyncIterator[Json]:
+    async def post(self, body: object, headers: dict[str, str] | None = None) -> AsyncGenerator[Json]:
         sent = body if isinstance(body, bytes) else json.dumps(body).encode()
         timeout = aiohttp.ClientTimeout(PATIENCE)
         async with self.http.post(self.url, data=sent, headers=self.headers | (headers or {}), timeout=timeout) as answer:
@@ -172,7 +172,7 @@ class Talk:
     async def send(self, body: object) -> Json | None:
         return await self.wire.send(body, self.headers)
 
-    def stream(self, method: str, params: Json | None = None, id: int | None = None) -> AsyncIterator[Json]:
+    def stream(self, method: str, params: Json | None = None, id: int | None = None) -> AsyncGenerator[Json]:
         number = self.wire._number() if id is None else id
         return self.wire.post({"jsonrpc": "2.0", "id": number, "method": method, "params": params or {}}, self.headers)
 

@@ -51,6 +51,8 @@ POLL_MS: Final = 1_000
 WATCH_SECONDS: Final = 0.5
 MOST_WATCHED: Final = 100
 DISMISSED: Final = "mcp_dismissed"
+ENDED: Final = ("completed", "cancelled")
+_NEW: Final[tuple[Status, int]] = ("working", -1)
 
 Send = Callable[[Json], Awaitable[None]]
 """Sends a message to the client, before the answer."""
@@ -190,6 +192,8 @@ class McpDoor:
         if peer.is_stateless and (state := params.get("requestState")) is not None:
             return await self._answer_call(state, params.get("inputResponses"), call, peer)
         wants_task = isinstance(params.get("task"), dict) and peer.revision == "2025-11-25"
+        if wants_task and not tool.is_long:
+            raise RpcError(METHOD_NOT_FOUND, f"`{tool.name}` cannot be called as a task; leave `task` out")
         is_task = tool.is_long and (peer.takes_tasks or wants_task)
         try:
             if tool.kind == "memory":
@@ -231,6 +235,9 @@ class McpDoor:
                         for approval in waiting:
                             if approval.id not in asked:
                                 asked.add(approval.id)
+                                await self._was_dismissed(
+                                    approval.id, peer
+                                )  # what was said of an earlier form says nothing of this one
                                 form = render_form(approval, peer.revision)
                                 await send({"jsonrpc": "2.0", "id": approval.id, "method": ELICIT, "params": form})
                             elif await self._was_dismissed(approval.id, peer):
@@ -254,10 +261,13 @@ class McpDoor:
             log.warning("an answer to approval %s does not count: %s", approval.id, error.message)
             outcome = "left"
         if outcome == "left":
-            await self._services.engine.store.put([Document(DISMISSED, approval.id, b"{}", peer.caller.tenant)])
+            name = _name_form(approval.id, peer)
+            await self._services.engine.store.put([Document(DISMISSED, name, b"{}", peer.caller.tenant)])
 
     async def _was_dismissed(self, id: str, peer: Peer) -> bool:
-        return await self._services.engine.store.remove(DISMISSED, id, tenant=peer.caller.tenant)
+        """Whether the form of this session was dismissed, once."""
+        store, name, tenant = self._services.engine.store, _name_form(id, peer), peer.caller.tenant
+        return await store.get(DISMISSED, name, tenant=tenant) is not None and await store.remove(DISMISSED, name, tenant=tenant)
 
     # Tasks
 
@@ -272,6 +282,8 @@ class McpDoor:
 
     async def _cancel_task(self, call: Call, peer: Peer) -> Json:
         work = await self._find_task(call, peer)
+        if not peer.is_stateless and (status := (await work.read()).status) in ENDED:
+            raise RpcError(INVALID_PARAMS, f"the task `{work.id}` has ended as `{status}`, and cannot be cancelled any more")
         await work.cancel()
         if peer.is_stateless:
             return {}
@@ -312,7 +324,10 @@ class McpDoor:
         wanted = call.params.get("notifications")
         if not isinstance(wanted, dict):
             raise RpcError(INVALID_PARAMS, "`notifications` must be an object that says which ones")
-        tasks = [id for id in wanted.get("taskIds") or () if isinstance(id, str)][:MOST_WATCHED] if peer.takes_tasks else []
+        asked = wanted.get("taskIds", [])
+        if not isinstance(asked, list):
+            raise RpcError(INVALID_PARAMS, "`notifications.taskIds` must be a list of the ids of tasks")
+        tasks = [id for id in asked if isinstance(id, str)][:MOST_WATCHED] if peer.takes_tasks else []
         agreed: Json = {name: True for name in self._list_notices() if wanted.get(name) is True}
         # Looked at before the client is told that it is: what changes from then on is told.
         watched = Watched(tuple(agreed), tuple(tasks), self.offer.mark(), {"_meta": {SUBSCRIPTION_KEY: call.id}})
@@ -344,6 +359,8 @@ class McpDoor:
         known: dict[str, tuple[Status, int]] = {}
         while True:
             for id in watched.tasks:
+                if known.get(id, _NEW)[0] in ENDED:  # it changes no more, and need not be read again
+                    continue
                 if (told := await self._read_change(id, peer, known)) is not None:
                     await send(render_notice("notifications/tasks", {**told, **about}))
             await sleep(WATCH_SECONDS)
@@ -398,6 +415,11 @@ class _Progress:
         await self._send(render_notice("notifications/progress", told))
 
 
+def _name_form(approval: str, peer: Peer) -> str:
+    """A form of one session: another client's of the same tenant is not dismissed with it."""
+    return f"{peer.session} {approval}"
+
+
 def render_failure(error: MainspringError) -> RpcError:
     """An error of ours as one of the protocol."""
     code = INVALID_PARAMS if isinstance(error, CallerError) else INTERNAL_ERROR
@@ -413,6 +435,8 @@ def _render_task(work: Work, stand: Stand, peer: Peer, *, in_full: bool = False)
         "lastUpdatedAt": _format_time(work.updated_at),
     }
     if not peer.is_stateless:
+        if stand.result is not None and stand.result["isError"]:
+            told["status"] = "failed"  # which in 2025-11-25 includes results that are errors
         return {**told, "ttl": None, "pollInterval": POLL_MS}
     told |= {"ttlMs": None, "pollIntervalMs": POLL_MS}
     if in_full and stand.result is not None:
