@@ -114,6 +114,27 @@ async def test_the_tool_runner_performs_the_clients_calls_and_goes_on() -> None:
     assert [type(item) for item in second.items] == [Message, Message, FunctionCall, FunctionCallOutput]
 
 
+@pytest.mark.parametrize("secret", [{"authorization": "hunter2"}, {"headers": {"x-key": "hunter2"}}, {}])
+async def test_a_thread_whose_mcp_server_had_credentials_goes_on_if_they_are_sent_again(secret: dict[str, Any]) -> None:
+    server = {"type": "mcp", "server_label": "wiki", "server_url": "https://wiki.invalid/mcp", **secret}
+    async with entered(Scripted(say("One."), say("Two."))) as (_, place), aiohttp.ClientSession(headers=ON) as session:
+
+        async def post(**fields: Any) -> tuple[int, Any]:
+            body = {"model": "scripted", "max_tokens": 50, "messages": ASK, **fields}
+            async with session.post(f"{place.url}/messages", json=body) as answer:
+                return answer.status, await answer.json()
+
+        status, first = await post(tools=[server], thread={"type": "create"})
+        assert status == 200, first
+        thread = {"type": "continue", "previous_message_id": first["id"]}
+        if secret:
+            status, refused = await post(thread=thread)
+            assert (status, refused["error"]["type"]) == (400, "invalid_request_error")
+            assert "tools" in refused["error"]["message"]
+            assert "hunter2" not in str(refused)
+        assert (await post(thread=thread, **({"tools": [server]} if secret else {})))[0] == 200
+
+
 async def test_a_thread_that_is_gone_is_begun_anew_by_the_client() -> None:
     script = Scripted(say("One."), say("Two.", expect="What time is it?"))
     async with entered(script) as (client, place):

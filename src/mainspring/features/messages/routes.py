@@ -86,7 +86,8 @@ class MessageRoutes:
         return json_response(counted, headers=sent.asked.sent.ignored.make_headers())
 
     async def _inherit(self, request: Request, body: CreateResponse) -> None:
-        """Whoever goes on with a thread sends neither system nor tools again: they are those that the run before was sent."""
+        """Whoever goes on with a thread sends neither system nor tools again: they are those that the run before was sent.
+        Raises `InvalidRequest` if there were credentials among those."""
         if body.previous_response_id is None:
             return
         try:
@@ -98,6 +99,9 @@ class MessageRoutes:
         if body.instructions is None:
             # An agent's own, and the list of skills, are added anew.
             body.instructions = spec.echo.get("instructions", spec.instructions)
+        if body.tools is None and (labels := spec.echo.get("secret_servers")):
+            told = f"credentials of MCP servers are not kept ({', '.join(labels)}): send `tools` again, with `authorization`"
+            raise InvalidRequest(told, param="tools")
         if body.tools is None:
             body.tools = tuple([_restore_tool(tool, spec) for tool in spec.echo.get("tools", ())])
 

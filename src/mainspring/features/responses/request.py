@@ -282,9 +282,17 @@ def _check_text(text: Json | None) -> Json | None:
     return text
 
 
+_SECRET: Final = ("authorization", "headers")
+
+
 def _echo(request: CreateResponse) -> Json:
     """The fields that come back in the Response as they were sent."""
     echo: Json = {"tools": [_echo_tool(tool) for tool in request.tools or ()]}
+    # No field of a Response: whoever goes on without sending tools is told that these cannot go on.
+    if labels := [
+        str(tool.get("server_label")) for tool in request.tools or () if tool.get("type") == "mcp" and _has_secret(tool)
+    ]:
+        echo["secret_servers"] = labels
     for field in (
         "presence_penalty", "frequency_penalty", "top_logprobs", "truncation", "safety_identifier", "prompt_cache_key", "user",
     ):  # fmt: skip
@@ -302,8 +310,12 @@ def _echo(request: CreateResponse) -> Json:
     return echo
 
 
+def _has_secret(tool: Json) -> bool:
+    return any(tool.get(key) for key in _SECRET)
+
+
 def _echo_tool(tool: Json) -> Json:
     """Function tools come back with every field; of other kinds, no secret does."""
     if tool.get("type") == "function":
         return {"description": None, "parameters": None, "strict": True, **tool}
-    return {key: value for key, value in tool.items() if key not in ("authorization", "headers")}
+    return {key: value for key, value in tool.items() if key not in _SECRET}
