@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 import pytest
 from mcp import Client, StdioServerParameters
@@ -15,6 +15,8 @@ from mcp_types import ElicitRequestParams, ElicitResult
 from tests.agents.world import written as write_agent
 from tests.clients.process import environment
 from tests.kit.waiting import PATIENCE
+
+from mainspring.http.bodies import MOST_BODY_BYTES
 
 pytestmark = pytest.mark.slow
 
@@ -67,17 +69,37 @@ async def test_a_client_starts_it_and_a_person_approves_by_a_form(mode: Literal[
     assert len(asked) == 1
 
 
-def test_a_request_by_a_pipe_is_answered(tmp_path: Path) -> None:
-    (tmp_path / "mainspring.toml").write_text('model = "scripted:script.json"\n')
-    (tmp_path / "script.json").write_text('{"turns": [{"say": "Done."}]}')
-    done = subprocess.run(
-        [sys.executable, "-m", "mainspring", "mcp", "serve"],
-        input='{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}\n',
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    assert json.loads(done.stdout)["error"]["code"] == -32600
-    assert done.returncode == 0
+def start(folder: Path, stdin: int | IO[bytes], stdout: int = subprocess.PIPE) -> "subprocess.Popen[bytes]":
+    (folder / "mainspring.toml").write_text('model = "scripted:script.json"\n')
+    (folder / "script.json").write_text('{"turns": [{"say": "Done."}]}')
+    command = [sys.executable, "-m", "mainspring", "mcp", "serve"]
+    return subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, cwd=folder, env=environment())
+
+
+REQUEST = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}\n'
+
+
+def test_requests_by_a_pipe_are_answered_and_one_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    with start(tmp_path, subprocess.PIPE) as process:
+        told, _ = process.communicate(b"[" * (MOST_BODY_BYTES + 1) + b"\n" + REQUEST, timeout=PATIENCE)
+    assert [json.loads(line)["error"]["code"] for line in told.splitlines()] == [-32700, -32600]
+    assert process.returncode == 0
+
+
+def test_requests_in_a_file_are_answered(tmp_path: Path) -> None:
+    (tmp_path / "requests").write_bytes(REQUEST)
+    with (tmp_path / "requests").open("rb") as requests, start(tmp_path, requests) as process:
+        told, _ = process.communicate(timeout=PATIENCE)
+    assert json.loads(told)["error"]["code"] == -32600
+    assert process.returncode == 0
+
+
+def test_it_ends_when_nobody_reads_any_more(tmp_path: Path) -> None:
+    read, written = os.pipe()
+    os.close(read)
+    with start(tmp_path, subprocess.PIPE, written) as process:
+        os.close(written)
+        assert process.stdin is not None
+        process.stdin.write(REQUEST)
+        process.stdin.flush()  # and it stays open
+        assert process.wait(PATIENCE) == 0

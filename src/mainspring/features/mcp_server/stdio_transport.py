@@ -6,16 +6,23 @@ Whatever else the process prints goes to standard error, since a line that is no
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from logging import getLogger
+from select import select
+from shutil import copyfileobj
+from stat import S_ISFIFO, S_ISSOCK
+from threading import Thread
 from typing import Final
 
 from anyio import CancelScope, Lock, create_task_group, move_on_after, sleep, to_thread
+from anyio.lowlevel import checkpoint_if_cancelled
 
 from mainspring.core.items import Json, encode
 from mainspring.features.mcp_server.door import McpDoor, Pending
 from mainspring.features.mcp_server.messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
+    PARSE_ERROR,
     Call,
     Notice,
     Reply,
@@ -46,16 +53,17 @@ class StdioTransport:
         self._door, self._caller = McpDoor(services), caller
         self._peer: Peer | None = None
         self._underway: dict[RequestId, CancelScope] = {}
-        self._writing = Lock()
+        self._serving, self._writing = CancelScope(), Lock()
         self._out = STDOUT
 
     async def serve(self) -> None:
         source, self._out = os.dup(STDIN), os.dup(STDOUT)
         os.dup2(STDERR, STDOUT)
         async with create_task_group() as tasks:
+            self._serving = tasks.cancel_scope
             async for line in _read_lines(source):
                 try:
-                    message = parse_message(line)
+                    message = _parse_line(line)
                 except RpcError as error:
                     await self._send(error.render(None))
                     continue
@@ -107,10 +115,12 @@ class StdioTransport:
             raise RpcError(INVALID_REQUEST, "send `initialize` first")
         else:
             peer = self._peer
-        answer = await self._door.begin(call, peer)
+        with CancelScope(shield=True):  # what has begun half could not be cancelled
+            answer = await self._door.begin(call, peer)
         if not isinstance(answer, Pending):
             return answer
         try:
+            await checkpoint_if_cancelled()
             return await self._door.finish(answer, peer, self._send)
         except BaseException:
             with CancelScope(shield=True):
@@ -121,19 +131,59 @@ class StdioTransport:
     async def _send(self, message: Json) -> None:
         data = encode(message) + b"\n"
         async with self._writing:
-            await to_thread.run_sync(_write_all, self._out, data)
+            try:
+                await to_thread.run_sync(_write_all, self._out, data)
+            except BrokenPipeError:  # the client has gone
+                self._serving.cancel()
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
-        view = view[os.write(descriptor, view) :]
+        try:
+            view = view[os.write(descriptor, view) :]
+        except BlockingIOError:  # a socket or a terminal that is our input as well, which is read without blocking
+            select([], [descriptor], [])
 
 
-async def _read_lines(source: int) -> AsyncIterator[bytes]:
+def _parse_line(line: bytes | None) -> Call | Notice | Reply:
+    if line is None:
+        raise RpcError(PARSE_ERROR, f"a message has at most {MOST_BODY_BYTES} bytes; send less at a time")
+    return parse_message(line)
+
+
+async def _read_lines(source: int) -> AsyncIterator[bytes | None]:
+    """Lines that are not empty; None for one that is too long."""
     reader = asyncio.StreamReader(limit=MOST_BODY_BYTES)
-    pipe = os.fdopen(source, "rb", buffering=0)
+    pipe = os.fdopen(_make_pipe(source), "rb", buffering=0)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-    while line := await reader.readline():
-        if line.strip():
+    is_too_long, has_ended = False, False
+    while not has_ended:
+        try:
+            line = await reader.readuntil()
+        except asyncio.LimitOverrunError as error:
+            await reader.readexactly(error.consumed)
+            is_too_long = True
+            continue
+        except asyncio.IncompleteReadError as error:
+            line, has_ended = error.partial, True
+        if is_too_long:
+            is_too_long = False
+            yield None
+        elif line.strip():
             yield line
+
+
+def _make_pipe(source: int) -> int:
+    """The source if it can be waited for, else a pipe of what it holds: files and devices cannot."""
+    mode = os.fstat(source).st_mode
+    if S_ISFIFO(mode) or S_ISSOCK(mode) or os.isatty(source):
+        return source
+    end, begin = os.pipe()
+    Thread(target=_copy, args=(source, begin), daemon=True).start()
+    return end
+
+
+def _copy(source: int, target: int) -> None:
+    with os.fdopen(source, "rb") as read, suppress(BrokenPipeError), os.fdopen(target, "wb") as written:
+        copyfileobj(read, written)
