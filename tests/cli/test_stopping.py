@@ -1,5 +1,6 @@
 """Ctrl-C, SIGTERM, a reader that goes away, a process that is killed: what was done is kept, and says how it ended."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -74,6 +75,15 @@ async def test_a_reader_that_goes_away_cancels_the_run_silently(shell: Shell, op
         assert live.process.wait() == 141
     [run] = await shell.stored()
     assert run.status == "cancelled"
+
+
+@pytest.mark.parametrize("command", [("serve", "--port", "0"), ("worker",)])
+def test_a_server_whose_reader_is_gone_stops_silently(shell: Shell, command: tuple[str, ...]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as pipe:
+        result = shell.run(*command, "--model", shell.script({"say": "Hi"}), "--database", "runs.db", out=pipe)
+    assert (result.code, result.err) == (141, "")
 
 
 def test_output_that_cannot_be_written_is_told_in_one_line(shell: Shell) -> None:

@@ -120,7 +120,11 @@ class EngineServer(Server):
                 self._accepting.open()
         told = await announce(self._settings, self._choice, url, 1 if self._siblings is None else self._siblings.count)
         if self._link is None:
-            print(told, flush=True)
+            try:
+                print(told, flush=True)
+            except OSError:  # nobody reads it any more
+                await self.shutdown(sockets)
+                raise
         else:
             self._link.sendall(told.encode())
             asyncio.get_running_loop().add_reader(self._link, self._leave)

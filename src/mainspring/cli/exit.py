@@ -29,9 +29,13 @@ def run_reporting_errors(work: Callable[[], object]) -> int:
     try:
         result = work()
         code = run_async(result) if isinstance(result, Coroutine) else result
-    except MainspringError as error:
-        return report(error, error.message, USAGE if isinstance(error, CallerError) else FAILURE)
-    except Exception as error:
+    except Exception as raised:
+        error = _unwrap(raised)
+        if isinstance(error, BrokenPipeError):
+            silence()
+            return BROKEN_PIPE
+        if isinstance(error, MainspringError):
+            return report(error, error.message, USAGE if isinstance(error, CallerError) else FAILURE)
         if hasattr(error, "format_message"):
             raise
         if isinstance(error, OSError) and error.filename is not None:  # of the user's, not of ours
@@ -53,11 +57,14 @@ def run_async(work: Coroutine[object, object, object]) -> object:
     else:
         logging.getLogger("mainspring").addHandler(logging.NullHandler())
         logging.getLogger("mainspring").propagate = False
-    try:
-        return asyncio.run(work)
-    except BrokenPipeError:
-        silence()
-        return BROKEN_PIPE
+    return asyncio.run(work)
+
+
+def _unwrap(error: Exception) -> Exception:
+    """The error itself where task groups have wrapped it alone."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 def report(error: Exception, message: str, code: int) -> int:
