@@ -244,3 +244,9 @@ def test_a_server_is_added_from_the_registry_s_own_file(shell: Shell) -> None:
         },
         "docs": {"url": "https://docs.example/mcp", "require_approval": "always"},
     }
+
+
+@pytest.mark.parametrize("command", ["list", "test", "lock"])
+def test_without_servers_the_commands_say_how_to_add_one(shell: Shell, command: str) -> None:
+    told = shell.run("mcp", command)
+    assert (told.out, "None" in told.err, "`mainspring mcp add`" in told.err) == ("", False, True)

@@ -45,6 +45,7 @@ app = typer.Typer()
 FILE = Path("mainspring.toml")
 LIST_SECONDS = 10.0
 SIGN_IN_SECONDS = 600.0
+NO_SERVERS = "there are no MCP servers in the settings; add one with `mainspring mcp add`"
 
 ConfigFile = Annotated[
     Path, typer.Option("--config", metavar="FILE", help="Settings file. Default: mainspring.toml.", show_default=False)
@@ -219,7 +220,8 @@ async def remove(label: Label, config: ConfigFile = FILE) -> None:
         text = config.read_text("utf-8")
         before = tomllib.loads(text)
     except (OSError, ValueError) as error:
-        raise InvalidRequest(f"{config} cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InvalidRequest(f"{config} cannot be read: {reason}; name the settings with --config FILE") from error
     if label not in before.get("mcp", {}):
         known = ", ".join([f"`{name}`" for name in before.get("mcp", {})]) or "none"
         raise InvalidRequest(f"{config} has no server `{label}`; it has: {known}")
@@ -285,6 +287,8 @@ async def list_servers(config: ConfigFile = FILE, json: AsJson = False) -> None:
     if json:
         write_lines([_show_server(offer, states[offer.spec.label]) for offer in found.tools.offers])
         return
+    if not found.tools.offers:
+        say(NO_SERVERS)
     for offer in found.tools.offers:
         spec = offer.spec
         how = [spec.transport, *(["sandboxed"] if spec.is_held else []), *(["network"] if spec.network else [])]
@@ -397,8 +401,7 @@ async def _look(settings: McpSettings, label: str | None) -> list[SeenServer]:
     specs = make_server_specs(settings.mcp)
     chosen = [spec for spec in specs if label in (None, spec.label)]
     if not chosen:
-        known = ", ".join([f"`{spec.label}`" for spec in specs]) or "none"
-        raise InvalidRequest(f"there is no MCP server `{label}`; known: {known}")
+        raise _not_known(label, specs)
     guard = AddressGuard(settings.allow_hosts)
     offers = (await _collect_tools(settings, chosen, is_held=False)).tools.offers
     return [SeenServer(offer, "" if offer.error else await fetch_certificate(offer.spec, guard)) for offer in offers]
@@ -495,13 +498,17 @@ async def _collect_tools(
             await tools.close()
 
 
+def _not_known(label: str | None, servers: Sequence[ServerSpec]) -> InvalidRequest:
+    known = ", ".join([f"`{spec.label}`" for spec in servers]) or "none; add one with `mainspring mcp add`"
+    return InvalidRequest(NO_SERVERS if label is None else f"there is no MCP server `{label}`; known: {known}")
+
+
 async def _connect(label: str | None, config: Path, *, with_tools: bool, as_json: bool = False) -> int:
     settings = _load(config)
     servers = make_server_specs(settings.mcp)
     chosen = [spec for spec in servers if label in (None, spec.label)]
     if not chosen:
-        known = ", ".join([f"`{spec.label}`" for spec in servers]) or "none; add one with `mainspring mcp add`"
-        raise InvalidRequest(f"there is no MCP server `{label}`; known: {known}" if label else f"MCP servers: {known}")
+        raise _not_known(label, servers)
     collected = await _collect_tools(settings, chosen)
     found, states = collected.tools, {state.label: state for state in collected.states}
     for offer in found.offers:

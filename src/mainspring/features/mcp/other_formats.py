@@ -104,7 +104,7 @@ def _read_json(path: Path) -> Json:
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except OSError as error:
-        raise InvalidRequest(f"{path} cannot be read: {error}") from error
+        raise InvalidRequest(f"{path} cannot be read: {error.strerror}; name the file of that program") from error
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"{path} is no JSON object (comments must be taken out): {error}") from error
 
