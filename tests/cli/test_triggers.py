@@ -44,6 +44,7 @@ async def test_schedules_are_listed_in_80_columns_paused_run_and_removed(shell: 
     listed = shell.run("schedules", "list", *database)
     assert (listed.code, max([len(line) for line in listed.out.splitlines()]) <= 80) == (0, True), listed.out
     assert "01-01 02:30-03:30" in listed.out, "the next time in the zone of the schedule"
+    assert "a-schedule-with-qui…  " in listed.out, "what is cut says so"
     assert shell.run("schedules", "run", name, *database).code == 0
     assert shell.run("schedules", "pause", name, *database).code == 0
     refused = shell.run("schedules", "run", name, *database)

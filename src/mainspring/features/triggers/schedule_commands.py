@@ -8,6 +8,7 @@ import typer
 from msgspec import Struct
 
 from mainspring.cli import options
+from mainspring.cli.console import truncate
 from mainspring.cli.context import load_settings
 from mainspring.cli.database import open_database
 from mainspring.cli.output import report_problems, say, write_lines, write_table
@@ -124,7 +125,9 @@ def _tell_timing(shown: ShownSchedule) -> str:
 
 
 def _cells(shown: ShownSchedule) -> tuple[str, ...]:
-    return shown.name[:20], shown.state, _tell_timing(shown)[:14], _shorten(shown.last), _shorten(shown.next)
+    last, next = _shorten(shown.last), _shorten(shown.next)
+    # One offset a line is enough, and leaves room for what people write.
+    return truncate(shown.name, 20), shown.state, truncate(_tell_timing(shown), 16), last if next == "-" else last[:11], next
 
 
 def _shorten(moment: str | None) -> str:

@@ -105,7 +105,7 @@ class Schedules:
         try:
             found = await self._documents.read((tenant, name))
         except NotFound:
-            raise NotFound(f"there is no schedule `{name[:80]}`", param="name") from None
+            raise NotFound(f"there is no schedule `{name[:80]}`; list them to see which there are", param="name") from None
         return Schedule(tenant, found.facts, found.state)
 
     async def list(self, tenant: str) -> Sequence[Schedule]:
