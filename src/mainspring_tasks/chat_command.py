@@ -65,7 +65,8 @@ def chat(
     Talks about your tasks in plain language, and does what you say: add, list, change, complete, delete. Deleting asks first,
     and "undo" takes the last change back. /help says more.
 
-    Tasks, conversations and the log of decisions are stored in your data folder. Any model will do, also none of your own:
+    Tasks, conversations and the log of decisions are stored in your data folder. The model should be able:
+    a vendor's, or one that `mainspring models pull` fetches. The small one that comes along is often wrong:
 
         mainspring chat
         mainspring chat "What is left to do?" --model local

@@ -12,7 +12,9 @@ def test_the_demo_shows_an_agent_that_recovers_and_confirms(shell: Shell) -> Non
     assert "? Before this counts as finished" in result.out
     assert "- Chiara gives Ada 178.40" in result.out
     assert "\ncompleted (final_answer) · 7 turns · 9 tool calls · " in result.out
-    assert "mainspring run --help" in result.out
+    told = result.out.partition("Your turn:")[2]
+    assert "mainspring init first" in told
+    assert max([len(line) for line in told.splitlines()]) <= 80
 
 
 def test_the_demo_as_events_has_all_a_run_is_made_of(shell: Shell) -> None:

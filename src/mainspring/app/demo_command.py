@@ -14,10 +14,12 @@ from mainspring.providers.scripted import Scripted
 NEXT = """
 The model was a script, the tools were real. Your turn:
 
-  mainspring run --help                     your own prompt, model and tools
-  mainspring demo --json                    the same run, as the events it is made of
-
-  from mainspring import Engine, tool       the same from Python
+  mainspring run "Why is the sky blue?"    a model of yours, or a small one that
+                                           is fetched without a key
+  mainspring init first                    an agent, a tool and a test of your
+                                           own; it says how to go on
+  mainspring serve                         the Responses API, and a console in
+                                           the browser
 """
 
 
