@@ -5,6 +5,8 @@ import pytest
 from mainspring.core.items import ToolDefinition, parse_arguments
 from mainspring.providers.call_draft import MOST_HELD, CallDraft, JsonScan
 from mainspring.providers.json_text import read_arguments
+from mainspring.providers.labelled_calls import PAST_THOUGHT, may_be_labelled
+from mainspring.providers.leaked_calls import LeakedCall, parse_calls
 
 LOOK = ToolDefinition("look", parameters={"type": "object", "properties": {"place": {"type": "string"}}})
 
@@ -68,3 +70,53 @@ def test_a_name_that_is_there_twice_is_found_among_many() -> None:
     names = ", ".join([f'"n{number}": 0' for number in range(20_000)])
     with pytest.raises(ValueError, match="`n19999` twice"):
         parse_arguments(f'{{{names}, "n19999": 1}}')
+
+
+BLANKS, LINES = " " * 100_000, "\n" * 100_000
+HOSTILE = {
+    "code": f"<code>{BLANKS}x</code>y",
+    "awaited": f"await {BLANKS}x",
+    "input": f"Action: look\nAction Input: {BLANKS}{{",
+    "lines": f"Action: look\nAction Input: x{BLANKS}{LINES}Obs",
+    "action": f"Action: look{LINES}{{",
+    "thought": f"Thought: {LINES}x",
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_blanks_in_what_looks_like_a_call_are_read_once(kind: str) -> None:
+    """Read again from each of them, they take minutes: then nobody else is served meanwhile."""
+    text, tools = HOSTILE[kind], {LOOK.name: LOOK}
+    assert parse_calls(text, tools, is_all=True) == []
+    may_be_labelled(text, tools)
+    assert PAST_THOUGHT.search(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("await look(place='Oslo')", '{"place":"Oslo"}'),
+        ("print(look(place='Oslo'))\n", '{"place":"Oslo"}'),
+        ("await look(place=('Oslo'))", '{"place":"Oslo"}'),
+        ("Action: look\nAction Input: Oslo\n\nObservation: it rains", '{"place":"Oslo"}'),
+        ("Action: look \n\nAction Input: Oslo  \nPAUSE\n", '{"place":"Oslo"}'),
+        ("Action: look[Oslo]", '{"place":"Oslo"}'),
+    ],
+)
+def test_a_call_is_found_where_it_is_shown(text: str, arguments: str) -> None:
+    assert parse_calls(text, {LOOK.name: LOOK}, is_all=True) == [LeakedCall("look", arguments)]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_past"),
+    [
+        ("Thought: a\n\nIt rains in Oslo today.", True),
+        ("Thought: a \n \n  It rains in Oslo today.", True),
+        ("Thought: a\nIt rains in Oslo today.", False),
+        ("Thought: a\n\n**Action: look up something", False),
+        ("Thought: a\n\nshort", False),
+    ],
+)
+def test_a_paragraph_behind_a_thought_is_no_thought(text: str, is_past: bool) -> None:
+    assert (PAST_THOUGHT.search(text) is not None) == is_past

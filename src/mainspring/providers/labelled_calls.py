@@ -97,7 +97,7 @@ def read_labelled(text: str, tools: Tools) -> NamedArguments | str | None:
     """The one call that a text is, or the JSON of calls that labels announce; None if it is neither."""
     if (plain := _read_plain(text, tools)) is not None:
         return plain
-    text = _SHOWN.sub(r"\1", text)
+    text = _take_shown(text)
     labels = skip_labels(text, tools)
     if labels.at != "value":
         return None
@@ -128,6 +128,14 @@ def _read_plain(text: str, tools: Tools) -> NamedArguments | None:
         return None
     arguments = name_only_argument(found[2] or found[3], tools[name])
     return NamedArguments(name, arguments) if isinstance(arguments, dict) else None
+
+
+def _take_shown(text: str) -> str:
+    """The call that is awaited or printed; the text if there is none."""
+    said = text.rstrip()
+    if said.startswith("await "):
+        return said.removeprefix("await ")
+    return said.removeprefix("print(")[:-1] if said.startswith("print(") and said.endswith("))") else text
 
 
 def _names_action(text: str, tools: Tools) -> bool:
@@ -182,15 +190,17 @@ _THOUGHT_WORD: Final = "Thought:"
 _THOUGHT: Final = re.compile(r"Thoughts?: ")
 _ACTION: Final = re.compile(r"^(?:\**Action\**:|(?:Code:\s*\n)?```(?:py|python)\n|<code>)", re.MULTILINE)
 _CODE: Final = re.compile(r"(?:Code:\s*)?```(?:py|python)\n|<code>")
-_ACTION_HEAD: Final = re.compile(r"\**Action\**:\s*`?([\w.-]+)`?(?:\[|\s*\n\s*\**Action[ _]?Input\b)")
+# Possessive, and one place for the end of a line: what does not match is read once, however many blanks it has.
+_ACTION_HEAD: Final = re.compile(r"\**+Action\**+:\s*+`?([\w.-]++)`?(?:\[|[^\S\n]*+\n\s*+\**+Action[ _]?Input\b)")
 _PLAIN_ACTION: Final = re.compile(
-    r"\**Action\**:\s*`?([\w.-]+)`?(?:\[([^\[\]\n]+)\]|\s*\n\s*\**Action[ _]?Input\**:\**[ \t]*([^\n{\[]+))"
-    r"\s*(?:\n\s*(?:Observation\b.*|PAUSE\s*))?",
+    r"\**+Action\**+:\s*+`?([\w.-]++)`?"
+    r"(?:\[([^\[\]\n]++)\]|[^\S\n]*+\n\s*+\**+Action[ _]?Input\**+:\**+[ \t]*+([^\n{\[]++))"
+    r"(?:\s*+\Z|[^\S\n]*+\n\s*+(?:Observation\b.*+|PAUSE\s*+))",
     re.DOTALL,
 )
-# A call that is printed or awaited.
-_SHOWN: Final = re.compile(r"\A(?:print\((?=.*\)\)\s*\Z)|await )(.*?)(?:(?<=\))\))?\s*\Z", re.DOTALL)
-PAST_THOUGHT: Final = re.compile(r"\n\s*\n(?!\**(?:Thought|Action|Code|Observation|Final|```|<))[^\n]{12}")
+PAST_THOUGHT: Final = re.compile(
+    r"(?<!\s)(?=[^\S\n]*+\n[^\S\n]*+\n)\s++(?!\**+(?:Thought|Action|Code|Observation|Final|```|<))[^\n]{12}"
+)
 """What follows a thought that neither an action nor an answer follows."""
 _MADE_UP: Final = re.compile(r"\bObservation:|✿RESULT✿|\bTool (?:response|result|output):", re.IGNORECASE)
 # How arguments begin: words in brackets, or a set, do so otherwise.
