@@ -44,6 +44,7 @@ from mainspring.providers import http_client as _http
 from mainspring.providers.chat.provider import Chat
 from mainspring.providers.chat.reply import ChatCompletionReply
 from mainspring.providers.http_client import Http
+from mainspring.providers.reply import read_finish
 from mainspring.providers.turn import TurnBuilder
 
 STOP = chunk(finish="stop")
@@ -483,3 +484,28 @@ async def test_a_backend_that_keeps_the_line_open_behind_its_answer_does_not_hol
     await provider.close()
     await runner.cleanup()
     assert type(events[-1]).__name__ == "TurnEnded"
+
+
+@pytest.mark.parametrize(
+    ("reason", "finish"),
+    [
+        ("model_context_window_exceeded", "length"),
+        ("budget_exceeded", "length"),
+        ("maxTokens", "length"),
+        ("incomplete", "length"),
+        ("refusal", "content_filter"),
+        ("moderation", "content_filter"),
+        ("SPII", "content_filter"),
+        ("COMPLETE", "stop"),
+        ("eos_token", "stop"),
+        ("end_turn", "stop"),
+    ],
+)
+def test_an_answer_is_complete_only_if_its_end_was_in_good_order(reason: str, finish: str) -> None:
+    assert read_finish(reason, {"stop": "stop"}, "http://backend") == finish
+
+
+@pytest.mark.parametrize("reason", ["quota_exceeded", "deadline_exceeded", "rate_limit", "time_limit", "server_error"])
+def test_a_backend_that_gave_up_has_not_answered(reason: str) -> None:
+    with pytest.raises(Unavailable, match="gave up"):
+        read_finish(reason, {"stop": "stop"}, "http://backend")

@@ -27,9 +27,13 @@ T = TypeVar("T")
 TurnT = TypeVar("TurnT", bound=TurnEvents)
 
 NULL = msgspec.Raw(b"null")
-_FILTERED: Final = re.compile("filter|safety|toxic|sensitive|prohibit|block|recitation|guardrail|violat")
-_TOO_LONG: Final = re.compile("(?<!time_)(?<!rate_)limit|length|max_|truncat|too_long")
-_GAVE_UP: Final = re.compile("error|abort|cancel|time|malformed|insufficient|fail|interrupt|disconnect|exception")
+_FILTERED: Final = re.compile("filter|safety|toxic|sensitive|prohibit|block|recitation|guardrail|violat|refus|moderat|spii")
+_TOO_LONG: Final = re.compile(
+    "(?<!time_)(?<!timeout_)(?<!deadline_)(?<!rate_)(?<!quota_)(?:limit|exceed)|length|max|truncat|too_long|incomplete"
+)
+_GAVE_UP: Final = re.compile(
+    "error|abort|cancel|time|deadline|rate_|quota|malformed|insufficient|fail|interrupt|disconnect|exception"
+)
 
 
 class LineSplitter:
