@@ -22,14 +22,19 @@ from tests.memory.world import a_memory, embeddings, seen, vector
 from mainspring import Engine
 from mainspring.core.errors import BadOutput, InvalidRequest, RateLimited, Refused, Unauthorized, Unavailable
 from mainspring.features.memory.memory import Memory
+from mainspring.features.memory.observation_rows import TO_EMBED
 from mainspring.ports import Embedder
+from mainspring.providers import openai_embedder
 from mainspring.providers.openai_embedder import OpenAIEmbedder
 from mainspring.providers.scripted import Scripted, say
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import Location, parse_location
+from mainspring.storage.memory_runs import MemoryStore
+from mainspring.storage.search.embedding import Embedding
 from mainspring.storage.search.ranking import Hit, fuse_rankings
 from mainspring.storage.search.vectors import PlacedVector, Vectors
 from mainspring.storage.search.word_index import Scope
+from mainspring.storage.work_turn import TURN_SECONDS, WorkTurn
 
 
 async def citations(memory: Memory, query: str, tenant: str = "", **options: object) -> list[str]:
@@ -327,6 +332,30 @@ async def test_of_processes_that_share_a_memory_one_embeds_each_text(location: L
         assert sorted(asked) == sorted([f"fact {number}" for number in range(60)])
         for memory in memories:
             await memory.close()
+
+
+async def test_who_has_lost_the_turn_asks_for_no_more_texts() -> None:
+    assert openai_embedder.SECONDS < TURN_SECONDS, "a turn outlasts a request"
+    asked: list[list[str]] = []
+
+    class Picky(Local):
+        async def embed(self, texts: object) -> list[list[float]]:
+            asked.append(list(texts))  # type: ignore[call-overload]
+            if len(asked[-1]) > 1:
+                raise Refused("one of them is no text")
+            return await super().embed(texts)
+
+    class LostTurn(WorkTurn):
+        async def take(self) -> bool:
+            return len(asked) < 2
+
+    async with Memory(redact=lambda text, most: text) as memory:
+        await memory.record(seen("a", id="obs_1"))
+        await memory.record(seen("b", id="obs_2"))
+        embedding = Embedding(Picky(), memory._database, memory._vectors, TO_EMBED)
+        await memory._vectors.open_for("local")
+        await embedding._embed_all(LostTurn(MemoryStore(), "memory"))
+        assert asked == [["a", "b"], ["a"]]
 
 
 async def test_those_found_among_many_are_those_that_are_nearest() -> None:

@@ -9,7 +9,8 @@ from mainspring.core.items import decode, encode
 from mainspring.ports import Document, DocumentStore
 
 KIND: Final = "work_turn"
-TURN_SECONDS: Final = 20.0
+# Longer than one request to an embedding model may take, or what is asked for would be asked for twice.
+TURN_SECONDS: Final = 45.0
 
 
 class _Turn(Struct, frozen=True):

@@ -102,6 +102,8 @@ class Embedding:
                 await self._embed(waiting)
             except Refused:
                 for each in waiting:
+                    if turn is not None and not await turn.take():
+                        return
                     await self._embed_alone(each)
             self._has_failed = False
             if turn is not None and not await turn.take():
