@@ -62,7 +62,7 @@ _CONDITIONS = (
 )
 # All lines are looked through once, without the runs that they are of: those have their answers in them.
 _HAS_TEXT = """number IN (
-    SELECT run FROM summaries WHERE prompt LIKE ? ESCAPE '\\' OR error LIKE ? ESCAPE '\\'
+    SELECT run FROM summaries WHERE owner = coalesce(?, owner) AND (prompt LIKE ? ESCAPE '\\' OR error LIKE ? ESCAPE '\\')
     UNION ALL SELECT number FROM runs WHERE id = ?
 )"""
 _OF_MODEL = "SELECT 1 FROM runs WHERE tenant = ? AND model = ? LIMIT 1"
@@ -96,7 +96,7 @@ def find_runs(
         values.extend(only.ids)
     if only.text is not None:
         conditions.append(_HAS_TEXT)
-        values.extend([pattern := make_pattern(only.text), pattern, only.text])
+        values.extend([only.tenant, pattern := make_pattern(only.text), pattern, only.text])
     if only.status:
         conditions.append(f"status IN ({', '.join('?' * len(only.status))})")
         values.extend(only.status)
