@@ -459,7 +459,7 @@ async def test_tools_of_mcp_servers_are_for_iterative_runs_and_bound_like_any(tm
     zoo.folder.mkdir()
     written(tmp_path / "agents", "worker-bee", autonomy_level="read-only", governance={"network": "all"})
     script = Scripted(say("Once."), calls(call("read", text="a"), call("write", text="b")), say("Done."))
-    mcp = McpTools([zoo.spec("polite")])
+    mcp = McpTools([zoo.spec("good")])
     async with Engine(script, agents=[tmp_path / "agents"], mcp=mcp) as engine:
         await engine.agents.invoke("worker-bee", {})
         assert script.requests[0].tools == ()

@@ -56,7 +56,8 @@ async def serve(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncIte
         yield server
     finally:
         for writer in server.writers:
-            writer.transport.abort()
+            with suppress(AttributeError):  # asyncio's own, of a TLS connection that is closed already
+                writer.transport.abort()
         listening.close()
         running = [task for task in tasks if task is not None]
         for task in running:

@@ -1,5 +1,6 @@
 """What Claude answers: rows of blocks, signed thoughts, reasons to stop and errors; and what else its vendor can be asked."""
 
+import itertools
 import json
 from collections.abc import Sequence
 
@@ -397,9 +398,13 @@ def _thought(*words: str) -> list[Json]:
     return [{"type": "thinking", "thinking": "", "signature": ""}, *deltas, sign]
 
 
+_NUMBERS = itertools.count(1)
+
+
 def _made(kind: str, arguments: str, cut: int) -> list[Json]:
+    """A call with an id of its own: one that comes again under its id is made once."""
     deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in ("", arguments[:cut], arguments[cut:])]
-    return [{"type": kind, "id": "toolu_1", "name": "look", "input": {}}, *deltas]
+    return [{"type": kind, "id": f"toolu_{next(_NUMBERS)}", "name": "look", "input": {}}, *deltas]
 
 
 def _question() -> list[Json]:

@@ -34,7 +34,7 @@ def write_of_tenants(
     """Writes what each tenant has as lines of JSON, or as the rows of a table; if `named`, each says whose it is."""
     if as_json:
         lines = [(tenant, value) for tenant, values in found.items() for value in values]
-        write_lines([{"tenant": tenant, **msgspec.structs.asdict(value)} if named else value for tenant, value in lines])
+        write_lines([{"tenant": tenant, **msgspec.to_builtins(value)} if named else value for tenant, value in lines])
         return
     rows = [(tenant or "-", *cells(value)) for tenant, values in found.items() for value in values]
     table = [("tenant", *titles), *rows]

@@ -54,12 +54,15 @@ class McpServerRoutes:
                 streams=True,
                 also=_ALSO,
                 render_fault=render_fault,
+                in_schema=False,  # its errors are those of JSON-RPC, and the protocol describes the rest
             ),
             Endpoint(
                 "GET", PATH, self.listen, INVOKE, McpMessage, streams=True, errors=(404, 405, 406), also=_ALSO,
-                render_fault=render_fault,
+                render_fault=render_fault, in_schema=False,
             ),
-            Endpoint("DELETE", PATH, self.end, INVOKE, Deleted, errors=(404,), also=_ALSO, render_fault=render_fault),
+            Endpoint(
+                "DELETE", PATH, self.end, INVOKE, Deleted, errors=(404,), also=_ALSO, render_fault=render_fault, in_schema=False
+            ),
         )  # fmt: skip
 
     @cached_property
