@@ -42,8 +42,6 @@ from mainspring.storage.segment import (
 
 MOST_KNOWN: Final = 50_000
 MOST_ROWS: Final = 64
-# What is larger is written by itself, and not kept longer than that.
-LARGE_BYTES: Final = 1024 * 1024
 
 _RUNS = """
     INSERT INTO runs
@@ -122,8 +120,6 @@ class RunAppender:
             if segment.records:
                 self._add_segment(connection, segment, rows, is_alone=len(segments) < FEWEST)
         rows.segments += self._recent.write(connection)
-        bodies = _take_large(rows.segments, 0, 2)
-        entries = [*_take_large(rows.runs, 0, 9), *_take_large(rows.ends, 4, 3)]
         try:
             _insert(connection, _RUNS, 13, rows.runs)
         except sqlite3.IntegrityError:
@@ -132,8 +128,6 @@ class RunAppender:
         if rows.ends:
             connection.executemany(_END, rows.ends)
             connection.executemany(_SUMMARY_END, rows.line_ends)
-        _write_bodies(connection, bodies)
-        _write_entries(connection, entries)
         _insert(connection, _SUMMARIES, 11, rows.lines)
         for number, items in rows.shrunk:
             _shrink(connection, number, items)
@@ -274,38 +268,6 @@ def _insert(connection: sqlite3.Connection, head: str, width: int, rows: Sequenc
     for start in range(0, len(rows), MOST_ROWS):
         some = rows[start : start + MOST_ROWS]
         connection.execute(_write_statement(head, width, len(some), tail), list(chain.from_iterable(some)))
-
-
-def _take_large(rows: list[Row], key: int, column: int) -> list[tuple[int, bytes]]:
-    """Leaves the large values of a column out of the rows; returns them with the numbers of their rows."""
-    taken: list[tuple[int, bytes]] = []
-    for place, row in enumerate(rows):
-        number, value = row[key], row[column]
-        if isinstance(number, int) and isinstance(value, bytes) and len(value) > LARGE_BYTES:
-            taken.append((number, value))
-            rows[place] = (*row[:column], b"", *row[column + 1 :])
-    return taken
-
-
-def _write_bodies(connection: sqlite3.Connection, bodies: list[tuple[int, bytes]]) -> None:
-    """Writes each in pieces: bound to a statement it would be copied twice."""
-    while bodies:
-        place, body = bodies.pop()
-        connection.execute("UPDATE segments SET body = zeroblob(?) WHERE place = ?", (len(body), place))
-        with connection.blobopen("segments", "body", place) as blob:
-            for start in range(0, len(body), LARGE_BYTES):
-                blob.write(body[start : start + LARGE_BYTES])
-        del body
-
-
-def _write_entries(connection: sqlite3.Connection, entries: list[tuple[int, bytes]]) -> None:
-    """Writes each in one: SQLite writes no row in pieces whose table has an index of an expression. A statement keeps what was
-    bound to it until it gets something else."""
-    while entries:
-        number, value = entries.pop()
-        for bound in ((value, number), (b"", None)):
-            connection.execute("UPDATE runs SET entries = ? WHERE number = ?", bound)
-        del value, bound
 
 
 @cache
