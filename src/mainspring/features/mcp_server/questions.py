@@ -2,7 +2,8 @@
 
 A form has one field, `answer`, with two choices: `deny`, and `approve` with the digest of the call's arguments. Nothing is
 preselected. So a client that accepts a form without a person's choice approves nothing, and neither does one that answers for
-another call. The answer goes into the one record of approvals, by whatever process it comes in.
+another call. A call that a form cannot show whole can only be denied in it. The answer goes into the one record of approvals,
+by whatever process it comes in.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,14 +33,22 @@ def approving(approval: Approval) -> str:
     return f"approve {approval.digest}"
 
 
+def list_choices(approval: Approval) -> list[str]:
+    """What a form lets a person choose. What is not shown whole, or wants fields of its own, is not approved in one."""
+    has_fields = isinstance(approval.elicitation, dict) and "requested_schema" in approval.elicitation
+    return [DENY] if has_fields or len(approval.arguments) > _MOST_ARGUMENTS else [DENY, approving(approval)]
+
+
 def render_form(approval: Approval, revision: str) -> Json:
     """The parameters of `elicitation/create` for a call that waits."""
-    arguments = approval.arguments
+    arguments, choices = approval.arguments, list_choices(approval)
     if len(arguments) > _MOST_ARGUMENTS:
         arguments = f"{arguments[:_MOST_ARGUMENTS]}... ({len(arguments)} characters in all)"
+    if len(choices) == 1:
+        arguments += f"\nIt cannot be approved here: do so in the console, or with `mainspring approvals approve {approval.id}`."
     why = f"\nWhy it is asked: {approval.question}" if approval.question else ""
     message = f"May `{approval.tool}` be called with these arguments?\n{arguments}\nDigest: {approval.digest}{why}"
-    answer = {"type": "string", "title": "Answer", "enum": [DENY, approving(approval)]}
+    answer = {"type": "string", "title": "Answer", "enum": choices}
     form: Json = {
         "message": message,
         "requestedSchema": {"type": "object", "properties": {"answer": answer}, "required": ["answer"]},
@@ -92,7 +101,7 @@ async def take_answer(approvals: Approvals, approval: Approval, response: Any, p
             return "left"
         case _:
             raise RpcError(INVALID_PARAMS, "an answer has an `action`: `accept` with `content`, `decline` or `cancel`")
-    if chosen not in (DENY, approving(approval)):
+    if chosen not in list_choices(approval):
         return "left"
     try:
         await approvals.answer(
