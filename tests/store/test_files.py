@@ -141,6 +141,26 @@ async def test_many_files_come_and_go_at_once(storage: FileStorage) -> None:
     assert await storage.list_keys("c") == []
 
 
+async def test_a_folder_that_goes_while_it_is_made_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, errors = os.mkdir, [FileExistsError(17, "File exists"), FileNotFoundError(2, "No such file or directory")]
+
+    def lose_a_race(path: Path, mode: int = 0o777) -> None:
+        if errors:  # Another has made it, and removed it since.
+            raise errors.pop(0)
+        make(path, mode)
+
+    storage = choose_files(str(tmp_path))
+    monkeypatch.setattr(os, "mkdir", lose_a_race)
+    await storage.put("c/one", b"1")
+    assert (errors, await storage.get("c/one")) == ([], b"1")
+
+
+async def test_a_file_in_the_place_of_a_folder_is_told(tmp_path: Path) -> None:
+    (tmp_path / "c").write_text("")
+    with pytest.raises(FilesUnavailable, match="File exists"):
+        await choose_files(str(tmp_path)).put("c/one", b"1")
+
+
 async def test_a_bucket_that_is_not_there_is_told(s3: S3) -> None:
     with pytest.raises(FilesUnavailable, match=r"s3://other/x: there is no such bucket; create it") as raised:
         await choose_files("s3://other/x").open()

@@ -13,6 +13,7 @@ from mainspring.core.errors import FilesUnavailable, NotFound
 # Never a key: see `ports.FileStorage`.
 _HALF = "~"
 PIECE_BYTES = 1 << 20
+_MOST_TRIES = 100
 
 
 class FileFolder:
@@ -93,11 +94,16 @@ class FileFolder:
             raise self._explain(error) from error
 
     def _open_half(self, half: Path) -> BinaryIO:
+        tries = 0
         while True:
-            half.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Whoever empties a folder removes it: it may have gone by now. While a file is in it, it stays.
-            with suppress(FileNotFoundError):
+            try:
+                half.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 return os.fdopen(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+            except (FileNotFoundError, FileExistsError):
+                # Whoever empties a folder removes it: it may go between any two steps. While a file is in it, it stays.
+                tries += 1
+                if tries == _MOST_TRIES:
+                    raise
 
     def _finish(self, opened: BinaryIO, half: Path, file: Path) -> None:
         opened.flush()
