@@ -135,8 +135,8 @@ async def run_step(step: Step) -> bool:
             break
     passed = result.status == 0
     again = None if passed else step.again()
-    if again:
-        second = await run_command(again, step.cwd)
+    second = await run_command(again, step.cwd) if again else None
+    if second:
         passed = second.status == 0
     seconds = time.monotonic() - started
     lines = result.text.rstrip().splitlines()
@@ -146,6 +146,8 @@ async def run_step(step: Step) -> bool:
         if passed:
             print("    UNSTEADY: what failed below passed when it was run once more; find out why")
         print(f"$ {' '.join(command)}", *lines, f"exit status {result.status}", sep="\n    ")
+        if again and second and not passed:
+            print(f"$ {' '.join(again)}", *second.text.rstrip().splitlines(), f"exit status {second.status}", sep="\n    ")
     sys.stdout.flush()
     return passed
 

@@ -41,7 +41,9 @@ async def test_a_test_that_passes_the_second_time_is_told_and_fails_nothing(
 
 async def test_a_test_that_fails_twice_fails_the_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not await run_step(pytest_step(tmp_path, BROKEN))
-    assert "UNSTEADY" not in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "UNSTEADY" not in printed
+    assert printed.count("exit status 1") == 2, "both tries are shown"
 
 
 def test_many_failed_tests_are_not_run_again(tmp_path: Path) -> None:
