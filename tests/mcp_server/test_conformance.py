@@ -4,13 +4,12 @@ The suite calls tools of its own. Those that Mainspring's tools can be are offer
 are listed with why, so that each new one is looked at once.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.agents.world import written as write_agent
-from tests.mcp.conformance_suite import run_suite, suite
+from tests.mcp.conformance_suite import REVISIONS, judge_server, run_revision, suite
 from tests.server.process import Served, serving
 
 pytestmark = pytest.mark.slow
@@ -114,25 +113,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield server
 
 
-@pytest.mark.parametrize("revision", list(APPLY))
-def test_every_scenario_applies_or_has_a_reason_not_to(revision: str, suite: list[str]) -> None:
-    said = run_suite([*suite, "list", "--server", "--requirements", revision]).stdout
-    required = said.partition("Server scenarios")[2].partition("Client scenarios")[0]
-    listed = [line.split()[1] for line in required.splitlines() if line.startswith("  - ")]
-    assert set(APPLY[revision]) <= set(listed)
-    others = [name for name in listed if name not in APPLY[revision]]
-    assert [name for name in others if not name.startswith(tuple(REASONS))] == []
-
-
-@pytest.mark.parametrize(
-    ("revision", "scenario"), [(revision, name) for revision, names in APPLY.items() for name in [*names, *LATER[revision]]]
-)
-def test_a_scenario_passes(revision: str, scenario: str, suite: list[str], server: Served, tmp_path: Path) -> None:
-    url = server.url.replace("/v1", "/mcp")
-    order = ["server", "--url", url, "--scenario", scenario, "--spec-version", revision, "--timeout", "60000"]
-    done = run_suite([*suite, *order, "--output-dir", str(tmp_path)])
-    [found] = tmp_path.rglob("checks.json")
-    checks = json.loads(found.read_text())
-    assert checks, done.stdout + done.stderr
-    failed = {check["id"]: check.get("errorMessage") for check in checks if check["status"] == "FAILURE"}
-    assert {id: why for id, why in failed.items() if id not in EXCUSED} == {}, done.stdout
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_every_scenario_passes_or_has_a_reason_not_to_apply(
+    revision: str, suite: list[str], server: Served, tmp_path: Path
+) -> None:
+    found = run_revision(suite, "server", ["--url", server.url.replace("/v1", "/mcp")], revision, tmp_path)
+    assert judge_server(found, [*APPLY[revision], *LATER[revision]], REASONS, EXCUSED) == {}
