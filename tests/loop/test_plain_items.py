@@ -9,6 +9,7 @@ from msgspec import UNSET
 from mainspring.core.items import (
     FunctionCall,
     FunctionCallOutput,
+    InputFile,
     InputImage,
     InputText,
     Item,
@@ -27,7 +28,8 @@ statuses = st.sampled_from(["completed", "in_progress", "incomplete", "done"]) |
 parts = (
     st.builds(InputText, texts)
     | st.builds(OutputText, texts, st.sampled_from([(), ({"type": "url_citation"},), []]))
-    | st.builds(InputImage, st.just("https://x"))
+    | st.builds(InputImage, texts, texts, texts)
+    | st.builds(InputFile, texts, texts, texts, texts)
     | odd
 )
 contents = st.lists(parts, max_size=2).map(tuple) | st.lists(parts, max_size=1) | odd
@@ -52,7 +54,7 @@ def test_usual_items_are_plain() -> None:
         FunctionCall("c", "add", '{"a":1}', id="fc_1"),
         FunctionCallOutput("c", "3"),
         Message("developer", (InputText("be kind"),)),
+        Message("user", (InputImage("https://x"), InputFile(filename="a.pdf", file_data="AA=="))),
     ]
     assert [item for item in usual if not is_plain(item)] == []
     assert not is_plain(user("half \ud800"))
-    assert not is_plain(Message("user", (InputImage("https://x"),)))

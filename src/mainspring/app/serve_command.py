@@ -22,6 +22,7 @@ from mainspring.cli.options import ApiKey, BaseUrl, Builtins, Config, Tools, as_
 from mainspring.storage.location import parse_location
 
 BACKLOG = 2048  # as uvicorn has it
+LARGE_BYTES = 1024 * 1024
 
 
 DatabaseName: TypeAlias = Annotated[
@@ -169,6 +170,8 @@ def become_server(given: Mapping[str, object], settings: Settings, file: Path | 
             listener.set_inheritable(True)
             descriptor = listener.detach()
         command = ["mainspring.app.server_processes", *command[1:], str(descriptor), str(count), str(settings.drain_seconds)]
+    # The C library then gives the memory of a large body back at once; else it keeps what it once had for one of 32 MB or less.
+    os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(LARGE_BYTES))
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, "-P", "-m", *command])

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
 from mainspring.core.json_values import count_values
 
@@ -298,6 +298,17 @@ def user(text: str, *, id: str = "") -> Message:
 
 def assistant(text: str, *, id: str = "") -> Message:
     return Message(role="assistant", content=(OutputText(text),), id=id)
+
+
+def split_media(part: Part) -> tuple[Part, str]:
+    """The part without the content that came along with it, and that content: it may be large, and is not to be copied."""
+    match part:
+        case InputImage(image_url=str(content)):
+            return replace(part, image_url=""), content
+        case InputFile(file_data=str(content)):
+            return replace(part, file_data=""), content
+        case _:
+            return part, ""
 
 
 def encode(value: object) -> bytes:

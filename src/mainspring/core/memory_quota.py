@@ -8,7 +8,17 @@ from collections import Counter
 from collections.abc import Iterable
 
 from mainspring.core.errors import HistoryTooLarge, MemoryLimit
-from mainspring.core.items import FunctionCall, FunctionCallOutput, InputText, Item, Message, OutputText, encode
+from mainspring.core.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    InputText,
+    Item,
+    Message,
+    OutputText,
+    Part,
+    encode,
+    split_media,
+)
 
 # What an item counts beside its text.
 ITEM_BYTES = 256
@@ -27,14 +37,22 @@ def measure_items(items: Iterable[Item]) -> int:
 def _measure(item: Item) -> int:
     match item:
         case Message():
-            texts = [part.text if isinstance(part, InputText | OutputText) else encode(part) for part in item.content]
-            return sum(map(len, texts))
+            return sum(map(_measure_part, item.content))
         case FunctionCall():
             return len(item.arguments)
         case FunctionCallOutput(output=str(text)):
             return len(text)
         case _:
             return len(encode(item))
+
+
+def _measure_part(part: Part) -> int:
+    match part:
+        case InputText(text) | OutputText(text):
+            return len(text)
+        case _:
+            rest, media = split_media(part)
+            return len(encode(rest)) + len(media)
 
 
 class MemoryQuota:

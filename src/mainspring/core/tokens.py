@@ -22,6 +22,7 @@ from mainspring.core.items import (
     Tool,
     Usage,
     encode,
+    split_media,
 )  # fmt: skip
 
 CHARS_PER_TOKEN = 3.5
@@ -48,7 +49,11 @@ def tokens_of(items: Iterable[Item]) -> int:
 
 def tokens_of_text(text: str) -> int:
     """At least one for any text at all."""
-    return -int(-len(text) // CHARS_PER_TOKEN)
+    return _tokens_of_length(len(text))
+
+
+def _tokens_of_length(chars: int) -> int:
+    return -int(-chars // CHARS_PER_TOKEN)
 
 
 def tokens_of_tool(tool: Tool) -> int:
@@ -78,4 +83,5 @@ def _part(part: Part) -> int:
         case InputImage():
             return PER_IMAGE
         case _:
-            return tokens_of_text(encode(part).decode())
+            rest, media = split_media(part)
+            return _tokens_of_length(len(encode(rest).decode()) + len(media))

@@ -7,13 +7,12 @@ from mainspring.core.ids import NewId
 from mainspring.core.items import (
     FunctionCall,
     FunctionCallOutput,
-    InputFile,
-    InputImage,
     Item,
     Message,
     Reasoning,
     Unknown,
     encode,
+    split_media,
 )
 from mainspring.http.bodies import MOST_BODY_BYTES
 from mainspring.ports import RunStore
@@ -36,14 +35,19 @@ def assign_id(item: Item, new_id: NewId) -> Item:
 
 def check_text_size(items: tuple[Item, ...], most: int) -> None:
     """Raises `InvalidRequest` for items that have more text than that; images and files, which are told apart, are no text."""
-    parts = [part for item in items if isinstance(item, Message) for part in item.content]
-    outputs = [item.output for item in items if isinstance(item, FunctionCallOutput)]
-    parts += [part for output in outputs if isinstance(output, tuple) for part in output]
-    media = [part.image_url or "" for part in parts if isinstance(part, InputImage)]
-    media += [part.file_data or "" for part in parts if isinstance(part, InputFile)]
-    if len(encode(items).decode()) - sum(map(len, media)) > most:
+    if len(encode([_leave_out_media(item) for item in items]).decode()) > most:
         message = f"the items of `input` may have {most} characters in all, without images and files; send fewer or shorter ones"
         raise InvalidRequest(message, param="input", code="string_above_max_length")
+
+
+def _leave_out_media(item: Item) -> Item:
+    match item:
+        case Message(content=parts):
+            return replace(item, content=tuple([split_media(part)[0] for part in parts]))
+        case FunctionCallOutput(output=tuple(parts)):
+            return replace(item, output=tuple([split_media(part)[0] for part in parts]))
+        case _:
+            return item
 
 
 async def resolve_references(items: tuple[Item, ...], store: RunStore, tenant: str, *, param: str) -> tuple[Item, ...]:

@@ -42,6 +42,8 @@ from mainspring.storage.segment import (
 
 MOST_KNOWN: Final = 50_000
 MOST_ROWS: Final = 64
+# What is larger is written by itself, and not kept longer than that.
+LARGE_BYTES: Final = 1024 * 1024
 
 _RUNS = """
     INSERT INTO runs
@@ -120,6 +122,7 @@ class RunAppender:
             if segment.records:
                 self._add_segment(connection, segment, rows, is_alone=len(segments) < FEWEST)
         rows.segments += self._recent.write(connection)
+        entries = [*_take_large(rows.runs, 0, 9), *_take_large(rows.ends, 4, 3)]
         try:
             _insert(connection, _RUNS, 13, rows.runs)
         except sqlite3.IntegrityError:
@@ -128,6 +131,8 @@ class RunAppender:
         if rows.ends:
             connection.executemany(_END, rows.ends)
             connection.executemany(_SUMMARY_END, rows.line_ends)
+        while entries:
+            _write_value(connection, "UPDATE runs SET entries = ? WHERE number = ?", *entries.pop())
         _insert(connection, _SUMMARIES, 11, rows.lines)
         for number, items in rows.shrunk:
             _shrink(connection, number, items)
@@ -157,12 +162,17 @@ class RunAppender:
             else:
                 rows.segments += self._take(log, records)
             return
-        ending = find_ending(segment)
+        ending, opening = find_ending(segment), find_opening(segment)
+        if segment.run_id in self._logs:
+            opening = None
+        log = self._find_log(connection, segment) if opening is None else OpenLog(self._count_run(connection), 0)
+        entered = () if ending is None else [entry.item for entry in ending.snapshot.entries]
+        # What is large is written before the entries, which may be as large, are encoded.
+        rows.segments += [row for row in self._take(log, records, entered) if not _write_if_large(connection, row)]
         end: Row = (None, None, None)
         if ending is not None:
             end = (ending.at, encode_response(ending.snapshot), encode(ending.snapshot.entries))
-        if (opening := find_opening(segment)) is not None and segment.run_id not in self._logs:
-            log = OpenLog(self._count_run(connection), 0)
+        if opening is not None:
             status = opening.status if ending is None else ending.status
             conversation = None if opening.conversation is None else encode(opening.conversation)
             begun = (log.number, opening.id, opening.parent, opening.model, opening.background, status, opening.created_at)
@@ -170,13 +180,9 @@ class RunAppender:
             rows.runs.append((*begun, *end, opening.tenant, conversation, driver))
             told = UNENDED if ending is None else summarize_ending(segment)
             rows.lines.append((log.number, *summarize_opening(segment), *told))
-        else:
-            log = self._find_log(connection, segment)
-            if ending is not None:
-                rows.ends.append((ending.status, *end, log.number))
-                rows.line_ends.append((*summarize_ending(segment), log.number))
-        entered = () if ending is None else [entry.item for entry in ending.snapshot.entries]
-        rows.segments += self._take(log, records, entered)
+        elif ending is not None:
+            rows.ends.append((ending.status, *end, log.number))
+            rows.line_ends.append((*summarize_ending(segment), log.number))
         if ending is None:
             self._logs[segment.run_id] = log
         else:
@@ -268,6 +274,35 @@ def _insert(connection: sqlite3.Connection, head: str, width: int, rows: Sequenc
     for start in range(0, len(rows), MOST_ROWS):
         some = rows[start : start + MOST_ROWS]
         connection.execute(_write_statement(head, width, len(some), tail), list(chain.from_iterable(some)))
+
+
+def _take_large(rows: list[Row], key: int, column: int) -> list[tuple[object, object]]:
+    """Leaves the large values of a column out of the rows; returns each with the number of its row."""
+    taken: list[tuple[object, object]] = []
+    for place, row in enumerate(rows):
+        if _is_large(row[column]):
+            taken.append((row[column], row[key]))
+            rows[place] = (*row[:column], b"", *row[column + 1 :])
+    return taken
+
+
+def _write_if_large(connection: sqlite3.Connection, segment: Row) -> bool:
+    place, last, body = segment
+    if not _is_large(body):
+        return False
+    _insert(connection, _SEGMENTS, 3, [(place, last, b"")], _ADDED)
+    _write_value(connection, "UPDATE segments SET body = ? WHERE place = ?", body, place)
+    return True
+
+
+def _is_large(value: object) -> bool:
+    return isinstance(value, bytes) and len(value) > LARGE_BYTES
+
+
+def _write_value(connection: sqlite3.Connection, statement: str, value: object, number: object) -> None:
+    """Writes a large value. A statement keeps what was bound to it until it gets something else: nothing, for no row."""
+    connection.execute(statement, (value, number))
+    connection.execute(statement, (b"", None))
 
 
 @cache

@@ -87,7 +87,9 @@ class ResponseRoutes:
         spec = await read_order(self._engine, self._agents, request, sent)
         headers = sent.ignored.make_headers()
         is_followed = body.stream is True or not spec.background
-        handle = await self._runs.start(spec, read_key(request), raw, is_followed=is_followed)
+        if (key := read_key(request)) is None:
+            raw = b""  # it may be large, and nobody compares it
+        handle = await self._runs.start(spec, key, raw, is_followed=is_followed)
         if body.stream:
             return self._stream(handle, request, -1, is_owner=not spec.background, headers=headers)
         if not spec.background:
