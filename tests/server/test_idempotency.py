@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,8 @@ from mainspring.core.spec import RunSpec
 from mainspring.engine.handle import Handle
 from mainspring.http.faults import Fault
 from mainspring.http.idempotency import GRACE, LIFE, RUN_KEY, IdempotentRuns, Reservation
-from mainspring.ports import Document
+from mainspring.parts import PartContents
+from mainspring.ports import Document, OrderContext, OrderStep
 from mainspring.providers.scripted import Scripted, call, calls, fail, say
 
 pytestmark = pytest.mark.usefixtures("each_database")
@@ -370,6 +371,39 @@ async def test_should_the_dead_wake_up_one_of_them_gets_the_log(tmp_path: Path) 
         with pytest.raises(Superseded):
             await (await one.start(order("resp_1"))).wait()
         assert len((await one.store.list()).runs) == 1
+
+
+@pytest.mark.parametrize("ends", ["loses its run", "is stopped"])
+async def test_one_that_was_taken_for_dead_leaves_the_key_to_the_run_that_began(tmp_path: Path, ends: str) -> None:
+    is_frozen, goes_on, now = anyio.Event(), anyio.Event(), Now()
+
+    class Freezes(OrderStep):
+        name = "freezes"
+
+        async def prepare(self, order: RunSpec, context: OrderContext) -> RunSpec:
+            is_frozen.set()
+            await goes_on.wait()
+            return order
+
+    frozen = Engine(model(), database=database_in(tmp_path), parts=[PartContents(steps=(Freezes(),))])
+    async with frozen as one, process(model(), tmp_path) as two:
+
+        async def send() -> None:
+            with suppress(Superseded):
+                await IdempotentRuns(one.core, now).start(order("resp_1", background=True), "one", b"{}")
+                pytest.fail("the log has two writers")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(send)
+            await is_frozen.wait()
+            now.at += GRACE + 1
+            elsewhere = IdempotentRuns(two.core, now)
+            assert (await elsewhere.start(order("resp_2", background=True), "one", b"{}")).id == "resp_1"
+            if ends == "is stopped":
+                group.cancel_scope.cancel()
+            goes_on.set()
+        assert (await elsewhere.start(order("resp_3"), "one", b"{}")).id == "resp_1"
+        assert len((await two.store.list()).runs) == 1
 
 
 async def test_keys_are_good_for_a_day_and_forgotten_after_it(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ Work that was refused gives its key back. Keys belong to whoever sends them and 
 Where the work is a run (`IdempotentRuns`), the reservation names the id that the run will have, so a duplicate in this process or
 another joins the run, live or ended. A reservation whose run never appeared belongs to a process that died in between; after
 `GRACE` seconds the next request starts the run under the reserved id, and should the first one wake up after all, the store gives
-the log to one of them. A run that failed before it said or did anything gives its key back once somebody asks for it again: it
+the log to one of them. Whoever loses it, is stopped, or cannot tell whether the store has its run, leaves the key as it is: it
+stands for that run. A run that failed before it said or did anything gives its key back once somebody asks for it again: it
 would only be refused once more, whatever the backend says by then. A response that is not stored can be joined while this process
 remembers it; after that the key is refused, for nobody can tell any more what came of it. Deleting a response frees its key.
 
@@ -30,7 +31,7 @@ from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
-from mainspring.core.errors import CallerError, Interrupted, InvalidRequest, NotFound
+from mainspring.core.errors import CallerError, Interrupted, InvalidRequest, NotFound, PeerError
 from mainspring.core.items import decode, encode
 from mainspring.core.lru_cache import LRUCache
 from mainspring.core.run import Run
@@ -180,13 +181,19 @@ class IdempotentRuns:
     async def _begin(self, spec: RunSpec, id: str) -> Handle:
         try:
             handle = await self._engine.start(spec)
-        except BaseException:
-            with CancelScope(shield=True):
-                await self._keys.release(id, spec.id)
+        except BaseException as error:
+            if not spec.store or isinstance(error, CallerError | PeerError | Fault):
+                with CancelScope(shield=True):
+                    await self._give_back(spec.id, id)
             raise
         if not spec.store:
             self._unstored[spec.id] = handle
         return handle
+
+    async def _give_back(self, run_id: str, id: str) -> None:
+        """Gives the key of a refused request back, unless another process has begun its run meanwhile."""
+        if await self._find(run_id) is None:
+            await self._keys.release(id, run_id)
 
     async def _join(self, spec: RunSpec, id: str, reservation: Reservation, is_followed: bool) -> Handle | None:
         """The run that the reservation is for; None if the reservation must be looked at again."""
