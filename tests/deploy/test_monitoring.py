@@ -9,6 +9,7 @@ import pytest
 from tests.deploy.shipped import DEPLOY, find_metrics, list_known_metrics, read_yaml
 
 from mainspring.core.events import Status
+from mainspring.features.audit.watch import Outcome
 from mainspring.features.traces.failures import Severity
 from mainspring.features.traces.metrics import Metrics
 from mainspring.features.traces.trace_record import StepStatus
@@ -20,6 +21,7 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("mainspring_runs_total", "status"): get_args(Status),
     ("mainspring_turns_total", "status"): get_args(StepStatus),
     ("mainspring_failures_total", "severity"): get_args(Severity),
+    ("mainspring_audit_checks_total", "outcome"): get_args(Outcome),
 }
 
 

@@ -14,6 +14,7 @@ from hashlib import sha256
 from typing import Final
 
 import msgspec
+from anyio import sleep
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -82,10 +83,10 @@ def read_anchors(note: Note) -> tuple[Anchor, ...]:
         return ()
 
 
-async def verify(store: AuditStore, *heads: bytes) -> Verified:
+async def verify(store: AuditStore, *heads: bytes, pause: float = 0.0) -> Verified:
     """Walks every chain to its end or to the first break, then looks for what the anchors name. With `heads`, an audit in which
-    no record has one of these hashes is broken, too."""
-    walk = _Walk(heads)
+    no record has one of these hashes is broken, too. It pauses for so many seconds after each page."""
+    walk = _Walk(heads, pause)
     for chain in await store.list_chains():
         if (flaw := await walk.follow(store, chain)) is not None:
             return walk.tell(flaw)
@@ -100,8 +101,8 @@ async def verify(store: AuditStore, *heads: bytes) -> Verified:
 class _Walk:
     """What was seen so far: the ends of the chains, the last that anchors name of each, and which heads were found."""
 
-    def __init__(self, heads: Sequence[bytes]) -> None:
-        self._heads = heads
+    def __init__(self, heads: Sequence[bytes], pause: float) -> None:
+        self._heads, self._pause = heads, pause
         self._length = 0
         self._anchor: int | None = 0 if GENESIS in heads else None
         self._ends: dict[str, Link] = {}
@@ -119,6 +120,7 @@ class _Walk:
                     return flaw
                 self._take(link)
                 last = link
+            await sleep(self._pause)
         return None
 
     def _take(self, link: Link) -> None:

@@ -148,10 +148,11 @@ class Metrics:
         self._call_seconds = Histogram("mainspring_tool_duration_seconds", "From a call's start to its end.", "tool")
         self._triggers = Counter("mainspring_triggers_total", "What schedules and webhooks did.", "kind", "outcome")
         self._deliveries = Counter("mainspring_webhook_deliveries_total", "Attempts to deliver events.", "outcome")
+        self._audits = Counter("mainspring_audit_checks_total", "Daily verifications of the audit.", "outcome")
         self._families: tuple[Counter | Histogram, ...] = (
             self._runs, self._turns, self._tokens, self._calls, self._verdicts, self._failures,
             self._run_seconds, self._turn_seconds, self._first_token, self._call_seconds,
-            self._triggers, self._deliveries,
+            self._triggers, self._deliveries, self._audits,
         )  # fmt: skip
         self._live = Gauge("mainspring_live_runs", "Runs that are under way here.")
         self._store_up = Gauge("mainspring_store_up", "1 if the store can be used, else 0.")
@@ -174,6 +175,9 @@ class Metrics:
 
     def count_delivery(self, outcome: str) -> None:
         self._deliveries.add(outcome)
+
+    def count_audit(self, outcome: str) -> None:
+        self._audits.add(outcome)
 
     def text(self, *, live: int, is_store_up: bool) -> str:
         """The metrics as text for a scraper."""
