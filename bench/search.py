@@ -111,7 +111,7 @@ class CorpusEmbedder:
 
 async def fill(engine: Engine, corpus: Corpus) -> str:
     """A store with all passages, as indexing writes them; the texts are not read from files."""
-    database, stores = engine._passages, engine.vector_stores
+    database, stores = engine.file_services.passages, engine.vector_stores
     store = await stores.create("", StoreBody("bench"))
     for start in range(0, len(corpus.texts), PER_FILE):
         await database.write(rows.add_files, store.id, "", [NewFile(f"file-{start}", f"{start}.txt")], 0.0)

@@ -10,7 +10,7 @@ from anyio import sleep_forever
 from msgspec.structs import replace
 
 from mainspring import Engine, tool
-from mainspring.app.engine import RunOptions
+from mainspring.app.run_options import RunOptions
 from mainspring.core.errors import DelegateToClient, Interrupted, InvalidRequest, OrderStepTimeout, RunFailed
 from mainspring.core.items import FunctionCallOutput, Json, ToolDefinition, ToolKind, text_of
 from mainspring.core.spec import Completion, Limits, RunSpec, Sampling, Window

@@ -82,7 +82,7 @@ async def test_passages_are_found_by_words_and_by_meaning(tmp_path: Path) -> Non
             "", StoreBody("s"), [await add(engine.files, f"{name}.txt", text) for name, text in texts.items()]
         )
         other = await stores.create("", StoreBody("t"), [await add(engine.files, "d.txt", "Another car, parked.")])
-        await engine._indexing.work()
+        await engine.file_services.indexing.work()
 
         async def find(query: str, **options: float) -> list[str]:
             weights = HybridWeights(options.get("meaning", 1.0), options.get("words", 1.0))
@@ -108,8 +108,8 @@ async def test_passages_are_found_by_words_and_by_meaning(tmp_path: Path) -> Non
         assert [each.passage.filename for each in found_some] == ["a.txt", "b.txt"]
         assert embedder.count == before + 1, "a query is embedded once, however many files it is held against"
         await stores.remove("", other.id)
-        await engine._indexing.work()
-        assert await engine._passages.find_nearest("vehicle", other.id, [None], 10) == []
+        await engine.file_services.indexing.work()
+        assert await engine.file_services.passages.find_nearest("vehicle", other.id, [None], 10) == []
 
 
 async def test_what_could_not_be_embedded_is_found_by_words_and_embedded_later(tmp_path: Path) -> None:
@@ -117,12 +117,12 @@ async def test_what_could_not_be_embedded_is_found_by_words_and_embedded_later(t
     embedder.fails = True
     async with an_engine(tmp_path, embedder) as engine:
         store = await engine.vector_stores.create("", StoreBody(), [await add(engine.files, "a.txt", "The car was parked.")])
-        await engine._indexing.work()
+        await engine.file_services.indexing.work()
         assert (await engine.vector_stores.count(store.id))[0].completed == 1
         assert len(await engine.vector_stores.search("", store.id, ["parked"], SearchOptions())) == 1
         assert await engine.vector_stores.search("", store.id, ["vehicle"], SearchOptions()) == []
         embedder.fails = False
-        await engine._indexing.work()
+        await engine.file_services.indexing.work()
         assert len(await engine.vector_stores.search("", store.id, ["vehicle"], SearchOptions())) == 1
 
 
@@ -163,7 +163,7 @@ async def test_two_engines_index_each_file_once(tmp_path: Path, monkeypatch: pyt
     async with an_engine(tmp_path) as one, an_engine(tmp_path) as other:
         files = [await add(one.files, f"{number}.txt", f"text {number}") for number in range(8)]
         store = await one.vector_stores.create("", StoreBody(), files)
-        await asyncio.gather(one._indexing.work(), other._indexing.work())
+        await asyncio.gather(one.file_services.indexing.work(), other.file_services.indexing.work())
         assert (await other.vector_stores.count(store.id))[0].completed == 8
         assert begun == Counter({f"{number}.txt": 1 for number in range(8)})
 
@@ -171,7 +171,7 @@ async def test_two_engines_index_each_file_once(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.usefixtures("each_database")
 async def test_whoever_lost_a_file_writes_nothing_more(tmp_path: Path) -> None:
     async with an_engine(tmp_path) as engine:
-        passages = engine._passages
+        passages = engine.file_services.passages
         store = await engine.vector_stores.create("", StoreBody(), [await add(engine.files, "a.txt", "text")])
         file = await engine.vector_stores.get_file("", store.id, (await passages.read(rows.list_waiting_files))[0].file)
         assert await passages.write(rows.claim_file, file, "slow")
@@ -186,7 +186,7 @@ async def test_whoever_lost_a_file_writes_nothing_more(tmp_path: Path) -> None:
         ):
             with pytest.raises(Superseded):
                 await attempt
-        await engine._indexing.work()
+        await engine.file_services.indexing.work()
         assert (await engine.vector_stores.count(store.id))[0].completed == 1, "nobody drives `fast`"
 
 
@@ -194,14 +194,14 @@ async def test_whoever_lost_a_file_writes_nothing_more(tmp_path: Path) -> None:
 async def test_what_is_written_of_a_file_that_is_taken_out_meanwhile_does_not_stay(tmp_path: Path) -> None:
     async with an_engine(tmp_path) as one, an_engine(tmp_path) as other:
         store = await one.vector_stores.create("", StoreBody(), [await add(one.files, "a.txt", "text")])
-        [file] = await one._passages.read(rows.list_waiting_files)
-        assert await one._passages.write(rows.claim_file, file, "me")
+        [file] = await one.file_services.passages.read(rows.list_waiting_files)
+        assert await one.file_services.passages.write(rows.claim_file, file, "me")
         cut = list(cut_passages([DocumentPage(None, "", "text")], StaticChunking()))
         loop, removals = asyncio.get_running_loop(), list[Future[None]]()
 
         async def take_out() -> None:
             await other.vector_stores.remove_file("", store.id, file.file)
-            await other._passages.remove_left()
+            await other.file_services.passages.remove_left()
 
         def write(connection: SqlConnection) -> None:
             rows.add_passages(connection, file, "me", 0, cut, 0.0)
@@ -209,9 +209,9 @@ async def test_what_is_written_of_a_file_that_is_taken_out_meanwhile_does_not_st
             with suppress(TimeoutError):  # it waits for the transaction, or is done long before
                 removals[0].result(0.5)
 
-        await one._passages.write(write)
+        await one.file_services.passages.write(write)
         await asyncio.wrap_future(removals[0])
-        assert await one._passages.read(rows.list_passages, file.number, 10) == []
+        assert await one.file_services.passages.read(rows.list_passages, file.number, 10) == []
 
 
 @pytest.mark.usefixtures("each_database")
@@ -223,12 +223,12 @@ async def test_a_search_that_notes_its_time_undoes_no_change_of_the_store(
         later = store.active_at + 1000
 
         async def rename() -> float:
-            await engine._passages.write(rows.change_store, store.id, {"name": "new"}, store.active_at)
+            await engine.file_services.passages.write(rows.change_store, store.id, {"name": "new"}, store.active_at)
             return later
 
         monkeypatch.setattr(engine.files.store, "read_clock", rename)
         await engine.vector_stores.search("", store.id, ["word"], SearchOptions())
-        kept = await engine._passages.read(rows.get_store, store.id, "")
+        kept = await engine.file_services.passages.read(rows.get_store, store.id, "")
         assert kept is not None
         assert (kept.body.name, kept.active_at) == ("new", later)
         assert kept.expires_at == pytest.approx(later + 2 * 86_400)
@@ -240,7 +240,7 @@ async def test_a_filter_finds_what_others_rank_above(tmp_path: Path) -> None:
         made = [(await add(engine.files, f"{number}.txt", f"{text} {number}"), kind) for number, (kind, text) in enumerate(texts)]
         files = [replace(file, attributes={"kind": kind}) for file, kind in made]
         store = await engine.vector_stores.create("", StoreBody(), files)
-        await engine._indexing.work()
+        await engine.file_services.indexing.work()
         mine = parse_filter({"type": "eq", "key": "kind", "value": "mine"})
         [found] = await engine.vector_stores.search("", store.id, ["gadget"], SearchOptions(1, mine))
         assert (found.passage.attributes, found.score) == ({"kind": "mine"}, 1.0)
@@ -302,7 +302,7 @@ class ShortReader(DocumentReader):
 async def test_tenants_take_turns_and_one_without_memory_holds_up_nobody(tmp_path: Path) -> None:
     async with an_engine(tmp_path) as engine:
         reader = ShortReader()
-        indexing = Indexing(engine._passages, engine.files, reader, engine.core.presence)
+        indexing = Indexing(engine.file_services.passages, engine.files, reader, lambda: engine.core.presence)
         stores = {}
         for tenant, count in (("many", 4), ("poor", 1), ("one", 1), ("other", 1)):
             files = [await add(engine.files, f"{number}.txt", f"word {number}", tenant) for number in range(count)]
@@ -331,7 +331,7 @@ async def test_passages_get_vectors_of_a_new_model_though_a_process_ends_as_it_c
     embedder = WordEmbedder()
     async with an_engine(tmp_path, embedder) as engine:
         store = await engine.vector_stores.create("", StoreBody(), [await add(engine.files, "a.txt", "The car was parked.")])
-        await engine._indexing.work()
+        await engine.file_services.indexing.work()
     location = parse_location(database_in(tmp_path))
     assert location.file is not None
     vectors = Vectors(location.file.with_name(f"{location.file.name}-passages"))
@@ -345,5 +345,5 @@ async def test_passages_get_vectors_of_a_new_model_though_a_process_ends_as_it_c
     new = WordEmbedder()
     new.model = "new"
     async with an_engine(tmp_path, new) as engine:
-        await engine._indexing.work()
+        await engine.file_services.indexing.work()
         assert len(await engine.vector_stores.search("", store.id, ["vehicle"], SearchOptions())) == 1

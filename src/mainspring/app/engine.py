@@ -6,45 +6,35 @@ them together; what the settings file says comes here through `app.build`.
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
-from difflib import get_close_matches
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Final, Literal, Self, Unpack
 
 from anyio import CancelScope, create_task_group
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from mainspring.app.application import CallerBudgetStep, CallerLedger, ask_nobody
-from mainspring.core.errors import Interrupted, InvalidRequest, RunFailed
+from mainspring.app.engine_tools import EngineTools
+from mainspring.app.run_options import RunOptions, check_options
+from mainspring.core.errors import Interrupted, RunFailed
 from mainspring.core.events import TextDelta
 from mainspring.core.history import History
 from mainspring.core.ids import NewId, random_id
-from mainspring.core.items import Item, Json, Tool, ToolDefinition
+from mainspring.core.items import Item, ToolDefinition
 from mainspring.core.memory_quota import MemoryQuota
 from mainspring.core.operator_limits import NO_LIMITS, OperatorLimits
 from mainspring.core.run import Run
 from mainspring.core.spec import (
-    Caller,
-    Charter,
-    Completion,
-    Conversation,
-    Limits,
     PresetName,
     RunSpec,
-    Sampling,
-    ToolChoice,
-    Window,
 )
 from mainspring.engine.engine import Engine as CoreEngine
 from mainspring.engine.engine import RunDefaults
 from mainspring.engine.handle import Handle
 from mainspring.engine.policy_order import PolicySlots, order_policies
-from mainspring.features.agents.agent_order import AgentOrders
-from mainspring.features.agents.agent_registry import AgentRegistry
 from mainspring.features.agents.agent_runtime import AgentRuntime
 from mainspring.features.agents.charter import CharterPolicy
-from mainspring.features.agents.delegation import AgentTools
 from mainspring.features.approvals.pending import ApprovalDeadlineStep
 from mainspring.features.budgets.budget import AutonomyBudget
 from mainspring.features.budgets.limits import LimitsStep
@@ -56,13 +46,11 @@ from mainspring.features.models.model_choice import AbilityStep, WindowStep, res
 from mainspring.features.skills.skill_folder import SkillFolders
 from mainspring.features.skills.skill_prompt import SkillListStep
 from mainspring.features.skills.skill_scope import SkillScopePolicy
-from mainspring.features.skills.skill_tools import SkillTools
 from mainspring.features.traces.metrics import Metrics
 from mainspring.features.traces.otel import Exporter
 from mainspring.features.traces.trace_builder import TraceObserver, read_trace
 from mainspring.features.traces.trace_record import TraceRecord
 from mainspring.features.triggers.outbox import Outbox, load_outbox
-from mainspring.features.workflows.http_request import HttpRequestTool
 from mainspring.features.workflows.step_actions import StepActions, StepProvider
 from mainspring.features.workflows.workflow_folder import WorkflowFolders
 from mainspring.features.workflows.workflows import Workflows
@@ -90,74 +78,12 @@ from mainspring.tools.mcp.mcp_tools_step import McpToolsStep
 from mainspring.tools.mcp.sign_in_policy import SignInPolicy
 from mainspring.tools.registry import Registry
 from mainspring.tools.schema import Validators
-from mainspring.tools.tool_search import ToolSearch
 
 if TYPE_CHECKING:
-    from mainspring.features.files.files import Files
     from mainspring.features.files.settings import UploadSettings
     from mainspring.features.memory.memory import Memory
-    from mainspring.features.vector_stores.indexing import Indexing
-    from mainspring.features.vector_stores.passage_database import PassageDatabase
-    from mainspring.features.vector_stores.vector_stores import VectorStores
 
 DAY: Final = 86_400.0
-
-
-class RunOptions(TypedDict, total=False):
-    """What a run may be told beside its prompt: fields of `RunSpec`, and of its limits, completion, sampling and window."""
-
-    id: str
-    model: str
-    instructions: str | None
-    tools: Sequence[Tool]
-    tool_choice: ToolChoice
-    parallel_tool_calls: bool
-    store: bool
-    background: bool
-    metadata: dict[str, str]
-    tenant: str
-    caller: Caller
-    traceparent: str
-    agent: str
-    conversation: Conversation | None
-    budget: Json | None
-    charters: tuple[Charter, ...]
-    temperature: float | None
-    top_p: float | None
-    text: Json | None
-    reasoning: Json | None
-    max_turn_tokens: int | None
-    top_logprobs: int | None
-    presence_penalty: float | None
-    frequency_penalty: float | None
-    max_output_tokens: int | None
-    max_turns: int | None
-    max_tool_calls: int | None
-    max_tool_calls_per_turn: int | None
-    max_tokens: int | None
-    max_seconds: float | None
-    max_errors_in_row: int | None
-    max_repeats: int | None
-    max_cycle: int | None
-    turn_seconds: float | None
-    turn_bytes: int | None
-    tool_seconds: float | None
-    tool_output_chars: int | None
-    concurrency: int | None
-    approval_seconds: float | None
-    confirm: str | None
-    close: str | None
-    retry_model_errors: bool
-    max_retries: int | None
-    max_messages: int | None
-    max_chars: int | None
-    compact_threshold: int | None
-    context_tokens: int | None
-    truncation: Literal["auto", "disabled"]
-    limits: Limits
-    completion: Completion
-    sampling: Sampling
-    window: Window
 
 
 class Engine:
@@ -228,68 +154,40 @@ class Engine:
         new_id: NewId = random_id,
         quota: MemoryQuota | None = None,
     ) -> None:
-        self.builtins = builtins or BuiltinTools()
-        self.mcp = mcp or McpTools()
-        location = None if database is None else parse_location(database)
-        self.memory: Memory | NoMemory = _build_memory(location) if memory is True else memory or NoMemory()
-        self.skills = SkillFolders(skills)
+        from mainspring.app.file_services import FileServices  # brings along a database
+
+        self.builtins, self.mcp, self.skills = builtins or BuiltinTools(), mcp or McpTools(), SkillFolders(skills)
+        self._location = None if database is None else parse_location(database)
+        self.memory: Memory | NoMemory = _build_memory(self._location) if memory is True else memory or NoMemory()
         self._exporter, self.parts, self._listeners = exporter, tuple(parts), tuple(observers)
         self._event_sinks: tuple[Sink, ...] = (*sinks, *self.memory.sinks, *[sink for part in parts for sink in part.sinks])
         self._owns_provider, self._owns_store = owns_provider or isinstance(model, str), owns_store or store is None
-        context = self.builtins.context
-        registry = tools if isinstance(tools, Registry) else Registry(tools, context=context)
-        for tool in (*self.builtins.tools, *[tool for part in parts for tool in part.tools]):
-            registry.register(tool)
-        root = "" if context.working_dir is None else str(context.working_dir.resolve())
-        kept = store if store is not None else choose_store(location)
-        self._location = location
+        kept, quota = store if store is not None else choose_store(self._location), quota or MemoryQuota()
+        own = EngineTools(
+            tools, self.builtins, self.mcp, self.skills, agents, self.parts, recall=self.memory.recall, limits=limits
+        )
         self.embedder = embedder
-        self._passages = _build_passages(kept, location, embedder)
-        self.files = _build_files(kept, location, files, uploads, new_id, self._passages)
-        self.admission = Admission(kept, Plan(budget) if isinstance(budget, AutonomyBudget) else budget, root=root)
-        loading = SkillTools(lambda: self.skills.definitions)
-
-        def definitions() -> tuple[ToolDefinition, ...]:
-            return (*registry.definitions, *loading.definitions())
-
-        known_agents = AgentRegistry(
-            agents,
-            skills=lambda: self.skills.definitions,
-            tools=lambda: [tool.name for tool in definitions()],
-            servers=[server.label for server in self.mcp.servers],
+        self.file_services = FileServices(
+            kept,
+            self._location,
+            lambda: self.core.presence,
+            self.builtins,
+            storage=files,
+            uploads=uploads,
+            embedder=embedder,
+            new_id=new_id,
         )
-        orders = AgentOrders(
-            known_agents,
-            self.skills,
-            definitions,
-            has_servers=bool(self.mcp.servers),
-            root=root,
-            recall=self.memory.recall,
-            limits=limits,
-        )
-        http_step = Registry([HttpRequestTool(self.builtins.guard, flaw=self.builtins.url_flaw)], context=context)
-        performers: tuple[ToolExecutor, ...] = (
-            registry,
-            *((loading,) if self.skills.folders else ()),
-            AgentTools(known_agents, orders),
-            ToolSearch(),
-            _make_file_search(lambda: self.vector_stores),
-            *executors,
-            *[executor for part in parts for executor in part.executors],
-            self.mcp,
-            http_step,
-        )
+        self.files, self.vector_stores = self.file_services.files, self.file_services.vector_stores
+        self.admission = Admission(kept, Plan(budget) if isinstance(budget, AutonomyBudget) else budget, root=own.root)
+        performers = own.list_executors(self.file_services.search, *executors)
         name = default_model if default_model is not None else model if isinstance(model, str) else model.name
-        self.metrics = Metrics(name, by_tenant=metrics_by_tenant)
+        self.metrics, self.outbox = Metrics(name, by_tenant=metrics_by_tenant), Outbox(kept)
         given: PolicySlots = policies if isinstance(policies, Mapping) else {"custom": policies}
-        status: PolicySlots = {"status": (ToolStatus(registry.status, registry.reason),)}
+        status: PolicySlots = {"status": (ToolStatus(own.registry.status, own.registry.reason),)}
         self.operator_policies: tuple[PolicySlots, ...] = (status, given, {"budget": (self.admission.policy,)})
         """What the operator wants of every call, also of an application's."""
         backend = resolve_provider(model, base_url, api_key) if isinstance(model, str) else model
-        provider: Provider = StepProvider(_show_files(backend, self.files, self.builtins, quota or MemoryQuota()))
-        for part in parts:
-            provider = provider if part.wrap is None else part.wrap(provider)
-        self.outbox = Outbox(kept)
+        provider = self._wrap(backend, quota)
         self.core = CoreEngine(
             provider,
             kept,
@@ -297,12 +195,12 @@ class Engine:
             policies=order_policies(fill_standard_slots(performers), *self._application_slots(), *self.operator_policies),
             checks=(AnswerFormatCheck(Validators().errors),),
             sinks=(*self._event_sinks, self.admission.ledger) if self.admission.is_shared else self._event_sinks,
-            steps=self._steps(provider, definitions, new_id, approval_seconds, limits, scans=scans),
+            steps=self._steps(provider, own.definitions, new_id, approval_seconds, limits, scans=scans),
             observers=self._observers(),
             defaults=RunDefaults(
                 model=name,
                 instructions=instructions,
-                tools=definitions,
+                tools=own.definitions,
                 context_tokens=context_tokens,
                 preset=preset,
                 limits=limits,
@@ -316,13 +214,18 @@ class Engine:
             quota=quota,
             list_documents=self.outbox.list_documents,
         )
-        self._indexing, self.vector_stores = _build_vector_stores(self._passages, self.files, self.builtins, self.core, new_id)
-        self.agents = AgentRuntime(self.core, known_agents, orders)
-        actions = StepActions(self.core, self.agents, lambda: (*definitions(), *http_step.definitions))
+        self.agents = AgentRuntime(self.core, own.agents, own.orders)
+        actions = StepActions(self.core, self.agents, own.step_definitions)
         self.workflows = Workflows(self.core, WorkflowFolders(workflows), actions, new_id=new_id)
         self._running, self._blocking = AsyncExitStack(), ExitStack()
         self._portal: BlockingPortal | None = None
         self._is_open, self._opening = False, Lock()
+
+    def _wrap(self, backend: Provider, quota: MemoryQuota) -> Provider:
+        provider: Provider = StepProvider(self.file_services.wrap(backend, quota))
+        for part in self.parts:
+            provider = provider if part.wrap is None else part.wrap(provider)
+        return provider
 
     @property
     def host(self) -> Host:
@@ -392,9 +295,9 @@ class Engine:
             AbilityStep(provider),
             ApprovalDeadlineStep(approval_seconds),
             *([SkillListStep(lambda: self.skills.definitions)] if self.skills.folders else []),
-            _check_files(provider, self.files),
+            self.file_services.check_inputs(provider),
             HostedToolsStep(self.builtins, definitions, self.files.load_named),
-            _make_search_step(lambda: self.vector_stores, provider),
+            self.file_services.declare_search(provider),
             McpToolsStep(self.mcp, new_id),
             *([InjectionFlagsStep()] if scans else []),
             *[step for part in self.parts for step in part.steps],
@@ -471,8 +374,7 @@ class Engine:
                 if self._exporter is not None:
                     await self._exporter.close()
                 await self.memory.close()
-                await self._passages.close()
-                self.files.close()
+                await self.file_services.close()
                 await self.mcp.close()
                 await self.builtins.__aexit__(None, None, None)
                 await write_profiles(self.core.provider)
@@ -516,9 +418,8 @@ class Engine:
         async with create_task_group() as tasks:
             tasks.start_soon(self.core.watch_over)
             tasks.start_soon(self.workflows.watch_over)
-            tasks.start_soon(self.files.watch_over)
-            tasks.start_soon(self._indexing.run)
-            tasks.start_soon(self.vector_stores.watch_over)
+            for work in self.file_services.background:
+                tasks.start_soon(work)
 
     async def drain(self) -> None:
         """Waits until no run and no workflow run is driven here."""
@@ -611,76 +512,8 @@ def _build_memory(location: Location | None) -> "Memory":
     return build_memory(location)
 
 
-def _build_files(
-    store: Store,
-    location: Location | None,
-    files: FileStorage | None,
-    uploads: "UploadSettings | None",
-    new_id: NewId,
-    passages: "PassageDatabase",
-) -> "Files":
-    from mainspring.features.files.files import Files, choose_file_storage  # not for who only imports the engine
-
-    return Files(store, files or choose_file_storage(None, location), uploads, new_id, passages.forget_file)
-
-
-def _build_passages(store: Store, location: Location | None, embedder: Embedder | None) -> "PassageDatabase":
-    from mainspring.features.vector_stores.passage_database import PassageDatabase
-
-    return PassageDatabase(store, location, embedder)
-
-
-def _build_vector_stores(
-    passages: "PassageDatabase", files: "Files", builtins: BuiltinTools, core: CoreEngine, new_id: NewId
-) -> "tuple[Indexing, VectorStores]":
-    from mainspring.features.vector_stores.indexing import Indexing
-    from mainspring.features.vector_stores.vector_stores import VectorStores
-    from mainspring.tools.documents.document_reader import DocumentReader
-
-    indexing = Indexing(passages, files, DocumentReader(builtins.open_local), core.presence)
-    return indexing, VectorStores(passages, files, indexing, new_id)
-
-
-def _show_files(provider: Provider, files: "Files", builtins: BuiltinTools, quota: MemoryQuota) -> Provider:
-    from mainspring.features.files.file_inputs import FileInputsProvider
-    from mainspring.features.search_results import CitationProvider
-    from mainspring.features.vector_stores.file_search import NAME, read_outputs
-    from mainspring.tools.documents.document_reader import DocumentReader
-
-    shown = FileInputsProvider(provider, files, DocumentReader(builtins.open_local), quota)
-    return CitationProvider(shown, NAME, read_outputs)
-
-
-def _make_file_search(stores: "Callable[[], VectorStores]") -> ToolExecutor:
-    from mainspring.features.vector_stores.file_search import FileSearch
-
-    return FileSearch(stores)
-
-
-def _make_search_step(stores: "Callable[[], VectorStores]", provider: Provider) -> OrderStep:
-    from mainspring.features.vector_stores.file_search import FileSearchStep
-
-    return FileSearchStep(stores, provider)
-
-
-def _check_files(provider: Provider, files: "Files") -> OrderStep:
-    from mainspring.features.files.file_inputs import FileInputsStep
-
-    return FileInputsStep(files, provider)
-
-
 async def _next_or_none(pieces: AsyncIterator[str]) -> str | None:
     return await anext(pieces, None)
-
-
-def check_options(options: Iterable[str]) -> None:
-    """Raises `InvalidRequest` for an option that no run has."""
-    known = {*RunOptions.__annotations__, "previous"}
-    for name in options:
-        if name not in known:
-            close = get_close_matches(name, known, 1)
-            hint = f"did you mean `{close[0]}`?" if close else f"known: {', '.join(sorted(known))}"
-            raise InvalidRequest(f"a run has no option `{name}`; {hint}", param=name)
 
 
 def _skills_of(run: Run) -> Iterable[str]:

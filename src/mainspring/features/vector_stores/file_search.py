@@ -5,7 +5,7 @@ passage become `file_citation` annotations at their places when a message is don
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Final
 
@@ -84,7 +84,7 @@ class FileSearchStep(OrderStep):
     name = "file search"
     runs_in_place = True
 
-    def __init__(self, stores: Callable[[], VectorStores], provider: Provider) -> None:
+    def __init__(self, stores: VectorStores, provider: Provider) -> None:
         self._stores, self._provider = stores, provider
 
     async def prepare(self, order: RunSpec, context: OrderContext) -> RunSpec:
@@ -106,7 +106,7 @@ class FileSearchStep(OrderStep):
             parse_filter(wanted.filters, "tools.filters")
         try:
             for id in wanted.vector_store_ids:
-                await self._stores().get(order.tenant, id)
+                await self._stores.get(order.tenant, id)
         except NotFound as error:
             if "passthrough" in find_features(self._provider, order.model):
                 return Unknown({name: value for name, value in tool.data.items() if name != INCLUDE})
@@ -126,7 +126,7 @@ class FileSearch:
 
     kind: ToolKind = "builtin"
 
-    def __init__(self, stores: Callable[[], VectorStores]) -> None:
+    def __init__(self, stores: VectorStores) -> None:
         self._stores = stores
 
     def can_execute(self, tool: ToolDefinition) -> bool:
@@ -146,7 +146,7 @@ class FileSearch:
         )
         found: list[SearchResult] = []
         for store in wanted.vector_store_ids:
-            found += await self._stores().search(context.tenant, store, queries, options)
+            found += await self._stores.search(context.tenant, store, queries, options)
         best = sorted(found, key=lambda each: each.score, reverse=True)[: options.most]
         said = SearchOutput(fit_results(map(_cite, best), await find_room(context)))
         return ToolResult(call.id, msgspec.json.encode(said).decode(), data={"queries": queries, "count": len(said.results)})

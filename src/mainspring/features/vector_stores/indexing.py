@@ -6,7 +6,7 @@ that died is begun anew.
 """
 
 import asyncio
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import islice
 from logging import getLogger
 from typing import Final
@@ -45,8 +45,10 @@ MOST_PASSAGES: Final = 50_000
 class Indexing:
     """`wake` tells it that there is something new."""
 
-    def __init__(self, database: PassageDatabase, files: Files, reader: DocumentReader, drivers: Drivers) -> None:
-        self._database, self._files, self._reader, self._drivers = database, files, reader, drivers
+    def __init__(
+        self, database: PassageDatabase, files: Files, reader: DocumentReader, find_drivers: Callable[[], Drivers]
+    ) -> None:
+        self._database, self._files, self._reader, self._find_drivers = database, files, reader, find_drivers
         self._wanted = asyncio.Event()
         self._name = random_id("indexer")
         self._last: str | None = None
@@ -54,7 +56,7 @@ class Indexing:
     @property
     def _me(self) -> str:
         # Where no other process can be, this one has no name.
-        return self._drivers.id or self._name
+        return self._find_drivers().id or self._name
 
     def wake(self) -> None:
         self._wanted.set()
@@ -88,10 +90,10 @@ class Indexing:
 
     async def _claim(self, left: Container[int]) -> StoreFile | None:
         """A file that is to be indexed, in our hands, and not one that was left: of the tenant behind that of the last one."""
-        await self._drivers.show()
+        await self._find_drivers().show()
         waiting = [file for file in await self._database.read(rows.list_waiting_files) if file.number not in left]
         for file in sorted(waiting, key=lambda file: (self._last is not None and file.tenant <= self._last, file.tenant)):
-            is_free = file.holder in ("", self._me) or not await self._drivers.is_driven(file.holder)
+            is_free = file.holder in ("", self._me) or not await self._find_drivers().is_driven(file.holder)
             if is_free and await self._database.write(rows.claim_file, file, self._me):
                 self._last = file.tenant
                 return file
