@@ -6,11 +6,18 @@ import { adjust, link, place } from "./router";
 import { Empty, Failure, Grid, Loading, useLoaded, useTitle } from "./parts";
 
 const GROUPS = ["day", "model", "agent", "key", "tenant"];
+const PERIODS: [days: string, name: string][] = [["7", "last 7 days"], ["30", "last 30 days"], ["90", "last 90 days"], ["all", "all time"]];
+const DAY = 86_400;
+
+/** The midnight with which so many days begin, today included: days are those of UTC, as in the sums. */
+const beginOf = (days: string): number | undefined => (days === "all" ? undefined : (Math.floor(Date.now() / 1000 / DAY) + 1 - Number(days)) * DAY);
 
 export function Usage() {
   useTitle("Usage");
   const by = place.value.query.get("by") ?? "day";
-  const usage = useLoaded(() => get<UsageReport>("usage", { by }), by);
+  const asked = place.value.query.get("days");
+  const days = PERIODS.some(([each]) => each === asked) ? asked! : "30";
+  const usage = useLoaded(() => get<UsageReport>("usage", { by, from: beginOf(days) }), `${by} ${days}`);
   return (
     <div class="page">
       <div class="bar">
@@ -19,11 +26,15 @@ export function Usage() {
           By
           <select value={by} onChange={(event) => adjust({ by: event.currentTarget.value })}>{GROUPS.map((name) => <option value={name}>{name}</option>)}</select>
         </label>
+        <label class="inline">
+          Over
+          <select value={days} onChange={(event) => adjust({ days: event.currentTarget.value })}>{PERIODS.map(([each, name]) => <option value={each}>{name}</option>)}</select>
+        </label>
         <span class="fill" />
         {usage.value ? <button class="quiet" onClick={() => download(usage.value!.data, by)}>Download CSV</button> : null}
       </div>
       <Loading of={usage}>
-        {({ data, total }) => data.length === 0 ? <Empty><p>Nothing has been used yet.</p></Empty> : (
+        {({ data, total }) => data.length === 0 ? <Empty><p>{days === "all" ? "Nothing has been used yet." : "Nothing was used in this time."}</p></Empty> : (
           <>
             <div class="facts">
               <span><span class="faint">Runs</span> {number(total.runs)}</span>

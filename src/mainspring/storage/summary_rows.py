@@ -148,7 +148,7 @@ def sum_usage(connection: sqlite3.Connection, by: UsageGroup, only: Filter) -> l
         SELECT {_GROUPS[by]}, model, count(*), sum(status = 'failed'), count(ended_at), coalesce(sum(ended_at - created_at), 0.0),
             sum(input_tokens), sum(output_tokens)
         FROM summaries JOIN runs ON number = run
-        WHERE begun_at >= ? AND begun_at < ? AND (? IS NULL OR owner = ?) GROUP BY 1, 2 ORDER BY 1, 2
+        WHERE created_at >= ? AND created_at < ? AND (? IS NULL OR owner = ?) GROUP BY 1, 2 ORDER BY 1, 2
     """
     since, before = only.since or 0.0, only.before or float("inf")
     return [UsageSum(*row) for row in connection.execute(query, (since, before, only.tenant, only.tenant))]

@@ -12,6 +12,7 @@ from mainspring.core.items import Usage
 from mainspring.features.budgets.budget import State
 from mainspring.features.budgets.ledger import Statement, make_statement
 from mainspring.features.budgets.plan import Admission
+from mainspring.features.budgets.usage_cache import UsageCache
 from mainspring.http.auth import get_caller
 from mainspring.http.endpoints import COUNT, Endpoint, Parameter
 from mainspring.http.faults import json_response
@@ -55,7 +56,7 @@ class BudgetRoutes:
     """Every endpoint under `/v1/budgets`, and the sums. Budgets of single runs have no account, and are not listed."""
 
     def __init__(self, admission: Admission, store: RunStore) -> None:
-        self._find_price, self._ledger, self._store = admission.find_price, admission.ledger, store
+        self._find_price, self._ledger, self._usage = admission.find_price, admission.ledger, UsageCache(store)
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
@@ -91,11 +92,12 @@ class BudgetRoutes:
         return json_response(make_statement(account))
 
     async def sum_usage(self, request: Request) -> HttpResponse:
-        """Sums up what runs have used, by day (of UTC), model, agent, key or tenant. Runs count when they began."""
+        """Sums up what runs have used, by day (of UTC), model, agent, key or tenant. Runs count when they began; sums of days before
+        yesterday may be five minutes old."""
         by = request.query_params.get("by", "day")
         group = read_choice(request, "by", _GROUPS) or "day"
         since, before = read_number(request, "from"), read_number(request, "to")
-        found = await self._store.sum_usage(group, Filter(tenant=choose_tenant(request), since=since, before=before))
+        found = await self._usage.sum_usage(group, Filter(tenant=choose_tenant(request), since=since, before=before))
         lines = [self._add(name, sums) for name, sums in groupby(found, key=lambda each: each.group)]
         return json_response(UsageReport(by, lines, self._add("", found)))
 

@@ -88,7 +88,7 @@ async def sum_usage(fetch: Fetch, by: UsageGroup, only: Filter) -> list[UsageSum
         SELECT {_GROUPS[by]}, model, count(*), count(*) FILTER (WHERE status = 'failed'), count(ended_at),
             coalesce(sum(ended_at - created_at), 0), sum(input_tokens)::bigint, sum(output_tokens)::bigint
         FROM mainspring_summaries JOIN mainspring_runs ON number = run
-        WHERE begun_at >= $1 AND begun_at < $2 AND ($3::text IS NULL OR owner = $3) GROUP BY 1, 2 ORDER BY 1, 2
+        WHERE created_at >= $1 AND created_at < $2 AND ($3::text IS NULL OR owner = $3) GROUP BY 1, 2 ORDER BY 1, 2
     """
     tenant = None if only.tenant is None else escape(only.tenant)
     rows = await fetch(query, only.since or 0.0, only.before or float("inf"), tenant)
