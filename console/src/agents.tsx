@@ -2,16 +2,10 @@ import type { ShownRun } from "./api_types";
 import { useEffect, useState } from "preact/hooks";
 import { get, type Json, post } from "./api";
 import { visible } from "./format";
+import { type Given, type Input, Inputs, listGiven, startInputs } from "./inputs";
 import { go, link } from "./router";
 import { WorkflowGraph } from "./workflow_graph";
 import { Empty, Failure, Loading, Status, Tree, useLoaded, useTitle } from "./parts";
-
-interface Input {
-  type?: string;
-  description?: string;
-  required?: boolean;
-  default?: Json;
-}
 
 interface Definition {
   name: string;
@@ -61,13 +55,13 @@ function Cards({ list, none, act, started }: { list: List; none: string; act: st
 }
 
 function Card({ definition, act, started }: { definition: Definition; act: string; started: Started }) {
-  const [given, setGiven] = useState<Record<string, string>>({});
+  const inputs = definition.inputs ?? {};
+  const [given, setGiven] = useState<Given>(() => startInputs(inputs));
   const [error, setError] = useState<unknown>(null);
-  const names = Object.entries(definition.inputs ?? {});
   const send = async (event: Event) => {
     event.preventDefault();
     try {
-      await started(definition, readInputs(definition.inputs ?? {}, given));
+      await started(definition, listGiven(given));
     } catch (failure) {
       setError(failure);
     }
@@ -77,15 +71,7 @@ function Card({ definition, act, started }: { definition: Definition; act: strin
       <h3 class="name"><code>{visible(definition.name)}</code> {definition.version}</h3>
       <p>{visible(definition.description)}</p>
       <form class="ask" onSubmit={send}>
-        {names.map(([name, input]) => (
-          <label class="field">
-            {name}{input.required ? " (required)" : ""} <span class="faint">{input.type ?? "text"} {visible(input.description ?? "")}</span>
-            <input
-              required={input.required && input.default === undefined} value={given[name] ?? ""} placeholder={input.default == null ? "" : JSON.stringify(input.default)}
-              onInput={(event) => setGiven({ ...given, [name]: event.currentTarget.value })}
-            />
-          </label>
-        ))}
+        <Inputs inputs={inputs} given={given} change={setGiven} />
         <button class="main">{act}</button>
       </form>
       {error ? <Failure error={error} /> : null}
@@ -93,21 +79,6 @@ function Card({ definition, act, started }: { definition: Definition; act: strin
       <details><summary>Definition</summary><Tree value={definition as unknown as Json} /></details>
     </article>
   );
-}
-
-/** Inputs by their types: a text is taken as it is, everything else is JSON. Throws for what is none. */
-function readInputs(inputs: Record<string, Input>, given: Record<string, string>): Record<string, Json> {
-  const found: Record<string, Json> = {};
-  for (const [name, text] of Object.entries(given)) {
-    if (!text) continue;
-    const type = inputs[name]?.type ?? "string";
-    try {
-      found[name] = type === "string" || type === "text" ? text : (JSON.parse(text) as Json);
-    } catch {
-      throw new Error(`${name} must be of the type ${type}, as JSON`);
-    }
-  }
-  return found;
 }
 
 const DONE = ["completed", "success", "succeeded"];

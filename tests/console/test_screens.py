@@ -31,6 +31,9 @@ version: 1.0.0
 description: Tidies a folder.
 inputs:
   folder: {type: string, required: true, description: Where.}
+  depth: {type: integer, enum: [1, 2]}
+  kinds: {type: array, description: What to tidy.}
+  options: {type: object, default: {dry: true}}
 steps:
   - {id: look, action: transform, value: "{{ inputs.folder }}"}
   - {id: count, action: transform, value: 3}
@@ -234,6 +237,29 @@ def test_a_key_signs_in_and_a_tenant_sees_only_its_own(page: Page, served: Serve
 def test_a_workflow_runs_from_its_form(page: Page, served: Served) -> None:
     page.goto(address(served, "agents"))
     page.get_by_label("folder").fill("/archive")
+    page.get_by_label("depth").select_option("2")
+    # Lists and objects by keyboard alone: who adds an entry is in it, and the next key of the Tab is its kind.
+    add = page.get_by_role("button", name="Add an entry to kinds", exact=True)
+    add.press("Enter")
+    page.keyboard.type("pdf")
+    add.press("Enter")
+    page.keyboard.press("Tab")
+    page.get_by_label("Kind of kinds, entry 2", exact=True).select_option("object")
+    page.get_by_role("button", name="Add a field to kinds, entry 2").press("Enter")
+    page.keyboard.press("Control+A")
+    page.keyboard.type("newer")
+    page.get_by_label("Kind of kinds, entry 2, newer").select_option("number")
+    page.get_by_label("kinds, entry 2, newer", exact=True).fill("2.5")
+    add.press("Enter")
+    page.get_by_role("button", name="Remove kinds, entry 3", exact=True).press("Enter")
+    expect(add).to_be_focused()
+    page.get_by_role("button", name="Write it as JSON (options)").click()
+    written = page.get_by_label("options as JSON")
+    expect(written).to_have_value('{\n  "dry": true\n}')
+    written.fill("[1")
+    page.get_by_role("button", name="Run").click()
+    expect(page.get_by_text("This is no object in JSON.")).to_be_visible()
+    written.fill('{"dry": false, "of": {"a": [1]}}')
     page.get_by_role("button", name="Run").click()
     expect(page.locator(".steps .entry").last).to_contain_text("success")
     graph = page.get_by_role("region", name="Graph of the steps")
@@ -243,6 +269,9 @@ def test_a_workflow_runs_from_its_form(page: Page, served: Served) -> None:
     look, count, report = [box["y"] for box in boxes if box]
     assert look == count < report
     expect(graph.locator("path")).to_have_count(2)
+    run = page.url.rpartition("/")[2]
+    sent = {"folder": "/archive", "depth": 2, "kinds": ["pdf", {"newer": 2.5}], "options": {"dry": False, "of": {"a": [1]}}}
+    assert page.request.get(f"{served.url}/workflows/tidy/runs/{run}").json()["inputs"] == sent
 
 
 def test_usage_is_summed_a_call_is_tried_and_the_audit_verified(page: Page, served: Served) -> None:

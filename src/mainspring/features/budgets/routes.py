@@ -92,8 +92,8 @@ class BudgetRoutes:
         return json_response(make_statement(account))
 
     async def sum_usage(self, request: Request) -> HttpResponse:
-        """Sums up what runs have used, by day (of UTC), model, agent, key or tenant. Runs count when they began; sums of days before
-        yesterday may be five minutes old."""
+        """Sums up what runs have used, by day (of UTC), model, agent, key or tenant. Runs count when they began; sums of days
+        before yesterday may be five minutes old."""
         by = request.query_params.get("by", "day")
         group = read_choice(request, "by", _GROUPS) or "day"
         since, before = read_number(request, "from"), read_number(request, "to")
