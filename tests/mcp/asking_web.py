@@ -70,9 +70,9 @@ class Hotel(Wild):
     async def _ask_all(self, request: web.Request, message: Json) -> web.StreamResponse:
         stream = await begin(request)
         heard = []
-        for place, question in enumerate(self.questions):
+        for question in self.questions:
             self.asked += 1
-            asked = {"jsonrpc": "2.0", "id": f"q{place}", "method": "elicitation/create", "params": question}
+            asked = {"jsonrpc": "2.0", "id": f"q{self.asked}", "method": "elicitation/create", "params": question}
             await stream.write(event(asked))
             heard.append(await self.replies.get())
         self.bookings.append(heard)

@@ -7,10 +7,13 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from tests.agents.world import written as write_agent
 from tests.kit.waiting import until
 from tests.mcp.asking_web import FORM, LINK, Hotel
 from tests.mcp.wild_web import Json, result, serve
 from tests.mcp.wild_web import say as answer
+from tests.mcp_server.world import FORMS
+from tests.mcp_server.world import Wire as McpWire
 from tests.server.linter import events_of, linted
 from tests.server.process import Script, serving
 
@@ -29,7 +32,11 @@ pytestmark = pytest.mark.slow
 
 ERAS = pytest.mark.parametrize("is_modern", [True, False], ids=["stateless", "sessions"])
 YES: Json = {"room": "red", "nights": 2}
-SCRIPT: Script = [{"when": "Book", "calls": [{"name": "book", "arguments": {}}]}, {"when": "Book", "say": "Done."}]
+SCRIPT: Script = [
+    {"when": "Book", "calls": [{"name": "book", "arguments": {}}]},
+    {"when": "Book", "say": "Done."},
+    {"when": "counts as finished", "say": "Done."},
+]
 
 
 def spec(hotel: Hotel, **more: Any) -> ServerSpec:
@@ -229,8 +236,12 @@ async def test_an_answer_that_is_larger_than_the_server_may_give_is_refused() ->
             assert "2048 bytes" in str(output.output)
 
 
+BOOKER: Json = {"name": "agent_booker", "arguments": {"job": "Book"}}
+
+
 def write_settings(folder: Path, hotel: Hotel) -> None:
-    (folder / "mainspring.toml").write_text(f'[mcp.hotel]\nurl = "{hotel.url}"\n')
+    write_agent(folder / "agents", "booker", inputs={"job": {"required": True}}, prompts={"user": "{{ job }}"})
+    (folder / "mainspring.toml").write_text(f'agents = ["agents"]\n[mcp.hotel]\nurl = "{hotel.url}"\n')
 
 
 @ERAS
@@ -243,21 +254,27 @@ async def test_kill_during_an_elicitation_loses_nothing_and_asks_nobody_twice(
             told = await (await http.post(f"{first.url}/responses", json={"model": "m", "input": "Book."})).json()
             [asked] = [item for item in told["output"] if item["type"] == "mcp_approval_request"]
             assert asked["elicitation"]["message"] == "Which room?"
+            # The same by way of an agent that an MCP client calls.
+            passed_on = (await McpWire(http, first.url).ask("tools/call", BOOKER, FORMS))["result"]
+            [form] = passed_on["inputRequests"]
             first.kill()
         # A run that goes on is another one, so its script begins with the answer.
         with serving(tmp_path, SCRIPT[1:]) as second:
             page = await (await http.get(f"{second.url}/approvals?state=pending")).json()
-            [approval] = page["data"]
-            assert (approval["id"], approval["elicitation"]["server"]) == (asked["id"], "hotel")
+            assert [each["id"] for each in page["data"]] == [form, asked["id"]]
+            assert [each["elicitation"]["server"] for each in page["data"]] == ["hotel", "hotel"]
             wrong = await http.post(f"{second.url}/approvals/{asked['id']}", json={"approve": True, "content": {"room": "x"}})
             assert (wrong.status, (await wrong.json())["error"]["code"]) == (400, "answer_content_invalid")
             given = {"approve": True, "content": YES, "background": False}
             done = await (await http.post(f"{second.url}/approvals/{asked['id']}", json=given)).json()
             assert done["output"][-1]["content"][0]["text"] == "Done."
+            filled = {form: {"action": "accept", "content": YES}}
+            again = {**BOOKER, "requestState": passed_on["requestState"], "inputResponses": filled}
+            booked = (await McpWire(http, second.url).ask("tools/call", again, FORMS))["result"]
+            assert booked["content"][0]["text"] == "Done."
             page = await (await http.get(f"{second.url}/approvals?state=pending")).json()
             assert page["data"] == []
-        assert hotel.bookings[-1] == [{"action": "accept", "content": YES}]
-        assert len(hotel.bookings) == 1
+        assert [booking[-1] for booking in hotel.bookings] == 2 * [{"action": "accept", "content": YES}]
 
 
 @ERAS

@@ -7,13 +7,18 @@ import aiohttp
 import anyio
 import pytest
 from tests.kit.waiting import PATIENCE
+from tests.mcp.asking_web import FORM, LINK, Hotel
+from tests.mcp.wild_web import serve
 from tests.mcp_server.world import ALL, FORMS, Json, Wire, list_wiped, make_engine, text_of
 from tests.server.hosting import hosted
 
+from mainspring import Engine
 from mainspring.app.server import server
 from mainspring.features.mcp_server.door import DISMISSED
 from mainspring.http.auth import Keys
-from mainspring.providers.scripted import call, calls, say
+from mainspring.providers.scripted import call, calls, say, turn
+from mainspring.tools.mcp.executor import McpTools
+from mainspring.tools.mcp.server_specs import ServerSpec
 
 WIPE = {"name": "wipe", "arguments": {"disk": "sda"}}
 HELP = {"name": "agent_helper", "arguments": {"job": "wipe sda"}}
@@ -147,3 +152,62 @@ async def test_what_was_said_of_an_earlier_form_does_not_count_for_a_later_one(
                     assert await engine.store.documents(DISMISSED) == []
                     await talk.send({"jsonrpc": "2.0", "id": message["id"], "result": accept(choices(message["params"])[1])})
         assert text_of(message["result"]) == "It is wiped."
+
+
+BOOK = {"name": "agent_helper", "arguments": {"job": "book"}}
+ROOM: Json = {"room": "red", "nights": 2}
+ERAS = pytest.mark.parametrize("is_modern", [True, False], ids=["stateless", "sessions"])
+
+
+def make_booker(folder: Path, hotel: Hotel) -> Engine:
+    """An engine whose agent books at a hotel, which asks first."""
+    spec = ServerSpec("hotel", url=hotel.url, trusted=True, require_approval="never")
+    return make_engine(folder, turn(calls=[call("book")]), *[say("Booked.")] * 5, mcp=McpTools([spec]))
+
+
+@ERAS
+async def test_what_a_server_asks_is_asked_by_the_client_and_the_answer_goes_back(
+    is_modern: bool, tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    capabilities: Json = {"elicitation": {"form": {}, "url": {}}}
+    async with serve(Hotel(is_modern=is_modern, questions=(FORM, LINK))) as hotel:
+        engine = make_booker(tmp_path, hotel)
+        keys = Keys(engine.store)
+        async with hosted(server(engine, keys=keys)) as url:
+            # What a server asks is the business of who called it, and no approval.
+            wire = Wire(http, url, await keys.create(scopes=["agents:invoke", "tools:execute"]))
+            asked = (await wire.ask("tools/call", BOOK, capabilities))["result"]
+            [(id, question)] = asked["inputRequests"].items()
+            assert question["params"]["requestedSchema"] == FORM["requestedSchema"]
+            assert "`hotel` asks: Which room?" in question["params"]["message"]
+            again = {**BOOK, "requestState": asked["requestState"]}
+            wrong = {id: {"action": "accept", "content": {"room": "green"}}}
+            told = await wire.ask("tools/call", {**again, "inputResponses": wrong}, capabilities)
+            assert told["error"]["data"]["code"] == "answer_content_invalid"
+            filled = {id: {"action": "accept", "content": ROOM}}
+            asked = (await wire.ask("tools/call", {**again, "inputResponses": filled}, capabilities))["result"]
+            [(id, question)] = asked["inputRequests"].items()
+            assert (question["params"]["mode"], question["params"]["url"]) == ("url", LINK["url"])
+            again["inputResponses"] = {id: {"action": "accept"}}
+            done = (await wire.ask("tools/call", again, capabilities))["result"]
+            assert text_of(done) == "Booked."
+        assert hotel.bookings == [[{"action": "accept", "content": ROOM}, {"action": "accept"}]]
+        assert hotel.asked == 2
+
+
+async def test_in_a_session_what_a_server_asks_is_a_request_and_a_link_that_cannot_be_shown_waits(
+    tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    async with serve(Hotel(is_modern=True, questions=(FORM, LINK))) as hotel, hosted(server(make_booker(tmp_path, hotel))) as url:
+        talk = await Wire(http, url).open(FORMS)
+        with anyio.fail_after(PATIENCE):
+            async for message in talk.stream("tools/call", BOOK, 3):
+                if message.get("method") == "elicitation/create":
+                    assert message["params"]["requestedSchema"] == FORM["requestedSchema"]
+                    await talk.send({"jsonrpc": "2.0", "id": message["id"], "result": {"action": "decline"}})
+        assert hotel.told == [{"action": "decline"}]
+        async with http.get(f"{url}/approvals?state=pending") as answer:
+            [approval] = (await answer.json())["data"]
+        assert approval["elicitation"]["url"] == LINK["url"]
+        assert message["result"]["isError"]
+        assert approval["id"] in text_of(message["result"])

@@ -66,6 +66,13 @@ def asks_for_secret(question: Json) -> bool:
     return any(_SECRET.search(text.replace("_", " ")) for text in told)
 
 
+def describe_question(question: Json, *, is_trusted: bool = True) -> str:
+    """Who asks what, for the person who is to answer."""
+    warning = "; it seems to want a secret, which no server may ask for in a form" if asks_for_secret(question) else ""
+    stranger = "" if is_trusted else ", which the request brought"
+    return f"MCP server `{question['server']}`{stranger} asks: {question['message']}{warning}"
+
+
 def list_flaws(schema: Json, content: Json) -> list[str]:
     """Why these are no answers to the form, one by one; empty if they are."""
     fields = schema["properties"]

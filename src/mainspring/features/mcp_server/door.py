@@ -32,14 +32,14 @@ from mainspring.features.mcp_server.offer import Offer
 from mainspring.features.mcp_server.peer import REVISIONS, SERVER_KEY, SUBSCRIPTION_KEY, TASKS, WITH_SESSIONS, Peer
 from mainspring.features.mcp_server.questions import (
     ELICIT,
-    may_answer,
+    can_ask,
     render_form,
     render_requests,
     take_answer,
     take_answers,
 )
 from mainspring.features.mcp_server.services import McpServices
-from mainspring.features.mcp_server.work import Stand, Status, Work, WorkStarter, render_error, render_wait
+from mainspring.features.mcp_server.work import Stand, Status, Work, WorkStarter, describe_wait, render_error, render_wait
 from mainspring.http.auth import ApiCaller
 from mainspring.http.wire import hide_addresses
 from mainspring.ports import Document
@@ -226,13 +226,14 @@ class McpDoor:
                     case Stand("cancelled"):
                         return render_error("the run was cancelled before it had an answer", work.id)
                     case Stand("input_required", waiting):
-                        if not may_answer(peer) or (send is None and not peer.is_stateless):
+                        shown = [each for each in waiting if can_ask(each, peer)]
+                        if not shown or (send is None and not peer.is_stateless):
                             return render_wait(waiting, work)
                         if peer.is_stateless:
-                            requests = render_requests(waiting, peer.revision)
+                            requests = render_requests(shown, peer.revision)
                             return {"resultType": "input_required", "inputRequests": requests, "requestState": work.id}
                         assert send is not None
-                        for approval in waiting:
+                        for approval in shown:
                             if approval.id not in asked:
                                 asked.add(approval.id)
                                 await self._was_dismissed(
@@ -441,8 +442,11 @@ def _render_task(work: Work, stand: Stand, peer: Peer, *, in_full: bool = False)
     told |= {"ttlMs": None, "pollIntervalMs": POLL_MS}
     if in_full and stand.result is not None:
         told["result"] = stand.result
-    if in_full and stand.waiting:
-        told["inputRequests"] = render_requests(stand.waiting, peer.revision)
+    shown = [each for each in stand.waiting if can_ask(each, peer)]
+    if stand.waiting and not shown:  # for this client there is nothing to do but wait
+        told |= {"status": "working", "statusMessage": describe_wait(stand.waiting)}
+    elif in_full and shown:
+        told["inputRequests"] = render_requests(shown, peer.revision)
     return told
 
 

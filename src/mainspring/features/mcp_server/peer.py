@@ -66,6 +66,12 @@ class Peer(Struct, frozen=True, kw_only=True):
         return isinstance(modes, dict) and (not modes or "form" in modes)
 
     @property
+    def takes_links(self) -> bool:
+        """Whether it has a person open links."""
+        modes = self.capabilities.get("elicitation")
+        return isinstance(modes, dict) and "url" in modes
+
+    @property
     def takes_tasks(self) -> bool:
         """Whether a call may be answered with a task."""
         extensions = self.capabilities.get("extensions")

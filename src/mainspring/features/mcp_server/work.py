@@ -316,9 +316,13 @@ def render_error(message: str, run_id: str = "") -> Json:
 
 def render_wait(waiting: Sequence[Approval], work: Work) -> Json:
     """The result of a call that waits for a person whom the client cannot ask."""
+    return {"content": [_text(f"{describe_wait(waiting)} Run: {work.id}")], "isError": True, "_meta": {RUN_KEY: work.id}}
+
+
+def describe_wait(waiting: Sequence[Approval]) -> str:
+    """Who is waited for, and where they answer."""
     told = "; ".join([f"`{each.id}` about `{each.tool}`" for each in waiting])
-    text = f"A person has to approve this first: {told}. Answer with `mainspring approvals` or at /v1/approvals. Run: {work.id}"
-    return {"content": [_text(text)], "isError": True, "_meta": {RUN_KEY: work.id}}
+    return f"A person has to answer first: {told}. Answer with `mainspring approvals` or at /v1/approvals."
 
 
 def _text(text: str) -> Json:

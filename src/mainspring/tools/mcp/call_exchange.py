@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mainspring.core.elicitation import asks_for_secret, read_elicitation
+from mainspring.core.elicitation import describe_question, read_elicitation
 from mainspring.core.errors import AskPerson
 from mainspring.core.events import Used
 from mainspring.core.items import ApprovalResponse, Json
@@ -106,11 +106,9 @@ class CallExchange:
 
     def ask(self, question: Question, held: str = "") -> AskPerson:
         """The error that has a person asked."""
-        warning = "; it seems to want a secret, which no server may ask for in a form" if asks_for_secret(question.shown) else ""
-        stranger = "" if self._is_trusted else ", which the request brought"
-        message = f"MCP server `{self._label}`{stranger} asks: {question.shown['message']}{warning}"
         kept = replace(self.kept, waiting=question.key, held=held)
-        return AskPerson(message, question.shown, msgspec.to_builtins(kept))
+        told = describe_question(question.shown, is_trusted=self._is_trusted)
+        return AskPerson(told, question.shown, msgspec.to_builtins(kept))
 
     async def answer_inputs(self, asked: object, state: object) -> Json:
         """The answers to what a result asks for, of the stateless protocol. Raises `AskPerson`, `RequestRefused`."""
