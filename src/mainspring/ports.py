@@ -283,6 +283,11 @@ class RunHandle(Protocol):
     def request_cancel(self) -> None: ...
 
 
+QuestionStand = Literal["open", "used_here", "used_elsewhere", "closed"]
+"""Whether a person may still answer what a call has asked, or a run acts on the answer, in this process or in another one. What
+is closed was withdrawn with its run, has expired, or was never asked."""
+
+
 class Runs(Protocol):
     """The engine, as far as a tool that starts runs of its own needs it."""
 
@@ -294,6 +299,8 @@ class Runs(Protocol):
 
     async def attach(self, run_id: str) -> RunHandle: ...
 
+    async def find_question(self, id: str, tenant: str) -> QuestionStand: ...
+
 
 class CallContext(Struct, frozen=True):
     """What a tool may know of the run that calls it. `progress` shows a line of text while the tool works.
@@ -304,6 +311,7 @@ class CallContext(Struct, frozen=True):
 
     A call can be taken up where it was, after a crash, or when a person has answered what it asked by `AskPerson`: `kept` is what
     it has said last that it needs for that, and `answer` what the person said. `keep` says it, and waits until that is durable.
+    `question` is the id that what it asks next will have.
     """
 
     run_id: str
@@ -317,6 +325,7 @@ class CallContext(Struct, frozen=True):
     keep: Callable[[str, Json], Awaitable[None]] | None = None
     kept: Json | None = None
     answer: ApprovalResponse | None = None
+    question: str = ""
 
 
 class ToolExecutor(Protocol):

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from tests.agents.world import written as write_agent
-from tests.kit.waiting import until
+from tests.kit.waiting import PATIENCE, until
 from tests.mcp.asking_web import FORM, LINK, Hotel
 from tests.mcp.wild_web import Json, result, serve
 from tests.mcp.wild_web import say as answer
@@ -21,7 +21,7 @@ from mainspring import Engine
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import ApprovalRequest, ApprovalResponse, FunctionCallOutput
 from mainspring.core.run import Run
-from mainspring.features.approvals.pending import Approvals
+from mainspring.features.approvals.pending import Approvals, cancel_with_questions
 from mainspring.http.frame_log import DONE
 from mainspring.http.wire import Dialect, Wire
 from mainspring.providers.scripted import Scripted, call, say, turn
@@ -179,6 +179,30 @@ async def test_a_task_whose_run_is_cancelled_is_cancelled_at_its_server(is_moder
         handle.request_cancel()
         assert (await handle.wait()).status == "cancelled"
         await until(lambda: hotel.count("tasks/cancel") == 1)
+
+
+@pytest.mark.parametrize(
+    ("is_modern", "takes_tasks", "told"),
+    [(False, False, "notifications/cancelled"), (True, True, "tasks/cancel")],
+    ids=["held", "task"],
+)
+async def test_what_waits_for_a_person_is_cancelled_at_its_server_with_its_run(
+    is_modern: bool, takes_tasks: bool, told: str
+) -> None:
+    async with (
+        serve(Hotel(is_modern=is_modern, takes_tasks=takes_tasks)) as hotel,
+        Engine(Scripted(call("book"), say("Done.")), mcp=McpTools([spec(hotel)], look_seconds=0.01)) as engine,
+    ):
+        hotel.answers["tasks/cancel"] = acknowledge
+        find_question(run := await engine.run("Book."))
+        await cancel_with_questions(engine.core, run.spec.id, "not wanted any more")
+        await until(lambda: hotel.count(told) == 1)
+        if not takes_tasks:
+            await asyncio.wait_for(hotel.cancelled.wait(), PATIENCE)  # its connection was closed as well
+
+
+async def acknowledge(request: web.Request, message: Json) -> web.StreamResponse:
+    return result(message, {"resultType": "complete"})
 
 
 async def test_a_server_takes_its_question_back() -> None:

@@ -148,6 +148,17 @@ def state_of(question: ApprovalQuestion, answer: ApprovalAnswer | None, now: flo
     return "expired" if is_late else "pending"
 
 
+async def find_answering(store: Store, id: str, tenant: str, now: float) -> str | None:
+    """The run that acts on the answer to this question; empty if a person may still give one, None if nobody can any more."""
+    asked, given = await store.get(ASKED, id, tenant=tenant), await store.get(GIVEN, id, tenant=tenant)
+    if asked is None:
+        return None
+    answer = None if given is None else decode(given.body, ApprovalAnswer)
+    if answer is not None and answer.used:
+        return answer.run or None
+    return None if state_of(decode(asked.body, ApprovalQuestion), answer, now) == "expired" else ""
+
+
 async def find_question(store: Store, items: Iterable[Item], tenant: str) -> ApprovalQuestion | None:
     """The question that these items answer, None if they answer none. All of a run's are alike but for the call; of those of
     several runs it is the first, under the charters of all."""

@@ -61,7 +61,7 @@ from mainspring.core.model_request import ModelRequest, request_for
 from mainspring.core.operator_limits import OperatorLimits
 from mainspring.core.run import Run, open_run
 from mainspring.core.spec import PRESETS, PresetName, RunSpec, check, spec_for
-from mainspring.engine.approvals import add_kept, find_question, recall_calls, use_answers
+from mainspring.engine.approvals import add_kept, find_answering, find_question, recall_calls, use_answers
 from mainspring.engine.approvals import check as check_answers
 from mainspring.engine.conversation import enter, reread
 from mainspring.engine.drive import drive
@@ -87,6 +87,7 @@ from mainspring.ports import (
     OrderContext,
     OrderStep,
     Provider,
+    QuestionStand,
     RunObserver,
     SelectiveSink,
     Sink,
@@ -675,6 +676,16 @@ class Engine:
             return False
         await self.presence.end_leases_of_the_dead()
         return await self.store.leases.find_driver(run_id) not in (None, self.presence.id)
+
+    async def find_question(self, id: str, tenant: str) -> QuestionStand:
+        """How it stands about what a call has asked a person."""
+        match await find_answering(self.store, id, tenant, self._clock()):
+            case None:
+                return "closed"
+            case "":
+                return "open"
+            case run_id:
+                return "used_here" if run_id in self._live else "used_elsewhere"
 
     async def attach(self, run_id: str) -> Handle:
         """A run to read: live if it is driven here, else as far as the store has it. Raises `NotFound`."""

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from mainspring.core.errors import AskPerson, DelegateToClient, ToolTimeout
 from mainspring.core.events import CallJudged, CallOutcome, Event, ToolEnded, ToolProgress, ToolStarted, Used
+from mainspring.core.history import next_approval_id
 from mainspring.core.items import FunctionCall, Json, Part, ToolDefinition, flaw, parse_arguments
 from mainspring.core.redact import make_presentable, redact_data, redact_text, shorten
 from mainspring.engine.guard import Guard, Misbehaved, Outcome, describe_error, result_of, start
@@ -131,7 +132,8 @@ class Toolbox:
 
         conversation = run.spec.conversation
         scope = run.spec.scope or (run.spec.id if conversation is None else conversation.id)
-        said, kept = run.approval(call), run.call(call.call_id).kept
+        said, known = run.approval(call), run.call(call.call_id)
+        kept = known.kept
         if said is not None and kept is None and not isinstance(said.kept, UnsetType):
             kept = said.kept
         context = CallContext(
@@ -139,6 +141,7 @@ class Toolbox:
             keep=keep,
             kept=kept,
             answer=said,
+            question=next_approval_id(known.item),
         )
         work = self._execute(call, tool, context, run.spec.limits.tool_output_chars)
         return Running(call, start(work), perf_counter(), run.spec.tool_seconds(tool))

@@ -4,7 +4,8 @@ A connection to a server that the operator configured serves everybody, any othe
 came with a request are not shared. Connections stay open between runs and are closed after a period without use.
 
 A call whose server asks a person something raises `AskPerson`, and is executed again with the answer. Where the protocol has the
-request wait for that, it is held here for `HOLD_SECONDS`, `MOST_HELD` in all; one that is not any more is made anew.
+request wait for that, it is held here for `HOLD_SECONDS`, `MOST_HELD` in all; one that is not any more is made anew. A held
+request is cancelled when nobody can answer any more: its run was cancelled, or goes on in another process.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ from mainspring.core.errors import (
 from mainspring.core.events import Used
 from mainspring.core.ids import random_id
 from mainspring.core.items import Json, ServerTool, ToolDefinition, ToolKind
-from mainspring.ports import CallContext, ToolCall, ToolResult
+from mainspring.ports import CallContext, QuestionStand, Runs, ToolCall, ToolResult
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.mcp.call_exchange import CallExchange
 from mainspring.tools.mcp.call_limits import CallLimits
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 IDLE_SECONDS = 600.0
 MOST_STRANGERS = 64
 HOLD_SECONDS = 3600.0
+LOOK_SECONDS = 5.0
 MOST_HELD = 256
 
 
@@ -73,6 +75,7 @@ class HeldCall(Struct):
 class McpTools:
     """Executes calls of MCP tools. `servers` are the operator's; a run may have others bound to it while it runs, and up to
     `most_strangers` of those stay connected afterwards. A run waits for the operator's servers for `start_seconds` at most.
+    Whether what a call asks can still be answered is looked at every `look_seconds`.
 
     Must be created and closed in the event loop that uses it.
     """
@@ -88,6 +91,7 @@ class McpTools:
         connect_seconds: float = CONNECT_SECONDS,
         start_seconds: float = CONNECT_SECONDS,
         most_strangers: int = MOST_STRANGERS,
+        look_seconds: float = LOOK_SECONDS,
         sign_ins: "SignIns | None" = None,
         lock: "LockFile | None" = None,
     ) -> None:
@@ -101,7 +105,7 @@ class McpTools:
         self._wrap = wrap
         self._connect_seconds, self._start_seconds = connect_seconds, start_seconds
         self._watches: dict[bytes, ServerWatch] = {}
-        self._most_strangers = most_strangers
+        self._most_strangers, self._look_seconds = most_strangers, look_seconds
         self._connections: dict[tuple[bytes, str], Connection] = {}
         self._released: set[Connection] = set()
         # Cached for as long as the server's list is unchanged.
@@ -324,19 +328,26 @@ class McpTools:
             if not isinstance(work, asyncio.Task) and not connection.holds_questions:
                 answer = await work
             else:
-                answer = await self._wait(work, exchange)
+                answer = await self._wait(work, exchange, context)
             return ToolResult(call.id, render_answer(answer), answer.is_error, exchange.used)
         except asyncio.CancelledError:
             if exchange.kept.task:
                 self._start(_cancel_task(context, connection, exchange.kept.task))
             raise
-        except (AskPerson, SignInNeeded):
+        except AskPerson:
+            if exchange.kept.task and context.runs is not None:
+                self._start(self._watch_task(connection, exchange.kept.task, context, context.runs))
+            raise
+        except SignInNeeded:
             raise
         except MainspringError as error:
             return _report(call, error, connection, exchange.used)
 
     async def _wait(
-        self, work: "Coroutine[object, object, ToolAnswer] | asyncio.Task[ToolAnswer]", exchange: CallExchange
+        self,
+        work: "Coroutine[object, object, ToolAnswer] | asyncio.Task[ToolAnswer]",
+        exchange: CallExchange,
+        context: CallContext,
     ) -> ToolAnswer:
         """The answer of a call that may ask while it is under way: then it is held, and goes on without us."""
         loop = asyncio.get_running_loop()
@@ -358,7 +369,39 @@ class McpTools:
         if len(self._held) >= MOST_HELD:
             self._drop_held(next(iter(self._held)))
         self._held[id] = HeldCall(task, exchange, loop.call_later(HOLD_SECONDS, self._drop_held, id))
+        if context.runs is not None:
+            self._start(self._watch_held(id, context, context.runs))
         raise question
+
+    async def _watch_held(self, id: str, context: CallContext, runs: Runs) -> None:
+        """Cancels a held call once nobody can answer its question here any more."""
+        if await self._outlast_question(context, runs) != "used_here":
+            self._drop_held(id)
+
+    async def _watch_task(self, connection: Connection, task: str, context: CallContext, runs: Runs) -> None:
+        """Cancels the task of a call whose question was withdrawn."""
+        if await self._outlast_question(context, runs) == "closed":
+            with suppress(MainspringError):
+                await connection.cancel_task(task)
+
+    async def _outlast_question(self, context: CallContext, runs: Runs) -> QuestionStand:
+        """How it stands about the question of a call when it is not open any more, or a call would be held no longer. One look is
+        not enough: an answer is used a moment before its run begins."""
+        with suppress(MainspringError):
+            await (await runs.attach(context.run_id)).wait()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + HOLD_SECONDS
+        seen: QuestionStand = "open"
+        while loop.time() < until:
+            try:
+                now = await runs.find_question(context.question, context.tenant)
+            except MainspringError:  # a store that is away says nothing
+                now = "open"
+            if now == seen != "open":
+                return now
+            seen = now
+            await asyncio.sleep(self._look_seconds)
+        return "open"
 
     def _take_held(self, context: CallContext) -> HeldCall | None:
         """The call that a person has answered, if it still waits here."""
