@@ -17,7 +17,8 @@ from mainspring.core.errors import (
     Unauthorized,
     Unavailable,
 )
-from mainspring.core.items import ToolDefinition
+from mainspring.core.events import TurnEnded
+from mainspring.core.items import ToolDefinition, Usage
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.tokens import estimate
 from mainspring.ports import ModelInfo, TokenCounter
@@ -52,6 +53,17 @@ async def test_first_word_names_the_provider_if_there_is_one_of_that_name(name: 
     providers = scripts(openai=None, openrouter=None)
     assert await said(Router(providers, default="openai"), asks(model=name)) == provider
     assert [request.model for request in providers[provider].requests] == [model]
+
+
+async def test_what_a_failed_model_has_used_is_counted_with_the_answer_of_the_next() -> None:
+    error = BadOutput("garbled")
+    error.usage = Usage(70, 30)
+    *_, alone = await heard(Router(scripts(b=None)), asks(model="b/m"))
+    *_, end = await heard(Router(scripts(a=error, b=None), aliases={"any": ["a/m", "b/m"]}), asks(model="any"))
+    assert isinstance(alone, TurnEnded)
+    assert isinstance(end, TurnEnded)
+    assert alone.usage is not None
+    assert end.usage == alone.usage + error.usage
 
 
 @pytest.mark.requirement("C22")

@@ -5,17 +5,14 @@ from contextlib import aclosing, suppress
 from random import random
 
 from anyio import sleep
-from msgspec.structs import replace
 
 from mainspring.core.backoff import backoff
 from mainspring.core.errors import ProviderError, RateLimited
-from mainspring.core.events import ModelEvent, TurnEnded
 from mainspring.core.items import Usage
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.model_stream import ModelStream
-from mainspring.core.tokens import is_plausible
 from mainspring.ports import Provider
-from mainspring.providers.wrapper import ProviderWrapper
+from mainspring.providers.wrapper import ProviderWrapper, add_usage, sum_usage
 
 
 class Retrying(ProviderWrapper):
@@ -54,10 +51,10 @@ class Retrying(ProviderWrapper):
                         while True:
                             event = await events.asend(take)
                             is_begun = True
-                            take = yield event if attempt == 1 else _charge(event, spent)
+                            take = yield event if attempt == 1 else add_usage(event, spent)
                 return
             except ProviderError as error:
-                spent += error.usage if error.usage is not None and is_plausible(error.usage) else Usage()
+                spent = sum_usage(spent, error.usage)
                 error.usage = spent if attempt > 1 else error.usage
                 may_pass = error.retryable and error.was_asked and (error.retry_after or 0.0) <= self._longest
                 if is_begun or attempt == self._attempts or not may_pass:
@@ -68,10 +65,3 @@ class Retrying(ProviderWrapper):
                 pause = (error.retry_after or 0.0) + self._random() * longest
             await sleep(pause)
             attempt += 1
-
-
-def _charge(event: ModelEvent, spent: Usage) -> ModelEvent:
-    """The end of a turn with what the attempts before it have used, if it is counted at all."""
-    if isinstance(event, TurnEnded) and event.usage is not None and is_plausible(event.usage):
-        return replace(event, usage=event.usage + spent)
-    return event

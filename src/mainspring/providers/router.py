@@ -10,11 +10,13 @@ from msgspec.structs import replace
 
 from mainspring.core import errors
 from mainspring.core.errors import InvalidRequest, ModelNotFound, ProviderError
+from mainspring.core.items import Usage
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.model_stream import ModelStream
 from mainspring.definitions.parsed_file import hint
 from mainspring.ports import DocumentStore, KnownProfile, ModelFeature, ModelInfo, ProfileValue, Provider, SharedLimits
 from mainspring.providers.wrapper import (
+    add_usage,
     count_tokens,
     explain_profiles,
     find_features,
@@ -24,6 +26,7 @@ from mainspring.providers.wrapper import (
     learn_profile,
     runs_in_place,
     share_limits,
+    sum_usage,
     write_profiles,
 )
 
@@ -85,6 +88,7 @@ class Router:
     async def stream(self, request: ModelRequest) -> ModelStream:
         """Raises `ModelNotFound` for a model that no provider is known for."""
         failures: list[ProviderError] = []
+        spent = Usage()
         for route in self._chain(request.model):
             if failures:
                 log.warning("trying %s/%s instead: %s", route.provider, route.model, failures[-1].message)
@@ -97,15 +101,19 @@ class Router:
                         while True:
                             event = await events.asend(take)
                             is_begun = True
-                            take = yield event
+                            take = yield add_usage(event, spent) if failures else event
                 return
             except ProviderError as error:
+                spent = sum_usage(spent, error.usage)
+                error.usage = spent if failures else error.usage
                 if is_begun:
                     raise
                 failures.append(error)
                 if not isinstance(error, _ELSEWHERE):
                     break
-        raise next((error for error in failures if error.retryable), failures[0])
+        failure = next((error for error in failures if error.retryable), failures[0])
+        failure.usage = failures[-1].usage
+        raise failure
 
     async def models(self) -> Sequence[ModelInfo]:
         """The aliases, and the models of every provider that can list them. Raises only if there is nothing to list."""

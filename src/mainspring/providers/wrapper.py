@@ -2,8 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
+from mainspring.core.events import ModelEvent, TurnEnded
+from mainspring.core.items import Usage
 from mainspring.core.model_request import ModelRequest
-from mainspring.core.tokens import estimate
+from mainspring.core.tokens import estimate, is_plausible
 from mainspring.ports import (
     DocumentStore,
     FeatureReporter,
@@ -18,6 +22,18 @@ from mainspring.ports import (
     SharedLimits,
     TokenCounter,
 )
+
+
+def sum_usage(spent: Usage, used: Usage | None) -> Usage:
+    """What attempts at one turn have used in all, as far as it is known."""
+    return spent + used if used is not None and is_plausible(used) else spent
+
+
+def add_usage(event: ModelEvent, spent: Usage) -> ModelEvent:
+    """The event: the end of a turn with what the attempts before it have used, if it is counted at all."""
+    if isinstance(event, TurnEnded) and event.usage is not None and is_plausible(event.usage):
+        return replace(event, usage=event.usage + spent)
+    return event
 
 
 class ProviderWrapper:
