@@ -143,11 +143,11 @@ class RefusalRule(NamedTuple):
         if type(self.value) is not int or (found := self.words.search(words)) is None:
             return self
         number = int(next(group for group in found.groups() if group is not None).replace(",", ""))
-        return self._replace(value=number - found[0].endswith("(exclusive)"))
+        return self._replace(value=max(1, number - found[0].endswith("(exclusive)")))
 
 
 _LIMIT: Final = r"\bmax(?:imum)?[ _]?(?:output|completion|new)?[ _]?tokens?\b"
-_NUMBER: Final = r"`?(\d[\d,]{0,8})"
+_NUMBER: Final = r"`?([1-9][\d,]{0,8})"
 MOST_OUTPUT: Final = RefusalRule(
     "most_output",
     AS_NAMED,

@@ -50,7 +50,9 @@ class Responses(HttpProvider):
         """Servers with a model of any kind may leave its calls and its thoughts in the text, where nobody finds them."""
         assert isinstance(reader, ResponsesReply)
         flaw = super()._check_answer(request, reader)
-        if flaw is not None or reader.finish != "stop" or not _MAY_LEAK.match(said := reader.said):
+        # Only OpenAI seals reasoning, and it parses what its models write: what looks like a call is quoted.
+        is_parsed = self._book.find(request.model).reasoning_items == "sealed"
+        if flaw is not None or is_parsed or reader.finish != "stop" or not _MAY_LEAK.match(said := reader.said):
             return flaw
         turn = self._turn(request, leaks=True)
         turn.text(said)
