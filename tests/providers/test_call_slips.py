@@ -46,6 +46,15 @@ SLIPS = {
     "within its name": '{"get_time": {"zone": "UTC"}}',
     "nothing first": '{}{"zone": "UTC"}',
     "quotes of Gemma's": '{"zone": "<|\\"|>UTC<|\\"|>"}',
+    "JavaScript's keys": "{zone: 'UTC', exact: true}",
+    "a writer's quotes": "{\u201czone\u201d: \u201cUTC\u201d}",
+    "a text in a list": '["{\\"zone\\": \\"UTC\\"}"]',
+    "no braces": '"zone": "UTC", "exact": true',
+    "no brace first": '"zone": "UTC"}',
+    "names and values": 'zone="UTC", exact=True',
+    "lines": "zone: UTC\nexact: true",
+    "its one word": "UTC",
+    "its one word in quotes": '"UTC"',
     "twice JSON, with a comma": '"{\\"zone\\": \\"UTC\\",}"',
 }
 # What is as it should be, and what could mean more than one thing.
@@ -53,6 +62,10 @@ TWINS = {
     "a comma in a text": (CLOCK, '{"zone": "[1, 2,] {a, } None True", "exact": true}'),
     "quotes of Gemma's in a text": (CLOCK, '{"zone": "Gemma writes <|\\"|>UTC<|\\"|> for it"}'),
     "code": (CLOCK, '{"zone": "if (a) { return [1,]; } }} </tool_call> <|im_end|>\\n"}'),
+    "a word of several": (CLOCK, "UTC CET"),
+    "half a word": (CLOCK, '"UT'),
+    "a word for many": (replace(RUN, kind="builtin"), "ls"),
+    "comments in a text": (CLOCK, '{"zone": "// UTC /* it */ a: b"}'),
     "its own arguments": (RUN, '{"name": "ls", "arguments": {"zone": "UTC"}}'),
     "anything": (ANY, '{"arguments": {"zone": "UTC"}}'),
     "others within": (CLOCK, '{"arguments": {"place": "UTC"}}'),
@@ -85,10 +98,10 @@ def test_arguments_without_slips_are_told_as_they_come() -> None:
     turn.call(index=0, id="a", name="get_time")
     turn.take()
     told = []
-    for piece in ('{"zone"', ': "', "a, b", "] <b> 1,", "]", ' and so on"'):
+    for piece in ('{"zone"', ': "', "a, b", "] <b> 1,", "]", " <|im_end|>", ' {y} None", "exact": true'):
         turn.call(index=0, arguments=piece)
         told.append("".join([event.delta for event in turn.take() if isinstance(event, ArgumentsDelta)]))
-    assert told == ['{"zone"', ': "', "a, b", "] <b> 1", ",]", ' and so on"']
+    assert told == ['{"zone"', ': "', "a, b", "] <b> 1", ",]", " <|im_end|>", ' {y} None", "exact": true']
 
 
 def test_no_client_is_left_with_half_a_call() -> None:

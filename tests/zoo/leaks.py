@@ -1,5 +1,6 @@
 """Animals whose calls come as text, or get lost."""
 
+import json
 from typing import ClassVar
 
 from tests.providers.backend import DONE, chunk, sse
@@ -263,11 +264,49 @@ FORMS = {
     "a block behind a colon": f"Let me look:\n\n```json\n{CALL}\n```",
     "two braces": f"<tool_call>\n{{{CALL}}}\n</tool_call>",
     "a tool within": f'{{"tool": {CALL}}}',
+    # As models write them that were trained on code, or that encode JSON once too often; supposed, without a source.
+    "a script": '```js\nget_time({zone: "UTC"})\n```',
+    "a script that keeps its result": "```typescript\nconst time = await functions.get_time({ zone: 'UTC' });"
+    "\nconsole.log(time);\n```",
+    "a script without a block": 'get_time({zone: "UTC"});',
+    "a namespace": f"functions.get_time({UTC})",
+    "a text in JSON": json.dumps(CALL),
+    "a text in a text in JSON": json.dumps(json.dumps(CALL)),
+    "a text in a tag": f"<tool_call>{json.dumps(CALL)}</tool_call>",
+    "a text in a block": f"```json\n{json.dumps(CALL)}\n```",
+    "a list of texts": json.dumps([CALL]),
+    "a text and its arguments": json.dumps(json.dumps({"name": "get_time", "arguments": UTC})),
+    "JSON5": '```json5\n{name: "get_time", arguments: {zone: "UTC"}}\n```',
+    "a block in upper case": f"```JSON\n{CALL}\n```",
+    "a tool's element in a block": "```xml\n<get_time>\n<zone>UTC</zone>\n</get_time>\n```",
+    "elements for parameters": '<function_calls>\n<invoke name="get_time">\n<zone>UTC</zone>\n</invoke>\n</function_calls>',
+    "code that awaits": '```tool_code\nawait get_time(zone="UTC")\n```',
+    "a result made up": f"{CALL}\n\nResult: midnight",
+    "a token before the tags": f"<s>{HERMES}</s>",
     "an id for a name": f"<|tool_calls_section_begin|><|tool_call_begin|>call_get_time_0<|tool_call_argument_begin|>{UTC}"
     "<|tool_call_end|><|tool_calls_section_end|>",
 }
 # What only looks like a call.
 TWINS = {
+    "a script in words": 'Call it so:\n\n```js\nget_time({zone: "UTC"})\n```',
+    "a script and words": '```js\nget_time({zone: "UTC"})\n```\nThat is how.',
+    "a script that does more": "```js\nfor (const zone of zones) get_time({zone: zone});\n```",
+    "a script with a name": "```js\nget_time({zone: here})\n```",
+    "a script of another": '```js\nget_weather({zone: "UTC"})\n```',
+    "a function in a script": "```js\nfunction get_time({zone}) { return 12; }\n```",
+    "a script and other arguments": '```js\nget_time({place: "UTC"})\n```',
+    "a script that imports": '```js\nimport { get_time } from "clock";\nget_time({zone: "UTC"});\n```',
+    "speech": '"It is noon," he said.',
+    "a text of JSON": '"noon"',
+    "a text of an object": json.dumps('{"a": 1}'),
+    "a text of a call, and words": f"{json.dumps(CALL)} is a call in a string.",
+    "struck lines": "<s>one</s>\n<s>two</s>\nthree",
+    "Llama's token in words": "<s> is the token that begins a text.",
+    "Llama's tokens in words": "<s> and </s> are tokens of Llama's.",
+    "a role in words": "assistant\n\nis a role.",
+    "JSON5 of other things": '```json5\n{name: "Ada", age: 3}\n```',
+    "a closing tag behind a colon": "It is written so:\n</think>\nThat is all.",
+    "Python's nothing": "None",
     "a table of calls": f"| call |\n|---|\n| `{CALL}` |",
     "a quotation": f"> {CALL}",
     "spelled out": f"Let me spell it out: {HERMES}",

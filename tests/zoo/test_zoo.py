@@ -27,7 +27,7 @@ from mainspring.providers.chat.provider import Chat
 from mainspring.providers.profiles import NEUTRAL, find_profile
 
 EXPECTED: dict[str, str] = tomllib.loads(Path(__file__).with_name("expectations.toml").read_text())
-KINDS = (Animal, Failing, Learner, Talker, tokens.Thinker, odd_answers.Broken)
+KINDS = (Animal, Failing, Learner, Talker, thoughts.UnopenedThinker, tokens.Thinker, odd_answers.Broken)
 ANIMALS = [
     kind
     for house in (calls, slips, leaks, odd_answers, tokens, thoughts, streams, requests)
@@ -194,6 +194,11 @@ async def test_tags_around_the_answer_stay_if_they_were_asked_for() -> None:
     assert (await tell(Obedient)).response.output_text == "<answer>It is noon.</answer>"
 
 
+async def test_a_script_stays_if_it_was_asked_for() -> None:
+    script = {"Show me the call in JavaScript.": leaks.FORMS["a script"]}
+    assert await recite(script) == {name: ("completed", [], text) for name, text in script.items()}
+
+
 async def test_a_call_in_text_beside_another_call_stays_text() -> None:
     class Both(Animal):
         zones: ClassVar = ["CET"]
@@ -213,6 +218,11 @@ async def test_an_answer_is_taken_out_of_what_is_around_it() -> None:
         "an output told again": f"<tool_response>\n12:00\n</tool_response>\n{NOON}",
         "another speaker": f"{NOON}</s>USER: thanks",
         "a token first": f"<SPECIAL_12>{NOON}",
+        "Llama's tokens around it": f"<s> {NOON}</s>",
+        "a token and another turn": f"<s>{NOON}</s><s>[INST] thanks [/INST]",
+        "a header without its tokens": f"assistant\n\n{NOON}",
+        "an answer called final": f"<think>High sun.</think><final>{NOON}</final>",
+        "Pangu's end": f"{NOON}[unused10]",
         "reasoning in a fold": f'<details type="reasoning">\n<summary>Thought</summary>\n> High sun.\n</details>\n{NOON}',
         "tokens for thoughts": f"<|think|>High sun.<|end|><|begin|>assistant<|content|>{NOON}<|flush|>",
     }

@@ -3,8 +3,10 @@
 import json
 from typing import Any, ClassVar
 
+from openai import AsyncOpenAI
+from openai.types.responses import Response, ResponseOutputMessage, ResponseOutputText
 from tests.providers.backend import DONE, call_piece, chunk, sse
-from tests.zoo.animal import UTC, Animal, Learner, Outcome, Talker, assistants, mentions, outputs, say
+from tests.zoo.animal import NOON, UTC, Animal, Outcome, Talker, assistants, mentions, outputs, say
 
 from mainspring.core.items import Json
 from mainspring.providers.chat.request import name_origin
@@ -20,12 +22,23 @@ class ThinkTags(Talker):
         return say("<think>", "The sun is high.", "</think>\n\n", "It is noon.")
 
 
-class ThinkTagNeverOpened(Learner):
-    """Quirk 24: the thinking is closed and never opened (R1-style templates). The first time it was told as words before the tag
-    comes. https://github.com/vllm-project/vllm/issues/14429"""
+class UnopenedThinker(Talker):
+    """An animal whose thoughts are told as words the first time, before the tag that closes them comes: they are a message of
+    their own then. The next time they are reasoning."""
+
+    async def ask(self, client: AsyncOpenAI) -> Response:
+        first = await super().ask(client)
+        told = [(item.phase, item.content[0]) for item in first.output if isinstance(item, ResponseOutputMessage)]
+        words = [(phase, part.text.strip()) for phase, part in told if isinstance(part, ResponseOutputText)]
+        assert (first.status, words) == ("completed", [("commentary", "The sun is high."), (None, NOON)])
+        return await super().ask(client)
+
+
+class ThinkTagNeverOpened(UnopenedThinker):
+    """Quirk 24: the thinking is closed and never opened (R1-style templates).
+    https://github.com/vllm-project/vllm/issues/14429"""
 
     number = 24
-    code = "provider_bad_output"
 
     def last(self, body: Json) -> bytes:
         return say("The sun is high.", "</think>\n\n", "It is noon.")
@@ -35,22 +48,20 @@ class ThinkTagNeverOpened(Learner):
         assert [item.type for item in outcome.response.output] == ["reasoning", "message"]
 
 
-class ThinkTagWithinALine(Learner):
+class ThinkTagWithinALine(UnopenedThinker):
     """Quirk 24: the tag that closes the thoughts stands within a line, and is Seed's; supposed, without a source."""
 
     number = 24
-    code = "provider_bad_output"
 
     def last(self, body: Json) -> bytes:
         return say("The sun is high.", "</seed:", "think>", "It is noon.")
 
 
-class ThinkTagSometimes(Learner):
+class ThinkTagSometimes(UnopenedThinker):
     """Quirk 24: the thinking is closed and never opened, but the model does not always think (R1-style templates).
     https://github.com/vllm-project/vllm/issues/14429"""
 
     number = 24
-    code = "provider_bad_output"
 
     def __init__(self) -> None:
         self.turns = 0

@@ -16,9 +16,10 @@ from mainspring.core.errors import BadOutput
 from mainspring.core.items import FunctionCall, Json, ToolDefinition
 from mainspring.providers.argument_types import fit_arguments, list_properties
 from mainspring.providers.json_text import may_be_wrapped, read_arguments
+from mainspring.providers.labelled_calls import read_words
 from mainspring.providers.leaked_calls import read_parameters
 
-Index = int | str
+Index = int | float | str
 
 MOST_HELD: Final = 65_536
 
@@ -72,6 +73,9 @@ class CallDraft(Struct, eq=False):
     is_repeating: bool = False
     """A piece has repeated all before it."""
     scan: JsonScan = msgspec.field(default_factory=JsonScan)
+    """As far as slips were looked for."""
+    extent: JsonScan = msgspec.field(default_factory=JsonScan)
+    """As far as the end of the object was."""
     is_object: bool | None = None
     """Whether what the first closed brace ends is JSON; None while none is closed."""
 
@@ -85,7 +89,8 @@ class CallDraft(Struct, eq=False):
                 arguments, self.is_repeating = arguments[len(said) :], True
         if not self.told and self.size < _MOST_BLANK and (empty := _EMPTY.match(self.arguments + arguments)):
             arguments = (self.arguments + arguments)[empty.end() :]
-            self.pieces, self.size, self.rest, self.scan, self.is_object = [], 0, "", JsonScan(), None
+            self.pieces, self.size, self.rest, self.is_object = [], 0, "", None
+            self.scan, self.extent = JsonScan(), JsonScan()
         if self.size < MOST_HELD and (self.told or not self.is_held) and self._may_be_past(arguments):
             arguments = self._cut(arguments)
         if arguments:
@@ -110,7 +115,7 @@ class CallDraft(Struct, eq=False):
         odd = self._find_word(rest, len(rest) if odd is None else odd.start()) or odd
         if odd is None:
             return self._tell(rest)
-        self.is_held = bool(odd[1]) or odd[0] == "<|"
+        self.is_held = bool(odd[1]) or odd[0].endswith('"')
         return self._tell(rest[: odd.start()])
 
     def _find_word(self, rest: str, end: int) -> Match[str] | None:
@@ -139,7 +144,11 @@ class CallDraft(Struct, eq=False):
         meant = read_arguments(whole, self.name, self.properties)
         if self.tool is None:
             return meant
-        return fit_arguments(read_parameters(meant, self.tool) if meant.lstrip().startswith("<") else meant, self.tool)
+        if meant.lstrip().startswith("<"):
+            meant = read_parameters(meant, self.tool)
+        elif not meant.lstrip().startswith(("{", "[")):
+            meant = read_words(meant, self.tool)
+        return fit_arguments(meant, self.tool)
 
     @property
     def properties(self) -> Json:
@@ -151,7 +160,7 @@ class CallDraft(Struct, eq=False):
         return piece
 
     def _find_odd(self, rest: str) -> Match[str] | None:
-        """The first control token in the rest, or slip outside of strings, or what may become one of them."""
+        """The first token for a quote in the rest, or slip outside of strings, or what may become one of them."""
         whole = ""
         for odd in _ODD.finditer(rest):
             if not odd[1]:
@@ -164,7 +173,7 @@ class CallDraft(Struct, eq=False):
 
     def _cut(self, piece: str) -> str:
         """The piece without what follows the object that it completes, or that is complete."""
-        scan = self.scan
+        scan = self.extent
         if self.is_object is None:
             whole = self.arguments + piece
             scan.advance(whole, len(whole))
@@ -173,13 +182,13 @@ class CallDraft(Struct, eq=False):
             self.is_object = is_json(whole[: scan.end])
         if not self.is_object:
             return piece
-        self.scan = JsonScan(scan.end, end=scan.end)
+        self.extent = JsonScan(scan.end, end=scan.end)
         return piece[: max(0, scan.end - self.size)]
 
     def _may_be_odd(self) -> bool:
         """Whether the beginning cannot be told yet, or not before the end."""
         head = self.arguments.lstrip()
-        self.is_held = bool(head) and (not head.startswith("{") or head.startswith("{'"))
+        self.is_held = bool(head) and (not head.startswith("{") or _ODD_KEY.match(head) is not None)
         if not head or self.is_held:
             return True
         wrapped = may_be_wrapped(head, self.name, self.properties)
@@ -260,6 +269,7 @@ _decode: Final = msgspec.json.decode
 _MOST_BLANK: Final = 20
 _WITHIN_STRING: Final = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _STRUCTURE: Final = re.compile(r'["{}]')
+_ODD_KEY: Final = re.compile(r'\{\s*[^\s"}]')
 _BEFORE_VALUE: Final = re.compile(r"[:\[,]\s*\Z")
 _EMPTY: Final = re.compile(r"\s*\{\s*\}\s*(?=\{)")
 _BEHIND: Final = re.compile(r"\}\s*[^\s,\]:\"\\]")
@@ -269,5 +279,5 @@ _BEFORE_WORD: Final = re.compile(r'(?:(?<=["\s])|\A):\s*(?:(["\d-])|\Z)')
 _KEY: Final = re.compile(r'"(\w+)"\s*\Z')
 _KEY_PIECES: Final = 40
 _KEY_CHARS: Final = 80
-# A control token, or outside of strings a comma before what closes or a constant of Python's; or what may become one of them.
-_ODD: Final = re.compile(r"<(?:\||\Z)|(,\s*[}\]]|\b(?:True|False|None)\b)|,\s*\Z|\b[TFN]\w{0,4}\Z")
+# A token for a quote, or outside of strings a comma before what closes or a constant of Python's; or what may become one of them.
+_ODD: Final = re.compile(r"<(?:\|\\?(?:\"|\Z)|\Z)|(,\s*[}\]]|\b(?:True|False|None)\b)|,\s*\Z|\b[TFN]\w{0,4}\Z")

@@ -10,7 +10,7 @@ def find_tool_name(name: str, names: Collection[str]) -> str:
     other case or with other signs between its words; else the name."""
     if name in names:
         return name
-    recipient = _RECIPIENT.search(name)
+    recipient = _RECIPIENT.search(name) or _TAGGED.match(name)
     bare = _BEHIND.split((recipient[1] if recipient else name).strip().strip("\"'`"), maxsplit=1)[0].strip()
     bare = re.sub(r":\d+$", "", bare)
     meant = [known for known in names if bare == known or bare.endswith(tuple([f"{mark}{known}" for mark in _MARKS]))]
@@ -30,5 +30,6 @@ _MARKS: Final = (":", ".", "/", "__")
 _BEHIND: Final = re.compile(r"<[|\uff5c/]|\(")
 _NAMESPACE: Final = re.compile(r"\A.*[.:/]", re.DOTALL)
 _RECIPIENT: Final = re.compile(r"\bto=([\w.:-]+)")
+_TAGGED: Final = re.compile(r"\s*<[a-z_]+>\s*([\w.:-]+)\s*</")
 # As some make ids of names.
 _NUMBERED: Final = re.compile(r"(?:call|func|function|tool|toolu)_(.+)_\d+")

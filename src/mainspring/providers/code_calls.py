@@ -1,4 +1,4 @@
-"""Calls that a model writes as Python: a list of calls, or a few lines of code that call tools and show what they return.
+"""Calls that a model writes as code: a list of calls, or a few lines that call tools and show what they return.
 
 Nothing is executed. Code is read as calls if it consists of nothing else and every argument stands there as a value; code that
 does more is no call.
@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from mainspring.core.items import Json, ToolDefinition
 from mainspring.providers.argument_types import fits, list_properties, type_values
 from mainspring.providers.called_names import find_tool_name
+from mainspring.providers.json_text import parse_loosely
 
 Tools = Mapping[str, ToolDefinition]
 
@@ -41,6 +42,33 @@ def read_code(text: str, tools: Tools) -> list[CodeCall]:
     except _UNREADABLE:
         return []
     return calls
+
+
+def read_script(text: str, tools: Tools) -> list[CodeCall]:
+    """The calls of tools that a block of JavaScript consists of, each with one object of values that fits; none if it does
+    anything else."""
+    found = _SCRIPT.fullmatch(text)
+    calls: list[CodeCall] = []
+    body, place = ("", 0) if found is None else (found[1].strip(), 0)
+    while place < len(body):
+        if (shown := _SHOWN.match(body, place)) is not None and calls:
+            place = shown.end()
+            continue
+        statement = _STATEMENT.match(body, place)
+        name = "" if statement is None else find_tool_name(statement[1], tools)
+        arguments = None if statement is None else parse_loosely(statement[2] or "{}")
+        if statement is None or name not in tools or not isinstance(arguments, dict) or not fits(arguments, tools[name]):
+            return []
+        calls.append(CodeCall(name, arguments))
+        place = statement.end()
+    return calls
+
+
+def may_be_script(text: str, tools: Tools) -> bool | None:
+    """Whether a block of JavaScript that begins like this may be calls of tools; None if it cannot be told yet."""
+    if (head := _SCRIPT_HEAD.match(text)) is not None:
+        return find_tool_name(head[1], tools) in tools
+    return None if len(text) < _MOST_HEAD and _HALF_SCRIPT.fullmatch(text) else False
 
 
 def read_list(text: str, tools: Tools) -> list[CodeCall]:
@@ -106,6 +134,16 @@ def find_code(text: str) -> str | None:
     return None if found is None else next(part for part in found.groups() if part is not None)
 
 
+_MOST_HEAD: Final = 200
+_LANGUAGE: Final = r"```(?:js|jsx|ts|tsx|javascript|typescript)[ \t]*\n"
+_SCRIPT: Final = re.compile(rf"{_LANGUAGE}((?:(?!```).)*)```\s*", re.DOTALL | re.IGNORECASE)
+_KEPT: Final = r"(?:(?:const|let|var)\s+\w+\s*=\s*)?(?:return\s+)?(?:console\.log\()?(?:await\s+)?"
+_STATEMENT: Final = re.compile(rf"{_KEPT}([A-Za-z_$][\w.$]*)\((\{{.*?\}})?\s*\)\)?;?[ \t]*(?:\n\s*|\Z)", re.DOTALL)
+_SHOWN: Final = re.compile(r"(?:console\.log\(\w+\)|return \w+);?\s*")
+_SCRIPT_HEAD: Final = re.compile(rf"{_LANGUAGE}\s*{_KEPT}(?!console\.log\b)([A-Za-z_$][\w.$]*)\(", re.IGNORECASE)
+_HALF_SCRIPT: Final = re.compile(
+    rf"`{{1,3}}|```[a-z]{{0,10}}[ \t]*|{_LANGUAGE}[\w.$=\s]*(?:console\.log\([\w.$\s]*)?", re.IGNORECASE
+)
 _UNREADABLE: Final = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
 _CONSTANTS: Final[Mapping[str, object]] = {"true": True, "false": False, "null": None}
 # As Gemma, SmolLM and smolagents mark it.

@@ -9,15 +9,18 @@ STOPS: Final = (
     "<|END_RESPONSE|>", "<|END_TEXT|>", "<|end_of_solution|>", "<\uff5cend▁of▁sentence\uff5c>", "<|user|>", "<|observation|>",
     "<[EOS]>", "[|endofturn|]", "<|message_end|>", "<|im_sep|>",
     "<|message_sep|>", "<|eom|>", "<|EOT|>", "<|role_end|>", "<|flush|>", "<|end_of_box|>", "<eoa>", "<pad>", "[e~[",
-    "<end_of_sentence>", "</tool_call>",
+    "<end_of_sentence>", "</tool_call>", "[unused10]",
 )  # fmt: skip
 """What ends a turn, or should not be left behind at its end."""
 HEADERS: Final = (
     "<|im_start|>assistant\n", "<|start_header_id|>assistant<|end_header_id|>\n", "<start_of_turn>model\n", "<|turn>model\n",
     "<|assistant|>\n", "<|start_of_role|>assistant<|end_of_role|>", "<\uff5cAssistant\uff5c>", "<|begin_of_text|>", "<bos>",
     "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>", "[|assistant|]", "<|im_start|>model\n", ">>>all\n", "<SPECIAL_12>",
+    "assistant\n\n",
 )  # fmt: skip
 """What begins a turn of the model's."""
+START: Final = "<s>"
+"""What begins a text, and strikes words out on a page."""
 WRAPPERS: Final = {
     "<|begin_of_solution|>": "<|end_of_solution|>",
     "<|START_RESPONSE|>": "<|END_RESPONSE|>",
@@ -26,7 +29,7 @@ WRAPPERS: Final = {
 }
 """What stands around an answer, by what opens it."""
 ANSWER_TAGS: Final = {"<answer>": "</answer>", "<response>": "</response>", "<final_answer>": "</final_answer>",
-    "<output>": "</output>", "<Output>": "</Output>"}  # fmt: skip
+    "<output>": "</output>", "<Output>": "</Output>", "<final>": "</final>"}  # fmt: skip
 """The same as plain tags, which people ask for, too: no tokens, unless the model has thought before and nobody asked for them."""
 NEXT_TURN: Final = re.compile(
     r"<\|im_start\|>|<\|start_header_id\|>|<start_of_turn>|<\|turn>|\[INST\]|<\|(?:user|system|observation|start|start_of_role)\|>"

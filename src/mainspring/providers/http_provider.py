@@ -194,10 +194,12 @@ class HttpProvider(ABC):
             if profile.window is None or full.size < profile.window:
                 self._learn(model, "window", full.size, "tokens were left out that did not fit", reader.notes)
             return ContextOverflow(f"{self._http.url} {full.told}, without a word; {ENLARGE}")
-        if reader.finish is not None and reader.has_unopened_thought:
+        if reader.finish is not None and (reader.has_closed_thought or reader.has_unopened_thought):
             self._learn(
                 model, "thinking", "begun", "an answer had the tag that closes reasoning, and none that opens it", reader.notes
             )
+            if reader.has_closed_thought:
+                return None
             told = "the model's reasoning came as its answer: its prompt opens the tag, and only the end of it is told"
             return BadOutput(f"{told}; this is known now, ask again, or have {self._http.url} parse reasoning")
         if profile.thinking == "begun" and reader.finish == "stop":
@@ -252,7 +254,8 @@ class HttpProvider(ABC):
         if not leaks:
             return TurnBuilder(self._new_id, taken, tools=tools)
         is_json = find_schema(request) is not None
-        reader = LeakReader(tools if request.tool_choice.mode != "none" else (), is_json=is_json)
+        is_asked = partial(mentions, request)
+        reader = LeakReader(tools if request.tool_choice.mode != "none" else (), is_json=is_json, is_asked=is_asked)
         is_begun = self._book.find(request.model).thinking == "begun"
         return TurnBuilder(
             self._new_id,
@@ -262,7 +265,7 @@ class HttpProvider(ABC):
             is_begun=is_begun,
             leaks=reader,
             is_json=is_json,
-            is_asked=partial(mentions, request),
+            is_asked=is_asked,
         )
 
     async def _post(self, path: str, body: Json, query: Mapping[str, str] | None = None) -> HttpReply:

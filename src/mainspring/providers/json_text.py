@@ -37,8 +37,13 @@ _CONSTANTS: Final = {"True": "true", "False": "false", "None": "null"}
 STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 # A string, or the rest of the text if nothing closes it: each place is read once.
 OPEN_STRING: Final = re.compile(rf"{STRING.pattern[:-1]}(?:\"|\\?\Z)", re.DOTALL)
-# A string, what closes behind a comma, or a constant.
-_SLIP: Final = re.compile(rf"({OPEN_STRING.pattern})|,(\s*[}}\]])|\b(True|False|None)\b", re.DOTALL)
+# A string, what closes behind a comma, a constant, a key or a text as JavaScript has it, or a comment.
+_SLIP: Final = re.compile(
+    rf"({OPEN_STRING.pattern})|,(\s*[}}\]])|\b(True|False|None)\b|(?<=[{{,\s])([A-Za-z_$][\w$]*)(?=\s*:)"
+    r"|'([^'\"\\\n]*)'|/\*.{0,500}?\*/|//[^\n]*",
+    re.DOTALL,
+)
+_WRITERS_QUOTES: Final = str.maketrans("\u201c\u201d", '""')
 _WHOLE_VALUE: Final = re.compile(r'(?:["}\]]|\b(?:true|false|null))\s*\Z')
 # Gemma's token for a quote around all of a string, and in place of its quotes.
 _QUOTED: Final = re.compile(r'"<\|\\"\|>(.*)<\|\\"\|>"', re.DOTALL)
@@ -86,6 +91,8 @@ def read_arguments(text: str, tool: str = "", properties: Collection[str] = ()) 
         case str():
             told = read_arguments(value, tool, properties)
             return told if isinstance(_parse(told), dict) else text
+        case [str(only)] if only.lstrip().startswith("{"):
+            return read_arguments(only, tool, properties)
         case [dict(only)]:
             return json_text(_unwrap(only, tool, properties))
         case _:
@@ -136,11 +143,17 @@ def _drop_quote_tokens(found: Match[str]) -> str:
 def _mend(text: str) -> Iterator[str]:
     """JSON without the slips of those who write it by hand: a comma too many, words of Python's, no brace at the end."""
     quoted = _BARE_QUOTED.sub(lambda found: json.dumps(found[1]), text) if "<|" in text else text
-    written = _SLIP.sub(lambda found: found[1] or found[2] or _CONSTANTS.get(found[3], found[3]), quoted)
+    written = _SLIP.sub(_mend_slip, quoted if '"' in quoted else quoted.translate(_WRITERS_QUOTES))
     yield written
     # Behind a number or within a text, more may have been to come.
     if _WHOLE_VALUE.search(text):
         yield written + "}"
+
+
+def _mend_slip(found: Match[str]) -> str:
+    text, closed, constant, key, word = found.groups()
+    named = key if key is not None else word
+    return text or closed or _CONSTANTS.get(constant, "") or ("" if named is None else json.dumps(named))
 
 
 def _find_object(text: str) -> str | None:

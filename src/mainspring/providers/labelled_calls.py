@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple
 from mainspring.core.items import Json, ToolDefinition
 from mainspring.providers.argument_types import fits, list_properties, type_values
 from mainspring.providers.called_names import find_tool_name
-from mainspring.providers.json_text import parse_loosely
+from mainspring.providers.json_text import MOST_ODD, json_text, parse_loosely
 
 Tools = Mapping[str, ToolDefinition]
 
@@ -112,6 +112,25 @@ def read_labelled(text: str, tools: Tools) -> NamedArguments | str | None:
     return NamedArguments(labels.name, arguments) if fits(arguments, tool) else None
 
 
+def read_words(text: str, tool: ToolDefinition) -> str:
+    """Arguments without their braces, or the one word that a tool needs, as JSON; the text if they are none, or do not fit."""
+    bare = text.strip()
+    if len(bare) > MOST_ODD or not list_properties(tool):
+        return text
+    lines = [(pair[1], pair[2]) for line in bare.splitlines() if (pair := _PAIR.fullmatch(line))]
+    found = _read_parameters(f"({bare})", 0, tool) if "=" in bare else None
+    candidates = [
+        parse_loosely(f"{{{bare}" if bare.endswith("}") else f"{{{bare}}}"),
+        None if found is None else found[0],
+        dict(lines) if lines and len(lines) == bare.count("\n") + 1 else None,
+        name_only_argument(bare, tool) if _ONE_WORD.fullmatch(bare) else None,
+    ]
+    for value in candidates:
+        if isinstance(value, dict) and fits(typed := type_values(value, tool), tool):
+            return json_text(typed)
+    return text
+
+
 def name_only_argument(word: str, tool: ToolDefinition) -> object:
     """A word as the arguments of a tool that needs one, or has one place for it; else the word."""
     properties, required = list_properties(tool), (tool.parameters or {}).get("required") or []
@@ -179,10 +198,15 @@ def _is_label(text: str) -> bool:
 
 
 def _may_become(word: str, tools: Tools) -> bool:
-    return any(name.startswith(word) for name in tools) or any(label.startswith(word.lower()) for label in _LABELS)
+    # A namespace may stand before the name.
+    begun = word[max(map(word.rfind, "./:")) + 1 :]
+    return any(name.startswith(begun) for name in tools) or any(label.startswith(word.lower()) for label in _LABELS)
 
 
 _decoder = json.JSONDecoder(strict=False)
+_PAIR: Final = re.compile(r"\s*(\w+):[ \t]+(\S.*?)\s*")
+# In quotes or without any; half a text has one.
+_ONE_WORD: Final = re.compile(r"[^\s\"'`{}\[\]:=,]+|\"[^\"\\\n]+\"")
 _TOKEN: Final = re.compile(r"[^\W\d](?:[\w./:-]*\w)?|\d+|[{(\[]")
 _WORD: Final = re.compile(r"[^\W\d]")
 _OBJECT: Final = re.compile(r"[\[(]\s*\{")
@@ -204,8 +228,8 @@ PAST_THOUGHT: Final = re.compile(
 """What follows a thought that neither an action nor an answer follows."""
 _MADE_UP: Final = re.compile(r"\bObservation:|✿RESULT✿|\bTool (?:response|result|output):", re.IGNORECASE)
 # How arguments begin: words in brackets, or a set, do so otherwise.
-_VALUE: Final = re.compile(r"""[\[(\s]*\{\s*["'}]|\(\s*(?:[)"'\d{\[-]|\w+\s*=|(?:True|False|None)\b)""")
-_HALF_VALUE: Final = re.compile(r"[\[(\s]*\{?\s*|\(\s*\w*\s*")
+_VALUE: Final = re.compile(r"""[\[(\s]*\{\s*["'}]|(?<=\()\{\s*\w+\s*:|\(\s*(?:[)"'\d{\[-]|\w+\s*=|(?:True|False|None)\b)""")
+_HALF_VALUE: Final = re.compile(r"[\[(\s]*\{?\s*|(?<=\()\{\s*\w*\s*|\(\s*\w*\s*")
 _MOST_LABELS: Final = 200
 _MOST_SIGNS: Final = 20
 MOST_THOUGHT: Final = 2_000

@@ -10,7 +10,7 @@ the model has made up.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain, islice
 from re import Pattern
 from typing import Final, NamedTuple
@@ -31,6 +31,7 @@ from mainspring.providers.leaked_calls import (
     parse_code,
     read_message,
 )
+from mainspring.providers.thinking import CLOSING_TAGS
 
 MOST_HELD: Final = 262_144
 
@@ -46,11 +47,14 @@ class HeldText(NamedTuple):
 
 class LeakReader:
     """Holds text back where calls of these `tools` may begin, or the turn may end. Where JSON is asked for (`is_json`), bare JSON
-    is an answer."""
+    is an answer, and where JavaScript `is_asked` for, a block of it is."""
 
-    __slots__ = ("_before", "_closing", "_held", "_is_idle", "_is_json", "_past", "_size", "_tail", "_tools")
+    __slots__ = ("_before", "_closing", "_held", "_is_asked", "_is_idle", "_is_json", "_past", "_size", "_tail", "_tools")
 
-    def __init__(self, tools: Iterable[ToolDefinition], *, is_json: bool = False) -> None:
+    def __init__(
+        self, tools: Iterable[ToolDefinition], *, is_json: bool = False, is_asked: Callable[[str], bool] = lambda word: False
+    ) -> None:
+        self._is_asked = is_asked
         self._tools = {tool.name: tool for tool in tools}
         self._is_json = is_json
         self._held: list[str] = []
@@ -111,6 +115,8 @@ class LeakReader:
             if is_end or (has_calls and is_glue(rest)):
                 return HeldText(held[:start], [])
             body = rest.rstrip().removesuffix(self._closing) if self._closing else rest
+            if _SCRIPT.match(rest) and any(map(self._is_asked, _LANGUAGES)):
+                continue
             if calls := parse_calls(body, self._tools, is_all=is_first or _is_action(rest)):
                 return HeldText(held[:start], list(dict.fromkeys(calls)), rest)
             if is_first and (told := self._read_first(rest)) is not None:
@@ -211,6 +217,8 @@ class LeakReader:
         may_be = may_be_call(text.lstrip(), self._tools) if self._tools and not self._before.strip() else False
         if may_be is not False:
             return _PAST_VALUE if may_be else None
+        if text.startswith(CLOSING_TAGS):
+            return _PAST_THOUGHT
         if STOP.match(text) or (self._closing and text.startswith(self._closing)):
             return PAST_STOP if not self._closing else _PAST_CLOSING
         return None
@@ -229,7 +237,7 @@ class LeakReader:
 
     def _may_begin(self, text: str, place: int, before: str) -> bool:
         rest = text[place : place + _LONGEST]
-        if self._may_end(rest) and BEFORE_STOP.search(before):
+        if (self._may_end(rest) and BEFORE_STOP.search(before)) or _begins(rest, CLOSING_TAGS):
             return True
         if not self._tools:
             return False
@@ -269,6 +277,8 @@ def _begins(rest: str, marks: tuple[str, ...]) -> bool:
 
 
 _TAIL: Final = 200
+_SCRIPT: Final = re.compile(r"```(?:js|ts|java|type)", re.IGNORECASE)
+_LANGUAGES: Final = ("JavaScript", "Javascript", "javascript", "TypeScript", "Typescript", "typescript", "Node")
 _MOST_PLACES: Final = 16
 # How many signs in one piece of text are looked at; behind so many that begin nothing there are words.
 _MOST_SIGNS: Final = 4_096
@@ -315,6 +325,8 @@ _PAST: Final = re.compile(
 )
 # A value that is closed, and then a sentence. JSON has no line breaks in its strings.
 _PAST_VALUE: Final = re.compile(r"[})\]]`*[ \t]*\n\s*(?!Observation)[A-Z][\w'\u2019]*(?:[ ,][^:{}]){1}[^:{}]{12}")
+# The tag that closes thoughts, and what tells whether it is spoken of.
+_PAST_THOUGHT: Final = re.compile(rf"(?:{'|'.join(CLOSING_TAGS)})[ \t]*[^ \t]")
 _NEVER: Final = re.compile(r"(?!)")
 # What a model says while it waits, or before it calls.
 _INTENT: Final = re.compile(

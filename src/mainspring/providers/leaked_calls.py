@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from mainspring.core.items import Json, ToolDefinition
 from mainspring.providers.argument_types import fits, list_properties, type_value, type_values
 from mainspring.providers.called_names import find_tool_name
-from mainspring.providers.code_calls import CodeCall, find_code, read_code, read_list
+from mainspring.providers.code_calls import CodeCall, find_code, may_be_script, read_code, read_list, read_script
 from mainspring.providers.control_tokens import NEXT_TURN, STOPS, TRAILING_STOPS
 from mainspring.providers.json_text import ARGUMENT_KEYS, STRING, json_text, parse_loosely, read_arguments
 from mainspring.providers.labelled_calls import (
@@ -51,6 +51,8 @@ def parse_calls(text: str, tools: Tools, *, is_all: bool = False) -> list[Leaked
     text = bare if bare.endswith("```") else text
     text = html.unescape(text) if is_all and text.startswith("&lt;") else text
     if not text.startswith(("```py", "Code:")) and (calls := parse_code(text, tools)):
+        return calls
+    if is_all and (calls := _make_calls(read_script(text, tools), tools)):
         return calls
     opened = _WITH_ASCII_BARS.sub("<\\1\uff5c\\2\uff5c", _open_fence(text))
     calls = []
@@ -125,7 +127,7 @@ def _open_fence(text: str) -> str:
     head, _, body = text.partition("\n")
     if not head.startswith("```") or not text.endswith("```"):
         return text
-    return body.removesuffix("```") if head[3:].strip() in _FENCES or body.lstrip().startswith("<") else text
+    return body.removesuffix("```") if head[3:].strip().lower() in _FENCES or body.lstrip().startswith("<") else text
 
 
 def is_glue(text: str) -> bool:
@@ -142,7 +144,7 @@ def may_be_python_call(text: str, tools: Tools) -> bool | None:
 
 def may_be_call(text: str, tools: Tools) -> bool | None:
     """Whether an answer that begins like this may be nothing but calls; None if it cannot be told yet."""
-    told = [judge(text, tools) for judge in (may_name_tool, _may_be_announced, _may_be_element)]
+    told = [judge(text, tools) for judge in (may_name_tool, _may_be_announced, _may_be_element, may_be_script)]
     return True if True in told else None if None in told else False
 
 
@@ -168,6 +170,9 @@ def may_name_tool(text: str, tools: Tools) -> bool | None:
     """Whether JSON that begins like this may be a call of a tool; None if it cannot be told yet."""
     if len(text) < len(FUNCTOOLS) and FUNCTOOLS.startswith(text):
         return None
+    if (quoted := _QUOTED_HEAD.match(text)) is not None:
+        inner = text[quoted.end() : _MOST_HEAD].replace("\\", "").lstrip('"')
+        return None if not inner else inner.startswith(("{", "[")) and may_name_tool(inner, tools)
     text = text.removeprefix(FUNCTOOLS[:-1])
     head = _HEAD.match(text)
     if (called := _PYTHON_HEAD.match(text)) is not None:
@@ -184,6 +189,17 @@ def may_name_tool(text: str, tools: Tools) -> bool | None:
     if (after := _AFTER_VALUE.match(text)) is not None:
         return (after[1] or after[2] or "").lower() in _KEYS | _MESSAGE_KEYS
     return True if len(text) >= _MOST_HEAD or _DEEP_VALUE.match(text) else None
+
+
+def _read_quoted(text: str, place: int, tools: Tools) -> _Found | None:
+    """Calls in JSON that is a text in JSON."""
+    if not text.startswith('"', place):
+        return None
+    with suppress(ValueError, RecursionError):
+        value, end = _decoder.raw_decode(text, place)
+        calls = parse_calls(value, tools) if value.startswith(("{", "[", '"')) else []
+        return _Found(calls, end) if calls else None
+    return None
 
 
 def _read_json(text: str, place: int, tools: Tools) -> _Found | None:
@@ -211,6 +227,9 @@ def _list_calls(value: object, tools: Tools, *, is_whole: bool) -> list[LeakedCa
 
 
 def _make_call(value: object, tools: Tools, *, is_whole: bool) -> LeakedCall | None:
+    if isinstance(value, str) and value.startswith("{"):
+        with suppress(ValueError, RecursionError):
+            value = json.loads(value)
     if isinstance(value, dict) and not value.keys() & _KEYS:
         value = {key.lower() if key.lower() in _KEYS else key: each for key, each in value.items()}
     if isinstance(value, dict) and any(isinstance(value.get(key), dict) for key in _CALL_KEYS) and value.keys() <= _KEYS:
@@ -268,6 +287,8 @@ def _read_xml(text: str, place: int, tools: Tools) -> _Found | None:
         return None  # it was cut off
     values = {part[1]: part[2] for part in parts}
     rest = _PARAMETER.sub("", found[3]).strip()
+    if not values and rest.startswith("<"):
+        values, rest = _split_parts(rest, _ELEMENT)
     return _finish_call(found[2], values, rest, found.end(), tools)
 
 
@@ -403,11 +424,11 @@ _MESSAGE_KEYS: Final = {"role", "content", "thought", "thoughts", "reasoning", *
 _KEYS: Final = {*_NAME_KEYS, *ARGUMENT_KEYS, *_LIST_KEYS, *_BESIDE_KEYS, "type", *_CALL_KEYS}
 _ELEMENT_HEAD: Final = re.compile(
     r"```[a-z]*\s*<(?:[|\uff5c]|/?(?:\w+:)?(?:(?:tool|function)(?:s|_\w+|_?calls?)?|invoke)[\s=>])|&lt;(?:tool|function)\w*&gt;\s*[{\[&]"
-    r"|<code>\s*(?:\w+\s*=\s*)?(?:print\()?([\w.]+)\(|<([\w.-]+)(?:>\s*[<{]|\s+[\w-]+=\")",
+    r"|<code>\s*(?:\w+\s*=\s*)?(?:print\()?([\w.]+)\(|(?:```(?:xml|html)?\s*)?<([\w.-]+)(?:>\s*[<{]|\s+[\w-]+=\")",
     re.IGNORECASE,
 )
 _HALF_ELEMENT: Final = re.compile(
-    r"`{1,3}[a-z]*\s*(?:<[\w:]*)?|&\w{0,2};?|&lt;\w*(?:&\w{0,2};?)?\s*|<[\w.-]*>?\s*|<[\w.-]+\s+[\w-]*=?|<code>\s*(?:\w+\s*=\s*)?[\w.(]*",
+    r"`{1,3}[a-z]*\s*(?:<[\w:.-]*>?\s*)?|&\w{0,2};?|&lt;\w*(?:&\w{0,2};?)?\s*|<[\w.-]*>?\s*|<[\w.-]+\s+[\w-]*=?|<code>\s*(?:\w+\s*=\s*)?[\w.(]*",
     re.IGNORECASE,
 )
 # What stands between the name of an argument and its value.
@@ -416,8 +437,9 @@ _MOST_HEAD: Final = 200
 FUNCTOOLS: Final = "functools["
 _HALF_PYTHON: Final = re.compile(r"\[\s*(?:[A-Za-z_][\w.]*)?")
 _HEAD: Final = re.compile(
-    r'(?:```(?:json|tool_calls?|tool_code|tool|function_call)?\s*)?(?:\[\s*)?\{\s*"(\w+)"\s*:\s*(?:"([^"]*)"|[^\s"])'
+    r'(?:```(?:json[5cl]?|JSON|tool_calls?|tool_code|tool|function_call)?\s*)?(?:\[\s*)?\{\s*"?(\w+)"?\s*:\s*(?:"([^"]*)"|[^\s"])'
 )
+_QUOTED_HEAD: Final = re.compile(r'(?:```(?:json)?\s*)?(?:\[\s*)?"')
 # What follows the first value of an object, if that has no objects in it: another key, or the end.
 _FIRST_KEY: Final = r'(?:```\w*\s*)?(?:\[\s*)?\{\s*"\w+"\s*:\s*'
 _AFTER_VALUE: Final = re.compile(
@@ -425,11 +447,14 @@ _AFTER_VALUE: Final = re.compile(
     re.DOTALL,
 )
 _DEEP_VALUE: Final = re.compile(rf"{_FIRST_KEY}[\[{{]\s*[\[{{]")
-_PYTHON_HEAD: Final = re.compile(r"(?:```tool_code\s+(?:\w+\s*=\s*)?|\[\s*)(?:print\()?(?!print\()([A-Za-z_][\w.]*)\(")
-_HALF_HEAD: Final = re.compile(
-    r'`{0,3}|(?:```tool_code\s+(?:\w+\s*(?:=\s*)?)?|\[\s*)(?:print\()?(?:[A-Za-z_][\w.]*)?|(?:```[a-z_]*\s*)?(?:\[\s*)?(?:\{\s*(?:"\w*(?:"\s*(?::\s*(?:"[^"]*)?)?)?)?)?'
+_PYTHON_HEAD: Final = re.compile(
+    r"(?:```tool_code\s+(?:\w+\s*=\s*)?|\[\s*)(?:print\()?(?:await\s+)?(?!print\()([A-Za-z_][\w.]*)\("
 )
-_FENCES: Final = ("", "json", "tool_call", "tool_calls", "tool_code", "tool", "function_call")
+_HALF_HEAD: Final = re.compile(
+    r"`{0,3}|(?:```tool_code\s+(?:\w+\s*(?:=\s*)?)?|\[\s*)(?:print\()?(?:await\s+)?(?:[A-Za-z_][\w.]*)?"
+    r'|(?:```(?:[a-z_]*5?|JSON)\s*)?(?:\[\s*)?(?:\{\s*(?:"?\w*(?:"?\s*(?::\s*(?:"[^"]*)?)?)?)?)?'
+)
+_FENCES: Final = ("", "json", "json5", "jsonc", "jsonl", "tool_call", "tool_calls", "tool_code", "tool", "function_call")
 _FENCE_END: Final = re.compile(r"\s*(?:```|\))")
 # An object with slips or as Python writes it, up to the tag that closes it or the end.
 _LITERAL: Final = re.compile(r"\{.*?\}(?=\s*(?:</\w+>|\[END_TOOL|<\||\Z))", re.DOTALL)
@@ -442,7 +467,10 @@ _GLUE: Final = re.compile(
     rf"|<\uff5ctool▁calls?▁(?:begin|end)\uff5c>|function<\uff5ctool▁sep\uff5c>|{'|'.join(map(re.escape, STOPS))})*",
     re.IGNORECASE,
 )
-_MADE_UP: Final = re.compile(rf"</?tool_(?:response|result|output)s?>|<\uff5ctool▁outputs?▁begin\uff5c>|{NEXT_TURN.pattern}")
+_MADE_UP: Final = re.compile(
+    r"(?:Tool )?(?:Result|Output|Response):|</?tool_(?:response|result|output)s?>|<\uff5ctool▁outputs?▁begin\uff5c>"
+    rf"|{NEXT_TURN.pattern}"
+)
 _XML: Final = re.compile(
     r"<(?:\uff5cDSML\uff5c|\w+:)?(function|invoke|tool_call)(?:=|\s+name=)\"?([^\">\s{]+)\"?\s*(?:>|(?=\{))(.*?)"
     r"(</(?:\uff5cDSML\uff5c|\w+:)?\1>|\Z)",
@@ -475,5 +503,6 @@ _NAMED: Final = re.compile(
     r"([\w.:-]++)\s*+(?:<\|tool_call_argument_begin\|>|<\|tool_call:args\|>|<\uff5ctool▁sep\uff5c>|(?:\[CALL_ID\]\w+)?\[ARGS\]|\()?\s*+(?:```(?:json)?\s*+)?(?=\{)"
 )
 _READERS: Final[tuple[Callable[[str, int, Tools], _Found | None], ...]] = (
-    _read_json, _read_xml, _read_pairs, _read_tokens, _read_python, _read_braces, _read_name, _read_input, _read_elements,
+    _read_json, _read_quoted, _read_xml, _read_pairs, _read_tokens, _read_python, _read_braces, _read_name, _read_input,
+    _read_elements,
 )  # fmt: skip

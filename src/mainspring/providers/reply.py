@@ -193,6 +193,10 @@ class ReplyReader(ABC, Generic[TurnT]):
         return self._finish
 
     @property
+    def has_closed_thought(self) -> bool:
+        return self._turn.has_closed_thought
+
+    @property
     def has_unopened_thought(self) -> bool:
         return self._turn.has_unopened_thought
 

@@ -9,7 +9,7 @@ from itertools import islice
 from re import Pattern
 from typing import Final, NamedTuple
 
-from mainspring.providers.control_tokens import ANSWER_TAGS, HEADERS, WRAPPERS
+from mainspring.providers.control_tokens import ANSWER_TAGS, HEADERS, NEXT_TURN, START, WRAPPERS
 from mainspring.providers.labelled_calls import MOST_THOUGHT, PAST_THOUGHT
 
 THINK_TAGS: Final = (
@@ -138,7 +138,10 @@ class TagSplitter:
         if begun and begun[0] not in _FIRST and not self._is_begun and not _ANY_TAG.search(begun):
             self._place = "after"
             return held
-        while (header := _find_start(begun, HEADERS)) and begun[len(header) :][:1].strip(" `'\""):
+        if begun.startswith(START) and (is_token := is_start(begun)) is not False:
+            self._held = held if is_token is None else ""
+            return (yield from self._begin(begun[len(START) :].lstrip())) if is_token else ""
+        while (header := _find_start(begun, HEADERS)) and not _SPOKEN_OF.match(begun, len(header)):
             held = begun = begun[len(header) :].lstrip()
         if self._may_open(begun):
             self._held = held
@@ -230,6 +233,9 @@ class TagSplitter:
     def end(self) -> Iterator[tuple[bool, str]]:
         """What was held back because it might have been the beginning of a tag."""
         held, self._held = self._held, ""
+        if self._place == "before" and is_start(begun := held.lstrip()) is None:
+            yield from self.feed(begun[len(START) :].lstrip())
+            held, self._held = self._held, ""
         if self._place == "before" and (channels := mark_channels(held)):
             self._channels = ChannelSplitter()
             yield from self._channels.feed(channels)
@@ -309,6 +315,18 @@ def mark_channels(text: str) -> str:
     return marked if count and marked.startswith("<|channel|>") and _ANSWERED.search(marked) else ""
 
 
+def is_start(text: str) -> bool | None:
+    """Whether an answer begins with the token that begins a text, and none that strikes words out or that is spoken of; None if
+    it cannot be told yet, and is one if nothing follows."""
+    if not text.startswith(START) or _SPOKEN_OF.match(text, len(START)):
+        return False
+    struck, closed, rest = text[len(START) :].partition("</s>")
+    if closed:
+        rest = rest.strip()
+        return None if _NEXT_START.startswith(rest) else NEXT_TURN.match(rest.removeprefix(START)) is not None
+    return True if len(text) > _MOST_STRUCK or "\n\n" in struck.strip() else None
+
+
 def find_answer(thought: str) -> str:
     """What follows thoughts that another tag has closed than the one that opened them."""
     closed = _OTHER_END.search(thought)
@@ -323,14 +341,14 @@ class UnopenedThought(NamedTuple):
 
 
 def find_unopened(text: str) -> UnopenedThought | None:
-    """Thoughts that the prompt has opened, with the tag that closes them: the only one, and not in code. It ends a line, or
-    stands between two sentences: whoever speaks of a tag has it within one."""
+    """Thoughts that the prompt has opened, with the tag that closes them: the only one, neither in code nor behind a colon. It
+    ends a line, or stands between two sentences: whoever speaks of a tag has it within one."""
     tags = [*islice(_ANY_TAG.finditer(text), 2)]
     if len(tags) != 1 or (closed := _CLOSED.match(text, tags[0].start())) is None:
         return None
     thought = text[: closed.start()]
-    is_code = thought.count("```") % 2 or thought.endswith("`")
-    return None if is_code else UnopenedThought(thought, closed.end())
+    is_shown = thought.count("```") % 2 or thought.rstrip().endswith(("`", ":"))
+    return None if is_shown else UnopenedThought(thought, closed.end())
 
 
 def _find_start(text: str, openings: Iterable[str]) -> str:
@@ -357,6 +375,12 @@ def _overlap(text: str, tag: str) -> int:
 
 _ENDS: Final = ("</think>", "</thinking>", "[/THINK]", "</seed:think>", "◁/think▷", "</longcat_think>")
 _END: Final = f"(?:{'|'.join(map(re.escape, _ENDS))})"
+CLOSING_TAGS: Final = ("</think>", "</thinking>", "</seed:think>")
+"""Those that models write which did not open their thoughts."""
+_NEXT_START: Final = f"{START}[INST]"
+_MOST_STRUCK: Final = 500
+# Whoever speaks of a token goes on in the line, or with a word that begins no sentence.
+_SPOKEN_OF: Final = re.compile(r"[ `'\"](?![A-Z])|[a-z]|\Z")
 _MAY_CLOSE: Final = re.compile(r"[<\[◁]")
 _LONGEST_END: Final = 24
 _ANY_TAG: Final = re.compile(r"</?(?:\w+[:_])?think(?:ing)?[\s>]|\[/?THINK\]|◁/?think▷")

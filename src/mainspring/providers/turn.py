@@ -25,7 +25,7 @@ from mainspring.providers.call_draft import CallDraft, Index, build_unnamed_erro
 from mainspring.providers.called_names import find_tool_name
 from mainspring.providers.leak_reader import MOST_HELD, HeldText, LeakReader
 from mainspring.providers.leaked_calls import LeakedCall, parse_calls
-from mainspring.providers.thinking import TagSplitter, find_answer, find_unopened
+from mainspring.providers.thinking import CLOSING_TAGS, TagSplitter, find_answer, find_unopened
 
 MOST_READ: Final = 1024 * 1024
 
@@ -49,6 +49,9 @@ class TurnEvents(ABC):
     @abstractmethod
     def is_silent(self) -> bool:
         """Nothing has been said so far."""
+
+    has_closed_thought: bool = False
+    """The tag that closes thoughts was found in the words, and none that opens them. The words before it are apart."""
 
     @property
     def has_unopened_thought(self) -> bool:
@@ -114,6 +117,8 @@ class TurnBuilder(TurnEvents):
         self._beside: list[HeldText] = []
         self._is_json = is_json
         self._has_spoken = False
+        # One tag is looked at: thoughts that are closed have no more of them.
+        self._may_close = thinks
 
     @property
     def is_silent(self) -> bool:
@@ -136,7 +141,7 @@ class TurnBuilder(TurnEvents):
     @property
     def has_answer(self) -> bool:
         """Words have been said or calls made, and no call is half."""
-        is_said = self._message is not None or self.is_holding or "null" in self._blank
+        is_said = self._message is not None or self.is_holding or not _NULLS.isdisjoint(self._blank)
         return (is_said or bool(self._calls)) and not any(call.is_half for call in self._calls)
 
     @property
@@ -161,7 +166,8 @@ class TurnBuilder(TurnEvents):
             return
         if self._tagged is None:
             words, message = delta if self._leaks is None else self._leaks.feed(delta), self._message
-            if words and message is not None and self._last is message and message.is_text and not self._logprobs:
+            is_new = words is delta
+            if is_new and words and message is not None and self._last is message and message.is_text and not self._logprobs:
                 # The token path: more of the text that was said last.
                 message.parts[-1].pieces.append(words)
                 self._events.append(events.TextDelta(message.id, words, len(message.parts) - 1))
@@ -200,15 +206,38 @@ class TurnBuilder(TurnEvents):
     def _say(self, delta: str) -> None:
         if not delta:
             return
-        if self._message is None and (delta.isspace() or delta == "null"):
+        if self._message is None and (delta.isspace() or delta in _NULLS):
             # Models put line breaks or `null` around their calls; they are worth a message only if words follow.
             self._blank.append(delta)
             return
+        if self._may_close and "</" in delta and any(tag in delta for tag in CLOSING_TAGS):
+            self._may_close = False
+            delta = self._close_thought(delta)
+            if not delta:
+                return
         message = self._speaking()
         if self._blank:
             delta = "".join([*self._blank, delta])
             self._blank = []
         self._tell_text(message, delta)
+
+    def _close_thought(self, delta: str) -> str:
+        """Tells the words before a tag that closes thoughts, which nothing has opened, as such, or ends the message that has them
+        if they were told. Returns the words behind it; all of them if the tag is spoken of."""
+        said = f"{self.said}{''.join(self._blank)}"
+        closed = find_unopened(said + delta) if len(said) <= MOST_READ else None
+        if closed is None or len(closed.thought) < len(said):
+            return delta
+        self.has_closed_thought = True
+        self._note_recovered("reasoning", "only the end of the reasoning was marked")
+        if self._message is None:
+            self.reasoning(closed.thought)
+            self._blank = []
+        else:
+            if thought := closed.thought[len(said) :]:
+                self._tell_text(self._message, thought)
+            self._close_message(phase="commentary")
+        return (said + delta)[closed.end :].lstrip()
 
     def _tell_text(self, message: "_MessageDraft", delta: str) -> None:
         index = message.piece("text", delta)
@@ -293,7 +322,7 @@ class TurnBuilder(TurnEvents):
         elif self._leaks is not None:
             self._say(self._leaks.drop())
         if self._blank and not self._calls:
-            is_word = self._has_spoken or "null" in self._blank
+            is_word = self._has_spoken or not _NULLS.isdisjoint(self._blank)
             self._tell_text(self._speaking(), "".join(self._blank))
             self._has_spoken = is_word
         self._close_reasoning(is_cut=is_cut and self._last is self._reasoning)
@@ -437,11 +466,11 @@ class TurnBuilder(TurnEvents):
             self._events.append(events.ItemDone(self._reasoning.build(is_cut)))
             self._reasoning = None
 
-    def _close_message(self, *, is_cut: bool = False) -> None:
+    def _close_message(self, *, is_cut: bool = False, phase: str | UnsetType = UNSET) -> None:
         self._blank = []
         self._close_reasoning()
         if self._message is not None:
-            self._events.append(events.ItemDone(self._message.build(is_cut)))
+            self._events.append(events.ItemDone(self._message.build(is_cut, phase)))
             self._message = None
 
     def _find(self, index: Index | None, id: str, name: str) -> CallDraft | None:
@@ -510,8 +539,9 @@ class _MessageDraft(Struct, eq=False):
         self.parts[index].notes.append(annotation)
         return index
 
-    def build(self, is_cut: bool) -> items.Message:
-        return items.Message("assistant", tuple([part.build() for part in self.parts]), id=self.id, status=_status(is_cut))
+    def build(self, is_cut: bool, phase: str | UnsetType) -> items.Message:
+        parts = tuple([part.build() for part in self.parts])
+        return items.Message("assistant", parts, id=self.id, status=_status(is_cut), phase=phase)
 
 
 class _PartDraft(Struct, eq=False):
@@ -539,5 +569,6 @@ def _status(is_cut: bool) -> items.ItemStatus:
 
 
 _NOTHING: Final = ("", "{}", "null")
+_NULLS: Final = frozenset({"null", "None"})
 # A name with arguments in its brackets.
 _CALLED: Final = re.compile(r"\(\s*[^\s)]")
