@@ -23,7 +23,7 @@ from mainspring.core.items import InputFile, InputImage, InputText, Message
 from mainspring.core.memory_quota import MemoryQuota
 from mainspring.features.files.files import CONTENT, DUE, FILE, Files
 from mainspring.features.files.settings import UploadSettings
-from mainspring.features.files.uploads import CompleteUpload, CreateUpload, Uploads
+from mainspring.features.files.uploads import PART, CompleteUpload, CreateUpload, Uploads
 from mainspring.http.auth import Keys
 from mainspring.ports import Document
 from mainspring.providers.scripted import Scripted, say
@@ -255,6 +255,24 @@ async def test_uploads_at_once_get_no_more_room_than_there_is(location: Location
         kept, _ = await places[0].list("acme", limit=10, after=None, newest_first=True)
         await places[1].remove("acme", kept[0].id)
         assert await upload(places[1], "z"), "nothing is kept for a file that is there"
+
+
+async def test_parts_at_once_are_no_more_than_twice_what_was_announced(location: Location, tmp_path: Path) -> None:
+    async with open_store(location) as one, open_store(location) as other:
+        places = [Uploads(Files(store, FileFolder(tmp_path / "files"), UploadSettings())) for store in (one, other)]
+        order = CreateUpload(bytes=6, filename="a", mime_type="text/plain", purpose="user_data")
+        made = await places[0].create("", order)
+
+        async def add(uploads: Uploads) -> bool:
+            try:
+                await uploads.add_part("", made.id, in_pieces(b"123456"))
+            except InvalidRequest:
+                return False
+            return True
+
+        added = await asyncio.gather(*[add(places[number % 2]) for number in range(8)])
+        assert sum(added) <= 2
+        assert len(await one.documents(PART, parent=made.id)) == sum(added)
 
 
 async def test_an_upload_that_is_completed_again_after_a_crash_needs_no_more_room(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 The file's id follows from that of the upload, so an upload that is completed twice is one file.
 """
 
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from contextlib import suppress
 from typing import Annotated, Final, Literal
@@ -76,6 +77,7 @@ class StoredPart(Struct, frozen=True):
 class Uploads:
     def __init__(self, files: Files) -> None:
         self._files, self._store = files, files.store
+        self._coming: Counter[str] = Counter()
 
     async def create(self, tenant: str, order: CreateUpload) -> UploadObject:
         """Keeps room for the file. Raises `InvalidRequest` for one that would be too large."""
@@ -92,14 +94,33 @@ class Uploads:
     async def add_part(self, tenant: str, id: str, pieces: AsyncIterable[bytes]) -> UploadPart:
         """Raises `NotFound`, and `InvalidRequest` for an upload that is over, or more bytes than were announced."""
         upload, _ = await self._get_pending(tenant, id)
-        there = sum([decode(each.body, StoredPart).size for each in await self._store.documents(PART, tenant=tenant, parent=id)])
         # A part may be sent twice, because its answer was lost.
-        left = 2 * upload.order.bytes - there
-        content = await self._files.receive(pieces, max(0, min(PART_BYTES, upload.order.bytes, left)))
-        made = Document(PART, self._files.new_id("part"), encode(StoredPart(content.key, content.size)), tenant, id)
-        if not await self._store.put([made]):
-            raise _not_found(id)
+        most, there, size = 2 * upload.order.bytes, await self._measure_parts(tenant, id), 0
+
+        async def count() -> AsyncGenerator[bytes, None]:
+            nonlocal size
+            async for piece in pieces:
+                size += len(piece)
+                self._coming[id] += len(piece)
+                if there + self._coming[id] > most:
+                    raise _too_much(most)
+                yield piece
+
+        try:
+            content = await self._files.receive(count(), min(PART_BYTES, upload.order.bytes))
+            made = Document(PART, self._files.new_id("part"), encode(StoredPart(content.key, content.size)), tenant, id)
+            if not await self._store.put([made]):
+                raise _not_found(id)
+            if await self._measure_parts(tenant, id) > most:  # others came meanwhile, perhaps to another process
+                await self._drop_part(made)
+                raise _too_much(most)
+        finally:
+            self._coming[id] -= size
+            self._coming += Counter()  # leaves out what has come to nothing
         return UploadPart(made.id, int(await self._store.read_clock()), id)
+
+    async def _measure_parts(self, tenant: str, id: str) -> int:
+        return sum([decode(each.body, StoredPart).size for each in await self._store.documents(PART, tenant=tenant, parent=id)])
 
     async def cancel(self, tenant: str, id: str) -> UploadObject:
         """Raises `NotFound`, and `InvalidRequest` for an upload that is over."""
@@ -159,8 +180,11 @@ class Uploads:
 
     async def _drop_parts(self, tenant: str, id: str) -> None:
         for document in await self._store.documents(PART, tenant=tenant, parent=id):
-            await self._files.drop(decode(document.body, StoredPart).key)
-            await self._store.remove(PART, document.id, tenant=tenant, parent=id)
+            await self._drop_part(document)
+
+    async def _drop_part(self, document: Document) -> None:
+        await self._files.drop(decode(document.body, StoredPart).key)
+        await self._store.remove(PART, document.id, tenant=document.tenant, parent=document.parent)
 
     async def _get_pending(self, tenant: str, id: str) -> tuple[StoredUpload, bytes]:
         """The upload, and its document as it is kept."""
@@ -176,6 +200,11 @@ class Uploads:
 def _name_file(id: str) -> str:
     """The id of the file that an upload becomes."""
     return PREFIX + id.partition("_")[2]
+
+
+def _too_much(most: int) -> InvalidRequest:
+    told = f"the parts of this upload have more than {most} bytes, twice what was announced; cancel it, and announce more"
+    return InvalidRequest(told, param="data", code="file_too_large")
 
 
 def _not_found(id: str) -> NotFound:
