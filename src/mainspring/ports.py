@@ -1034,6 +1034,10 @@ class OrderStep(Protocol):
         return
 
 
+class ReadingStep(OrderStep):
+    """A step that reads, and neither reserves nor starts anything. Orders of which only the tokens are counted take it, too."""
+
+
 class EndedRun(Struct, frozen=True):
     """A run that has ended here, with its log and the calls that waited before it."""
 

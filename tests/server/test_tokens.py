@@ -80,6 +80,21 @@ async def test_what_could_not_be_created_cannot_be_counted(body: Json, param: st
         assert (status, refused["error"]["param"]) == (400, param)
 
 
+async def test_what_names_a_file_or_a_vector_store_that_is_not_the_tenants_cannot_be_counted() -> None:
+    async with world(Scripted()) as here:
+        search = {"type": "file_search", "vector_store_ids": ["vs_of_another"]}
+        part = {"type": "input_file", "file_id": "file-ofanother"}
+        for body, param in (
+            ({"input": "hello", "tools": [search]}, "tools"),
+            ({"input": [{"role": "user", "content": [part]}]}, "input"),
+        ):
+            counted, created = [
+                await here.post(path, {"model": "m", **body}) for path in ("/responses/input_tokens", "/responses")
+            ]
+            assert counted == created
+            assert (counted[0], counted[1]["error"]["param"]) == (404, param)
+
+
 class Exact(Scripted):
     async def count_tokens(self, request: ModelRequest) -> int:
         return 1000 + len(request.items)

@@ -88,6 +88,7 @@ from mainspring.ports import (
     OrderStep,
     Provider,
     QuestionStand,
+    ReadingStep,
     RunObserver,
     SelectiveSink,
     Sink,
@@ -479,6 +480,9 @@ class Engine:
 
     async def preview(self, spec: RunSpec) -> ModelRequest:
         """What the model would be asked first in such a run, which is not started. Raises as `start` does."""
+        for step in self.steps:
+            if isinstance(step, ReadingStep):
+                spec = await step.prepare(spec, OrderContext(self.find_run))
         check(spec)
         await self.seal.check(spec.input)
         _held = await self._hold(spec)

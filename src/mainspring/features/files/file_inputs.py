@@ -23,7 +23,7 @@ from mainspring.core.prefix import list_file_ids, list_named_files
 from mainspring.core.spec import RunSpec
 from mainspring.features.files.files import Files
 from mainspring.features.files.stored_file import PREFIX, StoredFile
-from mainspring.ports import OrderContext, OrderStep, Provider
+from mainspring.ports import OrderContext, Provider, ReadingStep
 from mainspring.providers.wrapper import ProviderWrapper, find_features
 from mainspring.tools.documents.document_reader import DocumentReader, UnreadableFile
 
@@ -33,7 +33,7 @@ MOST_TEXT_CHARS: Final = 10_485_760
 """As of text that a request brings itself."""
 
 
-class FileInputsStep(OrderStep):
+class FileInputsStep(ReadingStep):
     """Refuses an order that names a file that is not there. A backend that keeps files of its own is asked for those."""
 
     name = "file inputs"

@@ -25,7 +25,7 @@ from mainspring.features.vector_stores.vector_stores import (
     SearchResult,
     VectorStores,
 )
-from mainspring.ports import CallContext, OrderContext, OrderStep, Provider, ToolCall, ToolResult
+from mainspring.ports import CallContext, OrderContext, Provider, ReadingStep, ToolCall, ToolResult
 from mainspring.providers.wrapper import find_features
 
 NAME: Final = "file_search"
@@ -77,7 +77,7 @@ class SearchOutput(Struct, frozen=True):
     results: tuple[CitedResult, ...]
 
 
-class FileSearchStep(OrderStep):
+class FileSearchStep(ReadingStep):
     """Puts our tool in the place of each `file_search` that names vector stores of the tenant. A backend that has stores of its
     own is passed the others."""
 
