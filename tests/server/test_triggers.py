@@ -114,6 +114,18 @@ async def test_schedules_are_refused_with_the_field_at_fault_and_belong_to_their
         for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/run"), ("POST", "/pause")):
             assert (await answer(http, method, f"{url}/hourly{path}", headers=other))[0] == 404
         assert (await answer(http, "GET", url, headers=other))[1]["data"] == []
+        hook = {"name": "notes", "agent": "noter", "mapping": {"topic": "/title"}}
+        _, webhook = await answer(http, "POST", f"{served.url}/webhooks", json=hook, headers=acme)
+        # Nobody starts what another key's triggers start who may not start it themselves.
+        for weak in (await make_key("acme", "triggers"), await make_key("acme", "triggers", "workflows:run")):
+            for path in ("schedules/hourly/run", "schedules/hourly/resume", f"webhooks/{webhook['id']}/rotate"):
+                code, told = await answer(http, "POST", f"{served.url}/{path}", json={}, headers=weak)
+                assert (code, told["error"]["code"]) == (403, "insufficient_scope")
+        hourly["name"] = "shell"
+        strong = await make_key("acme", "triggers", "agents:invoke", "tools:execute")
+        assert (await answer(http, "POST", url, json=hourly, headers=strong))[0] == 200
+        for method in ("", "/run"):
+            assert (await answer(http, "POST", f"{url}/shell{method}", json=hourly, headers=acme))[0] == 403
         await answer(http, "DELETE", f"{served.url}/keys/{acme['id']}", headers=operator)
         again = await make_key("acme", "triggers", "agents:invoke")
         assert (await answer(http, "POST", f"{url}/hourly/run", headers=again))[0] == 200

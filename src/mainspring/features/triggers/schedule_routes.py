@@ -87,6 +87,7 @@ class ScheduleRoutes:
             told = f"the schedule is called `{_name(request)[:80]}`; a name cannot be changed, so send the same, or make another"
             raise InvalidRequest(told, param="name")
         found = await self._find_own(request)
+        await self._triggers.targets.check_use(definition.target, found.facts.by, caller)
         await check_definition(self._triggers.targets, definition, caller)
         await check_definition(self._triggers.targets, definition, await self._triggers.targets.find_maker(found.facts.by))
         return json_response(show_schedule(await self._schedules.replace(caller.tenant, definition)))
@@ -103,11 +104,18 @@ class ScheduleRoutes:
 
     async def resume(self, request: Request) -> HttpResponse:
         """Has a paused schedule go on with its next due time."""
+        await self._check_use(request)
         return json_response(show_schedule(await self._schedules.resume(get_tenant(request), _name(request))))
 
     async def run(self, request: Request) -> HttpResponse:
         """Has a schedule start a run now."""
+        await self._check_use(request)
         return json_response(show_schedule(await self._schedules.ask(get_tenant(request), _name(request))))
+
+    async def _check_use(self, request: Request) -> None:
+        """Raises `NotFound`, and `Fault` 403 for a key that may do less than the one that made the schedule."""
+        found = await self._schedules.get(get_tenant(request), _name(request))
+        await self._triggers.targets.check_use(found.state.definition.target, found.facts.by, get_caller(request))
 
     async def _find_own(self, request: Request) -> Schedule:
         """The schedule, if a request has made it. Raises `NotFound`, `DocumentConflict`."""

@@ -103,6 +103,19 @@ class Targets:
         except KeyLost as lost:
             raise Fault(409, "trigger_stopped", str(lost)) from None
 
+    async def check_use(self, target: Target, subject: str, caller: ApiCaller) -> None:
+        """Raises `Fault` 403 unless this caller is the key that made a trigger, or may do all that the trigger does with it."""
+        if caller.subject == subject:
+            return
+        try:
+            maker = await self.find_caller(subject)
+        except KeyLost:  # then it starts nothing
+            return
+        self._check_scope(target, caller)
+        if caller.tools is None or (maker.tools is not None and {*maker.tools} <= {*caller.tools}):
+            return
+        raise Fault(403, "insufficient_scope", "the API key that made this may use more tools; ask whoever has that key")
+
     async def start(self, target: Target, inputs: Json, word: str, caller: ApiCaller, metadata: dict[str, str]) -> str:
         """Starts it, unless that was done with the same word before. Returns the id of the run. Raises `MainspringError`, and
         `Fault` if the key has used up its limits."""

@@ -132,6 +132,8 @@ class WebhookRoutes:
     async def rotate(self, request: Request) -> HttpResponse:
         """Gives a webhook a new secret. The answer has it, this once."""
         seconds = parse_body(await read_json_body(request), RotateSecret).seconds
+        found = await self._webhooks.get(get_tenant(request), _name(request))
+        await self._triggers.targets.check_use(found.definition.target, found.by, get_caller(request))
         changed = await self._webhooks.rotate(get_tenant(request), _name(request), seconds)
         return json_response(show_webhook(changed, changed.secret))
 
