@@ -130,10 +130,11 @@ class FailingStore(MemoryStore):
     """A store whose documents cannot be read while it `fails`."""
 
     fails = False
+    error: Exception = StoreError("the store is gone")
 
     async def get(self, kind: str, id: str, *, tenant: str = "", parent: str = "") -> Document | None:
         if self.fails:
-            raise StoreError("the store is gone")
+            raise self.error
         return await super().get(kind, id, tenant=tenant, parent=parent)
 
 
@@ -182,8 +183,10 @@ async def test_a_request_that_has_ended_elsewhere_makes_room_at_once(location: L
             await use.close()
 
 
-async def test_tokens_are_kept_while_the_store_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [StoreError("the store is gone"), ValueError("a document is damaged")])
+async def test_tokens_are_kept_while_the_store_is_gone(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     async with FailingStore() as store:
+        store.error = error
         keys = Keys(store)
         key = f"key:{(await keys.create()).split('_')[1]}"
         worker, server = open_use(store), open_use(store)
@@ -191,7 +194,7 @@ async def test_tokens_are_kept_while_the_store_is_gone(caplog: pytest.LogCapture
         worker.open_meter(key).note(60)
         worker.open_meter(key).note(40)
         limits = KeyLimits(tokens_per_minute=100)
-        with pytest.raises(StoreError):
+        with pytest.raises(StoreError), anyio.fail_after(PATIENCE):
             await server.open_meter(key, limits).admit()
         store.fails = False
         with anyio.fail_after(PATIENCE):

@@ -209,11 +209,13 @@ class KeyMeter:
                     self._answer(asked, grant)
                 self._tokens -= tokens
                 has_failed = False
-            except StoreError as error:
+            except Exception as error:  # whatever the store raises: nobody waits for a task that has ended
                 if not has_failed:
-                    log.warning("what the API key `%s` uses is noted later, since the store fails: %s", self._key, error)
+                    cause = None if isinstance(error, StoreError) else error
+                    told_of = "what the API key `%s` uses is noted later, since the store fails: %s"
+                    log.warning(told_of, self._key, error, exc_info=cause)
                 told, has_failed, pause = -1, True, RETRY_SECONDS
-                self._fail(asked, error)
+                self._fail(asked, error if isinstance(error, StoreError) else StoreError("the limits of the API key are unknown"))
             if not (self._waiting or self._under_way or self._tokens or told):
                 return
             if has_failed or told == self._under_way:
