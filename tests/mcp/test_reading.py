@@ -97,7 +97,7 @@ async def test_resources_and_prompts_are_tools_where_the_operator_says_so(is_mod
 async def test_resources_and_prompts_are_read_over_http_of_servers_that_show_them() -> None:
     async with (
         serve(Library(is_modern=True)) as library,
-        hosted(server(engine_of(library, resources=True))) as url,
+        hosted(server(engine_of(library, resources=True, rate=2))) as url,
         aiohttp.ClientSession() as http,
     ):
         at = f"{url}/mcp_servers/library"
@@ -106,6 +106,9 @@ async def test_resources_and_prompts_are_read_over_http_of_servers_that_show_the
         read = await (await http.post(f"{at}/resources/read", json={"uri": "file:///a"})).json()
         assert read["result"]["contents"][0]["text"] == "A story."
         assert (await http.get(f"{at}/prompts")).status == 404
+        more = await http.get(f"{at}/resources")
+        assert (more.status, (await more.json())["error"]["code"]) == (429, "rate_limit_exceeded")
+        assert 1 <= int(more.headers["retry-after"]) <= 60
         assert (await http.get(f"{url}/mcp_servers/other/resources")).status == 404
 
 

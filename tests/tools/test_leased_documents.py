@@ -9,7 +9,7 @@ import pytest
 from msgspec import Struct
 from tests.kit.waiting import PATIENCE
 
-from mainspring.core.errors import NotFound, SandboxBusy, StoreError, Superseded
+from mainspring.core.errors import DocumentBusy, NotFound, StoreError, Superseded
 from mainspring.engine.presence import Presence
 from mainspring.ports import Document, Store
 from mainspring.storage.choose_store import open_store
@@ -73,7 +73,7 @@ async def test_of_many_who_want_a_document_each_has_it_alone(processes: Processe
 async def test_who_has_waited_in_vain_is_told(processes: Processes) -> None:
     claim = await processes.first.claim(KEY, 0)
     for documents in (processes.first, processes.second):
-        with pytest.raises(SandboxBusy):
+        with pytest.raises(DocumentBusy):
             await documents.claim(KEY, 0.05)
     await claim.save(Counted(1))
     assert (await processes.second.read(KEY)).state == Counted(1), "which others can see meanwhile"

@@ -25,7 +25,8 @@
     │   │       └── TooManyItems    its turn has more calls and other items than one may have
     │   ├── ToolUnavailable         a tool's server cannot be reached, does not answer, or refuses
     │   │   ├── SignInNeeded        a person must sign in to it first
-    │   │   └── ToolTimeout         it did not answer in time
+    │   │   ├── ToolTimeout         it did not answer in time
+    │   │   └── ToolRateLimited     it was called as often as our settings allow
     │   ├── RunFailed               a run whose text was being read ended `failed`
     │   ├── DelegateToClient        an executor hands its call to the client
     │   └── AskPerson               an executor needs an answer of a person before its call can go on
@@ -35,6 +36,7 @@
         │   └── StoreDoubt          nor can it be told whether something was written
         ├── FilesUnavailable        503, the storage of files cannot be used
         ├── Superseded              another driver has taken this run over
+        ├── DocumentBusy            409, another process works on it
         ├── SandboxError            no sandbox holds here, or one could not be started
         │   ├── SandboxFull         429, all there is room for are in use
         │   └── SandboxBusy         409, another process works in it
@@ -237,6 +239,17 @@ class ToolTimeout(ToolUnavailable):
     """A tool's server did not answer in time."""
 
 
+class ToolRateLimited(ToolUnavailable):
+    """A tool's server was called as often as the settings allow. `retry_after` are the seconds until it may be called again."""
+
+    code = "rate_limit_exceeded"
+    status = 429
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
 class RunFailed(PeerError):
     code = "run_failed"
 
@@ -288,6 +301,14 @@ class FilesUnavailable(OurError):
 class Superseded(OurError):
     code = "superseded"
     status = 409
+
+
+class DocumentBusy(OurError):
+    """Another process works on a document of the store, and has not come to an end in time."""
+
+    code = "document_busy"
+    status = 409
+    retryable = True
 
 
 class SandboxError(OurError):

@@ -7,7 +7,7 @@ from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
-from mainspring.core.errors import ToolUnavailable
+from mainspring.core.errors import ToolRateLimited, ToolUnavailable
 from mainspring.core.items import Json
 from mainspring.http.auth import get_caller
 from mainspring.http.bodies import parse_body, read_json_body
@@ -107,6 +107,8 @@ class McpRoutes:
             result = await self._fetch(label, method, params)
         except ToolUnavailable as error:
             message = error.message if get_caller(request).is_operator else hide_addresses(error.message)
+            if isinstance(error, ToolRateLimited):
+                raise Fault(error.status, error.code, message, param="label", retry_after=error.retry_after) from None
             raise Fault(502, "mcp_server_failed", message, param="label") from None
         return json_response(ServerAnswer(label, {name: value for name, value in result.items() if name != "_meta"}))
 

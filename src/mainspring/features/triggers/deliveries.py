@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.core.backoff import backoff
-from mainspring.core.errors import CallerError, MainspringError, NotFound, SandboxBusy, StoreError
+from mainspring.core.errors import CallerError, DocumentBusy, MainspringError, NotFound, StoreError
 from mainspring.core.items import decode, encode
 from mainspring.core.redact import redact_text
 from mainspring.features.triggers.endpoints import WORKER, Endpoints
@@ -123,7 +123,7 @@ class Deliverer:
         await self._leases.create(key, _Nothing(), _Nothing())
         try:
             held = await self._leases.claim(key, 0)
-        except SandboxBusy:
+        except DocumentBusy:
             return BUSY_SECONDS
         try:
             return await self._deliver_all(key)

@@ -20,11 +20,11 @@ from msgspec.structs import replace
 
 from mainspring.core.errors import (
     CallerError,
+    DocumentBusy,
     InvalidRequest,
     MainspringError,
     NotFound,
     OurError,
-    SandboxBusy,
     StoreError,
     Superseded,
 )
@@ -177,7 +177,7 @@ class Schedules:
             held = await self._documents.claim(key, 0)
         except NotFound:
             return None
-        except SandboxBusy:
+        except DocumentBusy:
             return now + BUSY_SECONDS
         fired = FiredSchedule(held.state)
         try:
@@ -194,7 +194,7 @@ class Schedules:
         await self.get(tenant, name)
         try:
             held = await self._documents.claim(key, CHANGE_SECONDS)
-        except SandboxBusy:
+        except DocumentBusy:
             raise DocumentConflict(f"schedule `{name}` is being fired; try again in a moment", param="name") from None
         state = held.state
         try:

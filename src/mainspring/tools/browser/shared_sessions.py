@@ -65,7 +65,7 @@ class SharedSessions:
 
     @asynccontextmanager
     async def hold(self, key: Key, *, makes: bool) -> AsyncIterator[HeldSession]:
-        """The session for one call; with `makes`, a missing one is made. Raises `ToolUnavailable`, `SandboxBusy`."""
+        """The session for one call; with `makes`, a missing one is made. Raises `ToolUnavailable`, `DocumentBusy`."""
         claim = await self._claim(_document_key(key), makes)
         held = HeldSession(claim.state, self._records.me)
         try:

@@ -18,7 +18,7 @@ import anyio
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from mainspring.core.errors import NotFound, SandboxBusy, Superseded
+from mainspring.core.errors import DocumentBusy, MainspringError, NotFound, Superseded
 from mainspring.core.items import decode, encode
 from mainspring.ports import Document, DocumentStore, Drivers
 
@@ -51,12 +51,19 @@ class LeasedDocument(Struct, Generic[Facts, State], frozen=True):
 
 
 class LeasedDocuments(Generic[Facts, State]):
-    """All documents of a kind. `what` names one in messages."""
+    """All documents of a kind. `what` names one in messages, `busy` is the error for one that another process has in hands."""
 
     def __init__(
-        self, store: DocumentStore, drivers: Drivers, kind: str, what: str, facts: type[Facts], state: type[State]
+        self,
+        store: DocumentStore,
+        drivers: Drivers,
+        kind: str,
+        what: str,
+        facts: type[Facts],
+        state: type[State],
+        busy: type[MainspringError] = DocumentBusy,
     ) -> None:
-        self._store, self._drivers = store, drivers
+        self._store, self._drivers, self._busy = store, drivers, busy
         self._kind, self._what, self._facts, self._state = kind, what, facts, state
         self._turns: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
 
@@ -111,7 +118,7 @@ class LeasedDocuments(Generic[Facts, State]):
     async def claim(self, key: Key, seconds: float) -> "HeldDocument[Facts, State]":
         """The document in our hands alone, until it is released. Whoever else wants it here waits as well.
 
-        Waits for `seconds` at most. Raises `SandboxBusy` then, and `NotFound`.
+        Waits for `seconds` at most. Raises `busy` then, and `NotFound`.
         """
         turn = self._turns.setdefault(key, asyncio.Lock())
         with anyio.move_on_after(seconds) as waiting:
@@ -148,7 +155,7 @@ class LeasedDocuments(Generic[Facts, State]):
             except NotFound:
                 await self.remove(key)
                 continue
-            except SandboxBusy:
+            except self._busy:
                 continue
             if is_idle(claim.facts, claim.state, now):
                 yield key, claim
@@ -185,8 +192,8 @@ class LeasedDocuments(Generic[Facts, State]):
     async def _swap(self, key: Key, body: LeasedBody, known: bytes) -> bool:
         return await self._store.swap(Document(self._kind, key[1], encode(body), key[0]), known)
 
-    def _tell_busy(self, key: Key) -> SandboxBusy:
-        return SandboxBusy(f"another process works in the {self._what} `{key[1]}`; try again when it is done")
+    def _tell_busy(self, key: Key) -> MainspringError:
+        return self._busy(f"another process works in the {self._what} `{key[1]}`; try again when it is done")
 
 
 class HeldDocument(Generic[Facts, State]):

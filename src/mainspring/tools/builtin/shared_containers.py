@@ -85,7 +85,7 @@ class SharedContainers(Containers):
     def keep_in(self, store: DocumentStore, drivers: Drivers) -> None:
         """Has the documents kept there."""
         self._store = store
-        self._records = LeasedDocuments(store, drivers, KIND, KIND, ContainerFacts, ContainerState)
+        self._records = LeasedDocuments(store, drivers, KIND, KIND, ContainerFacts, ContainerState, SandboxBusy)
 
     async def __aenter__(self) -> Self:
         """Raises `FilesUnavailable` with what to do, `StoreError`."""

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from mainspring.core.errors import ToolUnavailable
+from mainspring.core.errors import ToolRateLimited
 from mainspring.tools.mcp.server_specs import ServerSpec
 
 MINUTE = 60.0
@@ -21,7 +21,7 @@ class CallLimits:
 
     @asynccontextmanager
     async def admit(self, *, is_new: bool = True) -> AsyncIterator[None]:
-        """Raises `ToolUnavailable` for a call too many. One that goes on was counted when it was new."""
+        """Raises `ToolRateLimited` for a call too many. One that goes on was counted when it was new."""
         if self._rate is not None and is_new:
             self._count(self._rate)
         async with self._slots:
@@ -35,5 +35,5 @@ class CallLimits:
         if len(self._begun) >= max(rate, 1):
             wait = self._begun[0] + window - now
             told = f"MCP server `{self._label}` may be called {rate:g} times a minute; try again in {wait:.0f} s"
-            raise ToolUnavailable(told)
+            raise ToolRateLimited(told, wait)
         self._begun.append(now)
