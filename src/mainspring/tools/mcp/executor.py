@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Collection, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
+from logging import getLogger
 from typing import TYPE_CHECKING
 
 import anyio
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
     from mainspring.tools.mcp.lock import LockFile
     from mainspring.tools.mcp.sign_in import Authorizer, SignIns
     from mainspring.tools.sandbox.grants import Wrap
+
+log = getLogger(__name__)
 
 IDLE_SECONDS = 600.0
 MOST_STRANGERS = 64
@@ -114,6 +117,7 @@ class McpTools:
         self._limits: dict[tuple[bytes, str], CallLimits] = {}
         self._held: dict[str, HeldCall] = {}
         self._background: set[asyncio.Task[None]] = set()
+        self._warned: set[tuple[str, str]] = set()
 
     async def collect_tools(
         self,
@@ -122,12 +126,14 @@ class McpTools:
         principal: str = "",
         user: str = "",
         taken: Collection[str] = (),
+        own: Collection[str] = (),
         keeps_sign_in: bool = False,
     ) -> Toolset:
         """The tools of these servers, by default the operator's. A server that fails has an offer without tools that says why.
 
-        `taken` are names that others have; the client's functions keep theirs. A server that the user has yet to sign in to
-        offers the tool for that alone; with `keeps_sign_in`, also those that they have signed in to offer it.
+        `taken` are names that others have; the client's functions keep theirs. No tool is called like one of our `own`. A server
+        that the user has yet to sign in to offers the tool for that alone; with `keeps_sign_in`, also those that they have signed
+        in to offer it.
         """
         self._release_idle()
         wanted = self.servers if servers is None else tuple(servers)
@@ -143,7 +149,17 @@ class McpTools:
             for place, spec in enumerate(wanted):
                 tasks.start_soon(ask, place, spec)
         found = [offers[place] for place in range(len(wanted))]
-        return build_toolset(found, principal=principal, user=user, taken=taken)
+        made = build_toolset(found, principal=principal, user=user, taken=taken, own=own)
+        self._warn(found, made.offers)
+        return made
+
+    def _warn(self, given: Sequence[ServerOffer], kept: Sequence[ServerOffer]) -> None:
+        """Tells the operator once of each tool that is refused for its name."""
+        for before, after in zip(given, kept, strict=True):
+            for each in after.rejected[len(before.rejected) :]:
+                if after.spec.trusted and (known := (after.spec.label, each.name)) not in self._warned:
+                    self._warned.add(known)
+                    log.warning("tool `%s` of MCP server `%s` cannot be used: %s", each.name, after.spec.label, each.reason)
 
     def connect(self) -> None:
         """Starts to connect the operator's servers, in the background."""

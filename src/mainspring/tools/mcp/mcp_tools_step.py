@@ -58,11 +58,16 @@ async def join_mcp_tools(spec: RunSpec, servers: McpTools, new_id: NewId) -> Run
         return replace(spec, tool_choice=_resolve_choice(spec.tool_choice, Toolset())) if _has_marks(spec.tool_choice) else spec
     _check_labels([*own, *described])
     others = tuple([tool for tool in spec.tools if not (isinstance(tool, Unknown) and tool.data.get("type") == "mcp")])
-    taken = [tool.name for tool in others if isinstance(tool, ToolDefinition)]
+    known = [tool for tool in others if isinstance(tool, ToolDefinition)]
     # A run that goes on after a sign-in has the tool that was called for it.
     is_answered = bool(list_answers(spec.input))
     found = await servers.collect_tools(
-        [*own, *described], principal=spec.tenant, user=spec.user, taken=taken, keeps_sign_in=is_answered
+        [*own, *described],
+        principal=spec.tenant,
+        user=spec.user,
+        taken=[tool.name for tool in known],
+        own=[tool.name for tool in known if tool.kind != "function"],
+        keeps_sign_in=is_answered,
     )
     servers.bind(spec.id, found)
     deferred = {tool["server_label"]: str(tool.get("server_description") or "") for tool in given if tool.get("defer_loading")}

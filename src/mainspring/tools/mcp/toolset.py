@@ -105,10 +105,17 @@ def is_sign_in(spec: ServerSpec, name: str) -> bool:
     return spec.is_personal and name == f"{SIGN_IN}{spec.label}"
 
 
-def build_toolset(offers: Sequence[ServerOffer], *, principal: str = "", user: str = "", taken: Collection[str] = ()) -> Toolset:
+def build_toolset(
+    offers: Sequence[ServerOffer],
+    *,
+    principal: str = "",
+    user: str = "",
+    taken: Collection[str] = (),
+    own: Collection[str] = (),
+) -> Toolset:
     """All tools of all offers, each with a name of its own that is not one of `taken`. One that imitates a tool of another
-    server is rejected."""
-    offers = _reject_imitations(offers)
+    server, or is called like one of our `own`, is rejected."""
+    offers = _reject_imitations(offers, frozenset([fold_name(name) for name in own]))
     routes: dict[str, ToolRoute] = {}
     qualified: dict[str, ToolRoute] = {}
     for is_trusted in (True, False):
@@ -125,8 +132,9 @@ def build_toolset(offers: Sequence[ServerOffer], *, principal: str = "", user: s
     return Toolset(tuple(offers), routes, qualified, principal, user)
 
 
-def _reject_imitations(offers: Sequence[ServerOffer]) -> Sequence[ServerOffer]:
-    """Names belong to whoever comes first: the operator's servers, in the order of the settings."""
+def _reject_imitations(offers: Sequence[ServerOffer], own: Collection[str]) -> Sequence[ServerOffer]:
+    """Names belong to whoever comes first: our own tools, whose names are folded, then the operator's servers, in the order of
+    the settings."""
     names: dict[str, tuple[str, str]] = {}
     qualified: dict[tuple[str, str], tuple[str, str]] = {}
     flaws: dict[tuple[str, str], str] = {}
@@ -136,6 +144,12 @@ def _reject_imitations(offers: Sequence[ServerOffer]) -> Sequence[ServerOffer]:
             folded, whole = fold_name(tool.name), (fold_name(label), fold_name(tool.name))
             if not folded:
                 continue  # there is nothing but separators to be alike
+            if folded in own:
+                flaws[label, tool.name] = (
+                    "a tool of Mainspring's has this name, or one that looks like it; leave it out with `allowed_tools`, have it "
+                    "renamed, or switch the other one off"
+                )
+                continue
             alike = names.get(folded)
             # Tools of one name are told apart by their labels, so those must not be alike.
             known = [None if alike is not None and alike[1] == tool.name else alike, qualified.get(whole)]
