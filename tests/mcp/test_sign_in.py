@@ -17,6 +17,7 @@ from tests.kit.processes import Process, start
 from tests.kit.waiting import PATIENCE, until
 from tests.mcp.authority import Authority, granting
 from tests.server.process import Script, Served, serving
+from yarl import URL
 
 from mainspring import Engine
 from mainspring.core.errors import InvalidRequest, SignInNeeded
@@ -209,6 +210,15 @@ async def test_an_answer_of_another_issuer_gets_no_code_exchanged(
     with pytest.raises(OAuthFailed) as failed:
         await sign_ins.finish(answer if iss is None else {**answer, "iss": iss})
     assert (failed.value.error, authority.count("/token")) == ("issuer_mismatch", 0)
+
+
+async def test_sign_ins_that_are_begun_again_use_the_same_client(
+    authority: Authority, spec: ServerSpec, sign_ins: SignIns
+) -> None:
+    clients = {URL(await sign_ins.begin(spec, user, BACK)).query["client_id"] for user in (ALICE, ALICE, BOB)}
+    assert (len(clients), authority.count("/register")) == (1, 1)
+    await sign_ins.begin(spec, ALICE, f"{BACK}/other")
+    assert authority.count("/register") == 2
 
 
 @pytest.mark.parametrize(

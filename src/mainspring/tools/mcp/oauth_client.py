@@ -71,18 +71,13 @@ def make_proof() -> Proof:
     return Proof(token_urlsafe(48))
 
 
-async def choose_client(http: HttpClient, issuer: IssuerMetadata, options: OAuthOptions, redirect_uri: str) -> OAuthClient:
-    """The client for a sign-in, which is registered if need be. Raises `OAuthFailed`."""
+def find_client(issuer: IssuerMetadata, options: OAuthOptions) -> OAuthClient | None:
+    """The client for a sign-in that needs no registration, if there is one."""
     if options.client_id:
         return make_configured_client(issuer, options)
     if issuer.client_id_metadata_document_supported and options.client_metadata_url:
         return OAuthClient(options.client_metadata_url)
-    if issuer.registration_endpoint is None:
-        raise OAuthFailed(
-            f"`{issuer.issuer}` registers no clients by itself; register one there with the redirect address "
-            f"{redirect_uri}, and set `client_id`, and `client_secret` if there is one, in the table `oauth` of the server"
-        )
-    return await _register(http, issuer, redirect_uri)
+    return None
 
 
 def make_configured_client(issuer: IssuerMetadata, options: OAuthOptions) -> OAuthClient:
@@ -96,7 +91,13 @@ def make_configured_client(issuer: IssuerMetadata, options: OAuthOptions) -> OAu
     return OAuthClient(options.client_id, options.client_secret, method)
 
 
-async def _register(http: HttpClient, issuer: IssuerMetadata, redirect_uri: str) -> OAuthClient:
+async def register_client(http: HttpClient, issuer: IssuerMetadata, redirect_uri: str) -> OAuthClient:
+    """A client that is registered for this. Raises `OAuthFailed`."""
+    if issuer.registration_endpoint is None:
+        raise OAuthFailed(
+            f"`{issuer.issuer}` registers no clients by itself; register one there with the redirect address "
+            f"{redirect_uri}, and set `client_id`, and `client_secret` if there is one, in the table `oauth` of the server"
+        )
     taken = issuer.token_endpoint_auth_methods_supported or ("client_secret_basic",)
     known: tuple[Method, ...] = ("client_secret_basic", "client_secret_post", "none")
     method = next((each for each in known if each in taken), "none")
@@ -108,7 +109,6 @@ async def _register(http: HttpClient, issuer: IssuerMetadata, redirect_uri: str)
         "token_endpoint_auth_method": method,
         "application_type": "native" if URL(redirect_uri).scheme == "http" else "web",
     }
-    assert issuer.registration_endpoint is not None
     headers = [("Content-Type", "application/json")]
     answer = await send(http, "POST", issuer.registration_endpoint, headers, msgspec.json.encode(asked))
     status, told = answer.status, await read_json(answer)

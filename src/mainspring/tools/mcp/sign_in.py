@@ -38,15 +38,25 @@ from mainspring.tools.mcp.oauth_client import (
     OAuthClient,
     Proof,
     Tokens,
-    choose_client,
     choose_scope,
     fetch_tokens,
+    find_client,
     join_scopes,
     make_configured_client,
     make_proof,
+    register_client,
     revoke_token,
 )
-from mainspring.tools.mcp.oauth_metadata import Challenge, Grantor, MetadataFinder, OAuthFailed, covers, parse_challenge, send
+from mainspring.tools.mcp.oauth_metadata import (
+    Challenge,
+    Grantor,
+    IssuerMetadata,
+    MetadataFinder,
+    OAuthFailed,
+    covers,
+    parse_challenge,
+    send,
+)
 from mainspring.tools.mcp.server_specs import OAuthOptions, ServerSpec
 from mainspring.tools.mcp.token_cipher import TokenCipher
 
@@ -56,8 +66,10 @@ ACCOUNT = "mcp_account"
 ATTEMPT = "mcp_sign_in_attempt"
 LINK = "mcp_sign_in_link"
 SIGNED_IN = "mcp_signed_in"
+CLIENT = "mcp_oauth_client"
 
 ATTEMPT_SECONDS = 600.0
+CLIENT_SECONDS = 3600.0
 REFRESH_SECONDS = 30.0
 LONGEST_REFRESH = 25.0
 EARLY_SECONDS = 30.0
@@ -107,6 +119,13 @@ class Attempt(Struct, frozen=True):
     redirect_uri: str
     scope: str
     browser: str = ""
+
+
+class RegisteredClient(Struct, frozen=True):
+    """A client that an authorization server has registered for us."""
+
+    at: float
+    client: OAuthClient
 
 
 class SignIns:
@@ -163,7 +182,7 @@ class SignIns:
             issuer = grantor.issuer
             if not issuer.authorization_endpoint or "S256" not in issuer.code_challenge_methods_supported:
                 raise OAuthFailed(f"`{issuer.issuer}` does not support PKCE with S256, without which codes can be stolen")
-            client = await choose_client(http, issuer, self._complete(options), redirect_uri)
+            client = find_client(issuer, self._complete(options)) or await self._register(http, issuer, redirect_uri)
         held = () if known is None else (known[0].tokens.scope, *known[0].wanted.values())
         scope = choose_scope(issuer, *(options.scopes or (grantor.scope,)), *held)
         proof, state = make_proof(), token_urlsafe(32)
@@ -365,7 +384,12 @@ class SignIns:
         }
         guard = self._guard.allow(URL(attempt.grantor.resource).host or "")
         async with make_guarded_http(guard, HTTP_SECONDS) as http:
-            tokens = await fetch_tokens(http, issuer.issuer, issuer.token_endpoint, attempt.client, form, scope=attempt.scope)
+            try:
+                tokens = await fetch_tokens(http, issuer.issuer, issuer.token_endpoint, attempt.client, form, scope=attempt.scope)
+            except OAuthFailed as error:
+                if error.error in ("invalid_client", "unauthorized_client"):
+                    await self._store.remove(CLIENT, _name_client(issuer.issuer, attempt.redirect_uri))
+                raise
         account = attempt.account
         access = Access(
             account,
@@ -378,6 +402,19 @@ class SignIns:
         )
         note = self._cipher.seal(encode(account), f"{SIGNED_IN}/{account.id}")
         await self._store.put([Document(ACCOUNT, account.id, self._seal(access)), Document(SIGNED_IN, account.id, note)])
+
+    async def _register(self, http: HttpClient, issuer: IssuerMetadata, redirect_uri: str) -> OAuthClient:
+        """A client that is registered for this redirect address. Whoever begins a sign-in again soon gets the same one; an older
+        one may be known no more, which nobody but the person at the browser would be told."""
+        id = _name_client(issuer.issuer, redirect_uri)
+        found = await self._store.get(CLIENT, id)
+        body = None if found is None else self._cipher.open(found.body, f"{CLIENT}/{id}")
+        known = None if body is None else decode(body, RegisteredClient)
+        if known is not None and self._clock() < known.at + CLIENT_SECONDS:
+            return known.client
+        made = RegisteredClient(self._clock(), await register_client(http, issuer, redirect_uri))
+        await self._store.put([Document(CLIENT, id, self._cipher.seal(encode(made), f"{CLIENT}/{id}"))])
+        return made.client
 
     async def _sweep_attempts(self) -> None:
         """Removes attempts that nobody has finished in time."""
@@ -497,6 +534,10 @@ def _is_old(tokens: Tokens) -> bool:
 
 def _is_over(tokens: Tokens) -> bool:
     return tokens.expires_at is not None and tokens.expires_at <= time.time()
+
+
+def _name_client(issuer: str, redirect_uri: str) -> str:
+    return _digest(f"{issuer} {redirect_uri}")
 
 
 def _digest(text: str) -> str:
