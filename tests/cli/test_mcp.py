@@ -230,7 +230,11 @@ def test_a_server_is_added_from_the_registry_s_own_file(shell: Shell) -> None:
     missing = shell.run("mcp", "add", "weather", "--from", "server.json")
     assert missing.code != 0
     assert "WEATHER_KEY" in missing.err
-    done = shell.run("mcp", "add", "weather", "--from", "server.json", "--env", "WEATHER_KEY=k")
+    # The network is granted by whoever adds it, and by no file.
+    unasked = shell.run("mcp", "add", "weather", "--from", "server.json", "--env", "WEATHER_KEY=k")
+    assert unasked.code != 0
+    assert "--network" in unasked.err
+    done = shell.run("mcp", "add", "weather", "--from", "server.json", "--network", "--env", "WEATHER_KEY=k")
     assert done.code == 0, done.err
     remote = {"name": "io.example/docs", "remotes": [{"type": "streamable-http", "url": "https://docs.example/mcp"}]}
     (shell.folder / "server.json").write_text(json.dumps(remote))

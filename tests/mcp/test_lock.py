@@ -216,7 +216,7 @@ def test_the_commands_pin_show_and_accept(tmp_path: Path) -> None:
     code, said = mcp("diff")
     assert (code, "+changing 2" in said, "reads like orders to the model" in said) == (1, True, True)
     assert mcp("accept", "notes", "read")[0] == 0
-    assert "refused" in mcp("list")[1]  # the version is not accepted by that
+    assert '"state":"refused"' in mcp("list", "--json")[1]  # the version is not accepted by that
     assert mcp("accept", "notes")[0] == 0
     assert "ready, 3 tools" in mcp("list")[1]
 

@@ -109,6 +109,8 @@ async def test_resources_and_prompts_are_read_over_http_of_servers_that_show_the
         more = await http.get(f"{at}/resources")
         assert (more.status, (await more.json())["error"]["code"]) == (429, "rate_limit_exceeded")
         assert 1 <= int(more.headers["retry-after"]) <= 60
+        long = await http.get(f"{at}/resources", params={"cursor": "x" * 8_193})
+        assert (long.status, (await long.json())["error"]["param"]) == (400, "cursor")
         assert (await http.get(f"{url}/mcp_servers/other/resources")).status == 404
 
 

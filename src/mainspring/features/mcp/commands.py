@@ -68,7 +68,8 @@ class McpSettings(Struct, frozen=True):
 
 
 class ListedServer(Struct, frozen=True):
-    """A server as `list --json` shows it. One with an `error` is down. `server` and `protocol` are what it calls itself and
+    """A server as `list --json` shows it. `state` is `ready`, `down`, `refused` for one that is another than was approved, or
+    `personal` for one that wants a sign-in. `server` and `protocol` are what it calls itself and
     speaks, `latency_ms` is how long its last answer took."""
 
     label: str
@@ -115,7 +116,7 @@ def add(
 
         mainspring mcp add wiki --url https://example.org/mcp --oauth
 
-        mainspring mcp add weather --from server.json --env WEATHER_KEY=...
+        mainspring mcp add weather --from server.json --network --env WEATHER_KEY=...
     """
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", label):
         raise InvalidRequest(f"the label `{label}` must be 1 to 64 letters, digits, `_` or `-`")
@@ -139,6 +140,10 @@ def add(
     table = {name: value for name, value in given.items() if value} | ({"sandboxed": False} if no_sandbox else {})
     if oauth:
         table["oauth"] = {}
+    if file is not None and "command" in table and not network and not no_sandbox:
+        raise InvalidRequest(
+            f"`{table['command']}` fetches the package and starts it, for which it needs the network; grant it with --network"
+        )
     if no_sandbox:
         table.pop("network", None)
     if label in _read_known(config):
@@ -303,11 +308,17 @@ def _show_server(offer: ServerOffer, state: ServerState) -> ListedServer:
         offer.spec.transport,
         0 if offer.needs_sign_in else len(offer.tools),
         error,
-        "ready" if error is None else "down",
+        _name_state(offer),
         state.server,
         state.protocol,
         None if state.latency is None else round(1000 * state.latency, 1),
     )
+
+
+def _name_state(offer: ServerOffer) -> str:
+    if offer.needs_sign_in:
+        return "personal"
+    return "refused" if offer.is_refused else "ready" if offer.error is None else "down"
 
 
 def _describe_offer(offer: ServerOffer) -> str:

@@ -93,7 +93,6 @@ def read_registry_entry(path: Path, env: Mapping[str, str], headers: Mapping[str
             "command": command,
             "args": [*flags, *before, program, *behind],
             "env": {**env, **variables},
-            "network": True,
             "headers": dict(headers),
         }
     told = f"packages of {', '.join(sorted(set(refused)))}" if refused else "no package and no remote"

@@ -7,7 +7,7 @@ from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
-from mainspring.core.errors import ToolRateLimited, ToolUnavailable
+from mainspring.core.errors import InvalidRequest, ToolRateLimited, ToolUnavailable
 from mainspring.core.items import Json
 from mainspring.http.auth import get_caller
 from mainspring.http.bodies import parse_body, read_json_body
@@ -16,6 +16,8 @@ from mainspring.http.faults import Fault, json_response
 from mainspring.http.queries import Page, make_page
 from mainspring.http.wire import hide_addresses
 from mainspring.tools.mcp.watch import ServerState
+
+LONGEST_CURSOR = 8_192
 
 
 class ServerTool(Struct, frozen=True):
@@ -121,7 +123,10 @@ class McpRoutes:
 
 def _read_cursor(request: Request) -> Json:
     cursor = request.query_params.get("cursor")
-    return {} if cursor is None else {"cursor": cursor[:8192]}
+    if cursor is not None and len(cursor) > LONGEST_CURSOR:
+        told = f"`cursor` has more than {LONGEST_CURSOR} characters; send the `nextCursor` of the page before, or none"
+        raise InvalidRequest(told, param="cursor")
+    return {} if cursor is None else {"cursor": cursor}
 
 
 def _show(server: ServerState, *, is_operator: bool) -> ShownServer:
