@@ -1,30 +1,26 @@
 """The server: an engine behind the endpoints of every feature."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from logging import getLogger
 from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Final, get_args
 
-from anyio import create_task_group, fail_after, move_on_after, sleep
+from anyio import create_task_group, sleep
 from msgspec import Struct
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import Response as HttpResponse
 
 import mainspring
 from mainspring.app.engine import Engine
 from mainspring.app.mcp_services import make_mcp_services
-from mainspring.core.errors import InvalidRequest, MainspringError, StoreError
-from mainspring.core.sandbox import SandboxHealth
+from mainspring.core.errors import InvalidRequest, StoreError
 from mainspring.features.agents.agent_runtime import PREFIX
 from mainspring.features.agents.routes import AgentRoutes, show_as_prompt
 from mainspring.features.approvals.pending import Approvals
 from mainspring.features.approvals.routes import ApprovalRoutes
 from mainspring.features.audit.routes import AuditRoutes
-from mainspring.features.audit.watch import AuditWatch
 from mainspring.features.budgets.routes import BudgetRoutes
 from mainspring.features.chat_completions.routes import ChatCompletionRoutes
 from mainspring.features.containers.routes import ContainerRoutes
@@ -41,8 +37,10 @@ from mainspring.features.models.routes import ModelRoutes
 from mainspring.features.prompts.routes import PromptRoutes
 from mainspring.features.responses.routes import ResponseRoutes
 from mainspring.features.runs.routes import RunRoutes
+from mainspring.features.system.health_routes import HealthRoutes
 from mainspring.features.system.reference_routes import ReferenceRoutes
 from mainspring.features.system.routes import SettingList, SystemParts, SystemRoutes
+from mainspring.features.traces.metrics import Metrics
 from mainspring.features.traces.routes import TraceRoutes
 from mainspring.features.traces.shared_metrics import SharedMetrics
 from mainspring.features.triggers.schedule import ScheduleFolders
@@ -53,14 +51,12 @@ from mainspring.features.vector_stores.embedding_routes import EmbeddingRoutes
 from mainspring.features.vector_stores.routes import VectorStoreRoutes
 from mainspring.features.workflows.routes import WorkflowRoutes
 from mainspring.http.app import build_app
-from mainspring.http.auth import Keys, identify_caller
+from mainspring.http.auth import Keys
 from mainspring.http.endpoints import PUBLIC, Endpoint, KeyScope, Method, overlap_paths
-from mainspring.http.faults import Fault, json_response
 from mainspring.http.key_limits import KeyUse
 from mainspring.http.wire import Dialect
 from mainspring.parts import Host, PartContents, ServedPart, blame_part
-from mainspring.ports import Document, Store
-from mainspring.tools.mcp.watch import ServerState
+from mainspring.ports import Store
 
 if TYPE_CHECKING:
     from mainspring.features.mcp.open_sign_ins import WaitingRuns
@@ -97,13 +93,12 @@ def server(
     ended more than `keep_days` ago are deleted. `schedules` are folders of them. `offer` is what MCP clients are offered.
     """
     dialect, keys = dialect or Dialect(), keys or Keys(engine.store, use=find_key_use(engine))
-    core, agents = engine.core, engine.agents
-    approvals = Approvals(core, {spec.label for spec in engine.mcp.servers})
+    approvals = Approvals(engine.core, {spec.label for spec in engine.mcp.servers})
     sign_ins = _open_sign_ins(engine, approvals)
     served = [] if is_worker else [(part.name, _serve_part(part, engine.host)) for part in engine.parts]
     triggers = Triggers(
-        core,
-        agents,
+        engine.core,
+        engine.agents,
         engine.workflows,
         keys,
         ScheduleFolders(schedules),
@@ -111,36 +106,6 @@ def server(
         engine.outbox,
         engine.builtins.guard,
         engine.builtins.url_flaw,
-    )
-    routes = (
-        ResponseRoutes(core, agents, dialect),
-        ChatCompletionRoutes(core, agents, dialect),
-        MessageRoutes(core, agents, dialect),
-        ConversationRoutes(core),
-        AgentRoutes(agents),
-        PromptRoutes(agents.prompts, lambda: [show_as_prompt(each) for each in agents.registry.definitions.values()]),
-        ApprovalRoutes(approvals, dialect),
-        BudgetRoutes(engine.admission, core.store),
-        TraceRoutes(core, metrics or engine.metrics),
-        RunRoutes(core, engine.admission.find_price),
-        KeyRoutes(keys),
-        AuditRoutes(core),
-        PolicyRoutes(core),
-        McpRoutes(lambda: engine.mcp.states, engine.mcp.fetch),
-        ReferenceRoutes(),
-        SystemRoutes(core, SystemParts(mainspring.__version__, engine.database_kind, engine.builtins.health, list_settings)),
-        MemoryRoutes(engine.memory),
-        FileRoutes(engine.files),
-        VectorStoreRoutes(engine.vector_stores),
-        EmbeddingRoutes(engine.embedder, keys),
-        ContainerRoutes(engine.builtins.containers, core.new_id, engine.files.load_named),
-        WorkflowRoutes(engine.workflows),
-        ScheduleRoutes(triggers),
-        WebhookRoutes(triggers),
-        EndpointRoutes(triggers, engine.builtins.guard),
-        ModelRoutes(core.provider, lambda: [f"{PREFIX}{name}" for name in agents.registry.definitions]),
-        McpServerRoutes(lambda: make_mcp_services(engine, offer or OfferSettings())),
-        HealthRoutes(core.store, engine.builtins.health, lambda: engine.mcp.states),
     )
 
     @asynccontextmanager
@@ -161,22 +126,75 @@ def server(
                     tasks.start_soon(engine.watch_over)
                     if sign_ins is not None and not is_worker:
                         tasks.start_soon(sign_ins.waiting.watch)
-                    if core.is_audited:
-                        tasks.start_soon(AuditWatch(core.store, engine.metrics.count_audit).run)
                     if keep_days is not None:
                         tasks.start_soon(_prune_regularly, engine.store, keep_days * DAY)
                     yield
                     tasks.cancel_scope.cancel()
 
-    endpoints = [endpoint for each in routes for endpoint in each.endpoints() if not is_worker or endpoint.path in WORKER_PATHS]
+    shown, offer = metrics or engine.metrics, offer or OfferSettings()
+    system = SystemParts(mainspring.__version__, engine.database_kind, engine.builtins.health, list_settings)
+    ours = _list_endpoints(
+        engine, keys, dialect, approvals, triggers, metrics or engine.metrics, system, offer or OfferSettings()
+    )
+    endpoints = [endpoint for endpoint in ours if not is_worker or endpoint.path in WORKER_PATHS]
     endpoints += [] if sign_ins is None or is_worker else sign_ins.routes.endpoints()
-    owners = dict.fromkeys([(endpoint.method, endpoint.path) for endpoint in endpoints], "Mainspring")
+    endpoints += _list_part_endpoints(served, endpoints)
+    return build_app(endpoints, keys=keys, is_local=is_local, version=mainspring.__version__, lifespan=lifespan, layers=layers)
+
+
+def _list_endpoints(
+    engine: Engine,
+    keys: Keys,
+    dialect: Dialect,
+    approvals: Approvals,
+    triggers: Triggers,
+    metrics: SharedMetrics | Metrics,
+    system: SystemParts,
+    offer: OfferSettings,
+) -> list[Endpoint]:
+    """What the features serve."""
+    core, agents = engine.core, engine.agents
+    routes = (
+        ResponseRoutes(core, agents, dialect),
+        ChatCompletionRoutes(core, agents, dialect),
+        MessageRoutes(core, agents, dialect),
+        ConversationRoutes(core),
+        AgentRoutes(agents),
+        PromptRoutes(agents.prompts, lambda: [show_as_prompt(each) for each in agents.registry.definitions.values()]),
+        ApprovalRoutes(approvals, dialect),
+        BudgetRoutes(engine.admission, core.store),
+        TraceRoutes(core, metrics),
+        RunRoutes(core, engine.admission.find_price),
+        KeyRoutes(keys),
+        AuditRoutes(core),
+        PolicyRoutes(core),
+        McpRoutes(lambda: engine.mcp.states, engine.mcp.fetch),
+        ReferenceRoutes(),
+        SystemRoutes(core, system),
+        MemoryRoutes(engine.memory),
+        FileRoutes(engine.files),
+        VectorStoreRoutes(engine.vector_stores),
+        EmbeddingRoutes(engine.embedder, keys),
+        ContainerRoutes(engine.builtins.containers, core.new_id, engine.files.load_named),
+        WorkflowRoutes(engine.workflows),
+        ScheduleRoutes(triggers),
+        WebhookRoutes(triggers),
+        EndpointRoutes(triggers, engine.builtins.guard),
+        ModelRoutes(core.provider, lambda: [f"{PREFIX}{name}" for name in agents.registry.definitions]),
+        McpServerRoutes(lambda: make_mcp_services(engine, offer)),
+        HealthRoutes(core.store, engine.builtins.health, lambda: engine.mcp.states),
+    )
+    return [endpoint for each in routes for endpoint in each.endpoints()]
+
+
+def _list_part_endpoints(served: Sequence[tuple[str, ServedPart]], ours: Sequence[Endpoint]) -> list[Endpoint]:
+    """What the parts serve. Raises `InvalidRequest` for an endpoint that cannot be."""
+    owners = dict.fromkeys([(endpoint.method, endpoint.path) for endpoint in ours], "Mainspring")
     for name, part in served:
         for endpoint in part.endpoints:
             _check_endpoint(endpoint, name, owners)
         owners |= dict.fromkeys([(endpoint.method, endpoint.path) for endpoint in part.endpoints], f"the part `{name}`")
-        endpoints += part.endpoints
-    return build_app(endpoints, keys=keys, is_local=is_local, version=mainspring.__version__, lifespan=lifespan, layers=layers)
+    return [endpoint for _, part in served for endpoint in part.endpoints]
 
 
 class _SignIns(Struct, frozen=True):
@@ -220,66 +238,6 @@ def _check_endpoint(endpoint: Endpoint, part: str, owners: Mapping[tuple[Method,
             raise InvalidRequest(f"the part `{part}` serves {where}, and {owner} {method} {path}: a path fits both; move one")
     if endpoint.scope not in (*get_args(KeyScope), PUBLIC):
         raise InvalidRequest(f"{where} has the scope `{endpoint.scope}`; known: {', '.join(get_args(KeyScope))}, {PUBLIC}")
-
-
-class Health(Struct, frozen=True):
-    """`degraded` means that tools need a sandbox and none works. Whoever may see metrics is told more: with such tools the kind
-    and strength of the `sandbox`, and in `mcp` of each configured MCP server its state, such as `ready` or `down`."""
-
-    status: str
-    sandbox: SandboxHealth | None = None
-    mcp: dict[str, str] = {}
-
-
-READINESS: Final = "readiness"
-READY_SECONDS: Final = 2.0
-
-
-class HealthRoutes:
-    """What a supervisor asks, without a key: is the server alive, and can it write to its store."""
-
-    def __init__(
-        self,
-        store: Store,
-        check_sandbox: Callable[[], Awaitable[SandboxHealth | None]],
-        list_servers: Callable[[], Sequence[ServerState]],
-    ) -> None:
-        self._store, self._check_sandbox, self._list_servers = store, check_sandbox, list_servers
-
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        return (
-            Endpoint("GET", "/health", self.health, PUBLIC, Health),
-            Endpoint("GET", "/healthz", self.health, PUBLIC, Health),
-            Endpoint("GET", "/readyz", self.ready, PUBLIC, Health, errors=(503,)),
-        )
-
-    async def health(self, request: Request) -> HttpResponse:
-        """Reports whether the server and its sandbox work."""
-        sandbox = await self._check_sandbox()
-        status = "ok" if sandbox is None or sandbox.is_ok else "degraded"
-        return json_response(Health(status, sandbox if sandbox is not None and await _may_see_details(request) else None))
-
-    async def ready(self, request: Request) -> HttpResponse:
-        """Reports whether the server can write to its store."""
-        try:
-            with fail_after(READY_SECONDS):
-                await self._store.put([Document(READINESS, "probe", str(time()).encode())])
-        except StoreError as error:
-            why = f": {error.message}" if await _may_see_details(request) else ""
-            raise Fault(503, "not_ready", f"nothing can be written{why}") from None
-        except TimeoutError:
-            raise Fault(503, "not_ready", f"nothing could be written within {READY_SECONDS:g} seconds") from None
-        # Requests are served without the tools of a server that is down, so that is no reason to send them elsewhere.
-        servers = self._list_servers() if await _may_see_details(request) else ()
-        return json_response(Health("ready", mcp={server.label: server.state for server in servers}))
-
-
-async def _may_see_details(request: Request) -> bool:
-    """Whether whoever asks, maybe without a key, may know what this server is made of."""
-    caller = None
-    with move_on_after(READY_SECONDS), suppress(Fault, MainspringError):  # keys are in the store, which may not answer
-        caller = await identify_caller(request)
-    return caller is not None and not caller.tenant and (caller.may("metrics") or caller.may("admin"))
 
 
 def find_key_use(engine: Engine) -> KeyUse | None:
