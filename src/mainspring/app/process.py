@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from msgspec import Struct
@@ -16,6 +16,13 @@ from mainspring.cli.context import PRODUCT, Assembly, EngineOptions, Product
 from mainspring.cli.exit import USAGE, leave, report, run_reporting_errors
 from mainspring.cli.lazy import LazyGroup
 from mainspring.cli.output import accept_any_text
+from mainspring.late_module import LateModule
+
+if TYPE_CHECKING:
+    from mainspring.app import assembly, settings
+else:
+    assembly = LateModule("mainspring.app.assembly")
+    settings = LateModule("mainspring.app.settings")
 
 HELP = """
 An agent engine you host yourself: any model, your tools, every step recorded.
@@ -75,7 +82,7 @@ def run_process() -> NoReturn:
 
 def run_command(arguments: list[str]) -> int:
     """Runs one command and returns its exit code; what went wrong has been said when this returns."""
-    PRODUCT.set(Product(PARTS, find_installed_parts, _find_settings_type, _load_settings, _build_engine))
+    PRODUCT.set(Product(PARTS, find_installed_parts, lambda: settings.find_settings_type(), _load_settings, _build_engine))
     if "_MAINSPRING_COMPLETE" in os.environ:  # a shell asks how to go on, see `mainspring completion`
         completion_init()
     group = typer.main.get_group(app)
@@ -88,19 +95,9 @@ def run_command(arguments: list[str]) -> int:
         return report(error, f"{message}{'' if message.endswith(('.', '?')) else '.'} See `{command} --help`", USAGE)
 
 
-def _find_settings_type() -> type[Struct]:
-    from mainspring.app.settings import find_settings_type
-
-    return find_settings_type()
-
-
 def _load_settings(given: Mapping[str, object], config: Path | None) -> Struct:
-    from mainspring.app.settings import load
-
-    return load(given, file=config)
+    return settings.load(given, file=config)
 
 
 def _build_engine(options: EngineOptions) -> Assembly:
-    from mainspring.app.assembly import assemble
-
-    return assemble(options)
+    return assembly.assemble(options)

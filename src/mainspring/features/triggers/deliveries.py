@@ -17,9 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.core.backoff import backoff
-from mainspring.core.errors import CallerError, DocumentBusy, MainspringError, NotFound, StoreError
+from mainspring.core.errors import DocumentBusy, MainspringError, NotFound, StoreError
 from mainspring.core.items import decode, encode
-from mainspring.core.redact import redact_text
 from mainspring.features.triggers.endpoints import WORKER, Endpoints
 from mainspring.features.triggers.outbox import DEAD, DELIVERY, Delivery, Key, Outbox, WebhookEndpoint
 from mainspring.features.triggers.signatures import sign_message
@@ -192,12 +191,7 @@ class Deliverer:
 
     async def _send(self, endpoint: WebhookEndpoint, delivery: Delivery, now: float) -> str:
         """Sends an event once. Returns why it was not taken, empty if it was."""
-        # The client is heavy; only those who have endpoints pay for it.
-        from yarl import URL
-
-        from mainspring.net.client import encode_headers, make_endpoint
-        from mainspring.net.connection import HttpError
-        from mainspring.tools.guarded_http import make_guarded_http
+        from mainspring.features.triggers.webhook_sender import post_event  # brings along an HTTP client
 
         body = delivery.render()
         headers = sign_message(endpoint.secret, delivery.id, now, body)
@@ -205,20 +199,8 @@ class Deliverer:
             also = sign_message(endpoint.previous, delivery.id, now, body)["webhook-signature"]
             headers["webhook-signature"] += f" {also}"
         headers |= {"content-type": "application/json", "user-agent": "Mainspring"}
-        try:
-            if self._flaw is not None and (why := await self._flaw(endpoint.url)) is not None:
-                return f"the address is not allowed: {why}"[:ERROR_CHARS]
-            with anyio.fail_after(SECONDS):
-                async with make_guarded_http(self._guard, SECONDS) as client:
-                    sent = encode_headers(headers.items())
-                    answer = await client.request("POST", make_endpoint(URL(endpoint.url)), sent, body, is_repeatable=False)
-                    return "" if answer.status // 100 == 2 else f"it answered with HTTP {answer.status}"
-        except TimeoutError:
-            return f"it did not answer within {SECONDS:g} s"
-        except CallerError as error:
-            return error.message[:ERROR_CHARS]
-        except (HttpError, ValueError) as error:
-            return f"it cannot be reached: {redact_text(str(error)) or type(error).__name__}"[:ERROR_CHARS]
+        error = await post_event(endpoint.url, headers, body, self._guard, self._flaw, SECONDS)
+        return error[:ERROR_CHARS]
 
     async def _bury(self, document: Document, delivery: Delivery) -> None:
         """Makes a dead letter of a delivery, and removes those that are too old or too many."""

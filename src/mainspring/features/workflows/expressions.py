@@ -9,12 +9,17 @@ from asyncio import get_running_loop
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from types import ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.late_module import LateModule
+
+if TYPE_CHECKING:
+    from mainspring.features.workflows import expression_sandbox as sandbox
+else:
+    sandbox = LateModule("mainspring.features.workflows.expression_sandbox")
 
 AT_ONCE: Final = 2
 
@@ -57,7 +62,7 @@ def resolve_values_now(template: object, names: Mapping[str, object]) -> Any:
     """Evaluates every expression in a value of a definition. Raises `InvalidRequest`."""
     match template:
         case str() if _is_template(template):
-            return _sandbox().render_template(template, names)
+            return sandbox.render_template(template, names)
         case dict():
             return {name: resolve_values_now(each, names) for name, each in template.items()}
         case list() | tuple():
@@ -71,7 +76,7 @@ def is_true(expression: str | bool, names: Mapping[str, object]) -> bool:
     would count as true."""
     if isinstance(expression, bool):
         return expression
-    said = _sandbox().evaluate(expression, names)
+    said = sandbox.evaluate(expression, names)
     if isinstance(said, str) and said.strip().lower() in ("true", "false", "yes", "no"):
         raise InvalidRequest(f"the condition `{expression[:120]}` gives the text `{said}`; compare it: ... == '{said}'")
     return bool(said)
@@ -81,13 +86,13 @@ def find_reads(template: object) -> Reading:
     """What the expressions in a value of a definition read. Raises `InvalidRequest` for an invalid expression."""
     found = Reading()
     for text in _templates(template):
-        found |= _sandbox().find_reads(text)
+        found |= sandbox.find_reads(text)
     return found
 
 
 def find_expression_reads(expression: str) -> Reading:
     """Like `find_reads`, for an expression with or without `{{ }}` around it."""
-    read: Reading = _sandbox().find_reads(expression, is_expression=True)
+    read: Reading = sandbox.find_reads(expression, is_expression=True)
     return read
 
 
@@ -107,9 +112,3 @@ def _templates(value: object) -> Iterator[str]:
 
 def _is_template(text: str) -> bool:
     return "{{" in text or "{%" in text or "{#" in text
-
-
-def _sandbox() -> ModuleType:
-    from mainspring.features.workflows import expression_sandbox as sandbox
-
-    return sandbox

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
+from mainspring.features.workflows.expressions import find_expression_reads, find_reads
 from mainspring.features.workflows.workflow_definition import (
     Conditional,
     ExecuteCode,
@@ -64,9 +65,6 @@ def list_expressions(step: Step) -> Json:
 def find_needed(step: Step) -> frozenset[str]:
     """The steps whose results this one, or one inside of it, waits for or reads. What a `wait` looks at again and again, until it
     is as wanted, it does not need."""
-    # Only those who have workflows pay for the template engine.
-    from mainspring.features.workflows.expressions import find_expression_reads, find_reads
-
     found: set[str] = set()
     for each in list_steps((step,)):
         found |= set(each.depends_on)
@@ -79,8 +77,6 @@ def find_needed(step: Step) -> frozenset[str]:
 
 def find_handled(step: Step) -> frozenset[str]:
     """The steps whose failure this one deals with: its condition reads their `status` or `error`."""
-    from mainspring.features.workflows.expressions import find_expression_reads
-
     tests = [step.condition, step.test if isinstance(step, Conditional) else None]
     return frozenset[str]().union(*[find_expression_reads(test).outcomes for test in tests if isinstance(test, str)])
 

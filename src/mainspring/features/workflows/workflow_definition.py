@@ -20,7 +20,7 @@ with or without `depends_on`.
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -29,6 +29,13 @@ from mainspring.definitions import parameters
 from mainspring.definitions.json_schema import build_schema
 from mainspring.definitions.parameters import InputParameter, InputType
 from mainspring.definitions.reader import parse_yaml
+from mainspring.late_module import LateModule
+
+# They know workflows.
+if TYPE_CHECKING:
+    from mainspring.features.workflows import checks
+else:
+    checks = LateModule("mainspring.features.workflows.checks")
 
 MOST_NESTING: Final = 10
 MOST_STEPS: Final = 10_000
@@ -219,9 +226,7 @@ class Workflow(Struct, frozen=True):
 
 def parse_workflow(file: Path, text: str) -> Workflow:
     """The workflow that a text defines. Raises `InvalidRequest` with every mistake, each by file and line."""
-    from mainspring.features.workflows.checks import check_workflow
-
-    return parse_yaml(file, text).finish(Workflow, check_workflow)
+    return parse_yaml(file, text).finish(Workflow, checks.check_workflow)
 
 
 def file_schema() -> Json:

@@ -8,10 +8,12 @@ import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest, StoreError
+from mainspring.late_module import LateModule
 from mainspring.storage.audit_chain import verify
 from mainspring.storage.choose_store import choose_store, open_store
 from mainspring.storage.location import Location, parse_location
@@ -20,6 +22,12 @@ from mainspring.storage.transfer.archive import ArchiveRows, Manifest, TableMani
 from mainspring.storage.transfer.content import ContentKind, Placed, RowReader, RowWriter
 from mainspring.storage.transfer.copy_rows import CopiedTable, Owners, TableCopier, Tell
 from mainspring.storage.transfer.file_rows import has_content, open_file
+
+# Needs the driver of a server.
+if TYPE_CHECKING:
+    from mainspring.storage.transfer import server_rows
+else:
+    server_rows = LateModule("mainspring.storage.transfer.server_rows")
 
 Readers = Mapping[str, RowReader]
 
@@ -68,9 +76,7 @@ async def bring_up_to_date(placed: Sequence[Placed]) -> None:
     """Makes the tables of a server, and migrates them or those of files that are there. Raises `StoreError`."""
     for location, contents in _by_location(placed):
         if location.file is None:
-            from mainspring.storage.transfer.server_rows import make_tables
-
-            await make_tables(location, contents)
+            await server_rows.make_tables(location, contents)
         elif here := [content for content in contents if content.open_file is None and await _is_there(location, content)]:
             async with open_file(location.file, here, is_source=True):
                 pass
@@ -126,9 +132,7 @@ async def _check_audit(location: Location) -> None:
 async def _check_vacant(targets: Sequence[Placed]) -> None:
     for location, contents in _by_location(targets):
         if location.file is None:
-            from mainspring.storage.transfer.server_rows import find_filled
-
-            if (name := await find_filled(location, contents)) is not None:
+            if (name := await server_rows.find_filled(location, contents)) is not None:
                 raise InvalidRequest(f"{location} is not empty (there are rows in {name}); name an empty database")
         elif location.file.exists():
             raise InvalidRequest(f"{location} is there already; move it away, or name another")
@@ -176,22 +180,16 @@ async def _open_targets(placed: Sequence[Placed]) -> AsyncIterator[dict[str, Row
 async def _is_there(location: Location, content: ContentKind) -> bool:
     if location.file is not None:
         return location.file.exists() and (content.open_file is not None or has_content(location.file, content))
-    from mainspring.storage.transfer.server_rows import has_served
-
-    return await has_served(location, content)
+    return await server_rows.has_served(location, content)
 
 
 def _open(location: Location, contents: Sequence[ContentKind], *, is_source: bool) -> AbstractAsyncContextManager[RowWriter]:
     if location.file is None:
-        from mainspring.storage.transfer.server_rows import open_server
-
-        return open_server(location, contents, is_source=is_source)
+        return server_rows.open_server(location, contents, is_source=is_source)
     if contents[0].open_file is not None:
         return contents[0].open_file(location.file)
     return open_file(location.file, contents, is_source=is_source)
 
 
 async def _finish_server(location: Location) -> None:
-    from mainspring.storage.transfer.server_rows import finish_server
-
-    await finish_server(location)
+    await server_rows.finish_server(location)

@@ -32,7 +32,6 @@ from mainspring.tools.safe_read import clean_path
 if TYPE_CHECKING:
     from mainspring.tools.browser.browser import Browser
     from mainspring.tools.builtin.containers import Containers
-    from mainspring.tools.builtin.shared_containers import SharedContainers
     from mainspring.tools.sandbox.grants import Program
     from mainspring.tools.sandbox.kubernetes.sandbox import KubernetesSandbox
     from mainspring.tools.sandbox.kubernetes.settings import KubernetesSettings
@@ -83,42 +82,26 @@ class BuiltinTools:
         self.context = ToolContext(working_dir=working_dir)
         self.containers: Containers | None = None
         """Where the tools work that need one, None if none does."""
-        self._shared: SharedContainers | None = None
         self._browser: Browser | None = None
         self.tools: tuple[Tool, ...] = tuple(self._make_tools(tuple(dict.fromkeys(names))))
 
     def _make_tools(self, names: Sequence[str]) -> list[Tool]:
         if not names:
             return []
-        # Tools bring along what only they need.
-        from mainspring.tools.builtin.container_tools import CodeInterpreter, Shell
-        from mainspring.tools.builtin.containers import Containers
-        from mainspring.tools.builtin.file_ops import FileOps
-        from mainspring.tools.builtin.web_fetch import WebFetch
+        from mainspring.tools.builtin.make_tools import make_containers, make_tools
 
-        containers = Containers(self._sandbox) if self._files is None else self._make_shared_containers(self._files)
+        containers = make_containers(self._sandbox, self._files)
         if any(name in JAILED for name in names):
             self.containers = containers
-        made: dict[str, Tool] = {
-            "shell": Shell(containers),
-            "code_interpreter": CodeInterpreter(containers),
-            "file_ops": FileOps(flaw=self._path_flaw),
-            "web_fetch": WebFetch(self.guard, flaw=self.url_flaw),
-        }
+        made = make_tools(containers, self.guard, self._path_flaw, self.url_flaw)
         if "browser" in names:
             made["browser"] = self._make_browser_tool()
         return [made[name] for name in names]
 
-    def _make_shared_containers(self, files: FileStorage) -> "Containers":
-        from mainspring.tools.builtin.shared_containers import SharedContainers
-
-        self._shared = SharedContainers(self._sandbox, files)
-        return self._shared
-
     def keep_in(self, store: DocumentStore, drivers: Drivers) -> None:
         """Has what several processes share kept in this store, from `async with` on."""
-        if self._shared is not None:
-            self._shared.keep_in(store, drivers)
+        if self.containers is not None:
+            self.containers.keep_in(store, drivers)
         if self._browser is not None and store.is_durable:
             self._browser.keep_in(store, drivers)
 
@@ -155,10 +138,9 @@ class BuiltinTools:
 
     async def _open_pods(self) -> "KubernetesSandbox | SandboxError":
         from mainspring.tools.sandbox.kubernetes.sandbox import KubernetesSandbox
-        from mainspring.tools.sandbox.kubernetes.settings import KubernetesSettings
 
         try:
-            return await self._stack.enter_async_context(KubernetesSandbox(self._kubernetes or KubernetesSettings()))
+            return await self._stack.enter_async_context(KubernetesSandbox(self._kubernetes))
         except SandboxError as error:
             return error
 

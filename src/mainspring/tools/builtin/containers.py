@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from mainspring.core.errors import NotFound, SandboxError, SandboxFull
 from mainspring.core.ids import derive_id
 from mainspring.core.sandbox import DEFAULT_SPEC, ProgramResult, SandboxSpec, WorkspaceFile, WorkspaceListing
-from mainspring.ports import PythonSession, Sandbox, SandboxLease
+from mainspring.ports import DocumentStore, Drivers, PythonSession, Sandbox, SandboxLease
 from mainspring.tools.contract import ToolContext
 
 MOST = 32
@@ -128,6 +128,9 @@ class Containers:
         self._places: OrderedDict[Key, Place] = OrderedDict()
         self._sweeping: asyncio.Task[None] | None = None
         self._is_closed = False
+
+    def keep_in(self, store: DocumentStore, drivers: Drivers) -> None:
+        """Where several processes would share them. Those of one process need no store."""
 
     async def __aenter__(self) -> Self:
         self._sweeping = asyncio.get_running_loop().create_task(self._sweep())

@@ -56,15 +56,15 @@ CHECK_AGAIN_SECONDS: Final = 10.0
 class KubernetesSandbox:
     """See `ports.Sandbox`. Use as `async with`."""
 
-    def __init__(self, settings: KubernetesSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: KubernetesSettings | None = None) -> None:
+        self._settings = settings or KubernetesSettings()
         self._leases: list[Held] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._checking = asyncio.Lock()
         self._is_checked = self._has_greeted = self._claims = False
         self._refused: tuple[float, str] = (0.0, "")
         self._warnings: tuple[str, ...] = ()
-        self._warm, self._uid = 0, settings.user
+        self._warm, self._uid = 0, self._settings.user
         self._languages: dict[Language, str] = {}
 
     async def __aenter__(self) -> Self:
