@@ -30,8 +30,8 @@ CONVENTIONAL = {
 }  # fmt: skip
 # Large, and needed by some of the users only.
 HEAVY = {
-    "apsw", "asyncpg", "httptools", "jinja2", "jsonschema_rs", "llama_cpp", "mcp", "opentelemetry", "rich", "starlette",
-    "typer", "uvicorn", "yaml", "yarl",
+    "apsw", "asyncpg", "cryptography", "httptools", "jinja2", "jsonschema_rs", "llama_cpp", "mcp", "opentelemetry",
+    "pypdfium2", "python_calamine", "rich", "sqlite_vec", "starlette", "typer", "uvicorn", "xllamacpp", "yaml", "yarl",
 }  # fmt: skip
 IRREGULAR = {
     "begun", "bound", "brought", "built", "done", "drawn", "driven", "fed", "felt", "found", "given", "gone", "grown",

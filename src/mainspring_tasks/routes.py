@@ -28,11 +28,11 @@ from mainspring.http.ignored import IgnoredFields
 from mainspring.parts import Host, ServedPart
 from mainspring.tools.contract import EXECUTE
 from mainspring_tasks.decision_settings import DecisionSettings, OpenTaskAgent, check_log, open_task_agent
+from mainspring_tasks.decision_types import ALLOWED_TOOLS, BrokenRule, DecisionContext
 
 if TYPE_CHECKING:
     from mainspring_tasks.conversations import SentMessage
     from mainspring_tasks.decision_engine import RecordedDecision
-    from mainspring_tasks.decision_types import DecisionContext
 
 log = getLogger(__name__)
 
@@ -206,16 +206,12 @@ def identify_person(caller: ApiCaller) -> str:
 
 def make_run_caller(caller: ApiCaller) -> Caller:
     """On whose behalf the agent acts. The scope `decisions` is for the five task tools, and for the yes that a deletion needs."""
-    from mainspring_tasks.decision_types import ALLOWED_TOOLS
-
     scopes = None if caller.tools is None else (APPROVE, *[f"{EXECUTE}:{name}" for name in sorted(ALLOWED_TOOLS)])
     return Caller(caller.subject or identify_person(caller), scopes)
 
 
-def _parse_context(given: Decide, caller: ApiCaller) -> "DecisionContext":
+def _parse_context(given: Decide, caller: ApiCaller) -> DecisionContext:
     """Raises `InvalidRequest` for what breaks a rule, `Fault` 403 for a user that the key does not speak for."""
-    from mainspring_tasks.decision_types import BrokenRule, DecisionContext
-
     person = identify_person(caller)
     if given.user_id not in (None, person):
         raise Fault(403, "wrong_user", f"this API key speaks for `{person}`; leave user_id out", param="user_id")

@@ -31,6 +31,7 @@ from mainspring.features.web_search.settings import WebSearchSettings
 from mainspring.http.key_limits import KeyUse, find_key_limits
 from mainspring.parts import PartContents
 from mainspring.ports import Dispatcher, Embedder, Provider, Store
+from mainspring.providers.choose_embedder import choose_embedder
 from mainspring.storage.choose_files import choose_files
 from mainspring.storage.choose_store import choose_store
 from mainspring.storage.location import Location
@@ -40,10 +41,10 @@ from mainspring.tools.builtin.builtins import LASTING, BuiltinTools
 from mainspring.tools.functions import load_functions
 from mainspring.tools.mcp.connection import CONNECT_SECONDS
 from mainspring.tools.mcp.executor import McpTools
+from mainspring.tools.mcp.lock import LockFile
 from mainspring.tools.registry import Registry
 
 if TYPE_CHECKING:
-    from mainspring.tools.mcp.lock import LockFile
     from mainspring.tools.mcp.sign_in import SignIns
     from mainspring.tools.sandbox.packages import PackageList
 
@@ -139,18 +140,10 @@ def compose_engine(
     )
 
 
-def build_embedder(*tables: VectorStoreSettings | MemorySettings) -> Embedder | None:
-    """The embedding model that the first of these tables names. Raises `InvalidRequest` if it does not say where that is."""
-    for table in tables:
-        if table.embedding_model is None:
-            continue
-        if table.embedding_url is None:
-            name = "memory" if isinstance(table, MemorySettings) else "vector_stores"
-            raise InvalidRequest(f"{name}.embedding_model needs {name}.embedding_url, such as http://127.0.0.1:11434/v1")
-        from mainspring.providers.openai_embedder import OpenAIEmbedder  # brings along an HTTP client
-
-        return OpenAIEmbedder(table.embedding_model, table.embedding_url, table.embedding_key)
-    return None
+def build_embedder(own: VectorStoreSettings, memory: MemorySettings) -> Embedder | None:
+    """The embedding model of vector stores, else of memory. Raises `InvalidRequest` if it does not say where that is."""
+    found = choose_embedder("vector_stores", own.embedding_model, own.embedding_url, own.embedding_key)
+    return found or choose_embedder("memory", memory.embedding_model, memory.embedding_url, memory.embedding_key)
 
 
 def _build_web_search(settings: WebSearchSettings, builtins: BuiltinTools) -> tuple[PartContents, ...]:
@@ -182,12 +175,10 @@ async def check_surroundings(settings: Settings) -> None:
             await pods.check()
 
 
-def _open_lock(settings: Settings) -> "LockFile | None":
+def _open_lock(settings: Settings) -> LockFile | None:
     """Raises `InvalidRequest` for a file that cannot be read."""
     if not settings.mcp:
         return None
-    from mainspring.tools.mcp.lock import LockFile
-
     file = LockFile(Path(settings.mcp_lock))
     file.read()
     return file

@@ -22,10 +22,10 @@ from mainspring.app.assembly import ServerEngine, build_server_engine
 from mainspring.app.build import check_surroundings
 from mainspring.app.server import find_key_use, server
 from mainspring.app.settings import Settings, load
+from mainspring.app.settings_in_force import list_settings
 from mainspring.app.shared_listener import ConnectionLoads, SharedListener, bind_listener
 from mainspring.cli.exit import INTERRUPTED, leave, run_reporting_errors
 from mainspring.cli.output import accept_any_text
-from mainspring.features.system.routes import SettingList
 from mainspring.features.traces.shared_metrics import SharedMetrics
 from mainspring.http.auth import Keys
 from mainspring.http.bodies import MOST_BODY_BYTES
@@ -245,7 +245,7 @@ def serve(settings: Settings, file: Path | None = None, siblings: Siblings | Non
         is_worker=is_worker,
         layers=layers,
         keep_days=settings.keep_days,
-        list_settings=partial(_list_settings, settings, file),
+        list_settings=partial(list_settings, settings, file),
         schedules=[Path(folder) for folder in settings.schedules],
         offer=settings.mcp_server,
     )
@@ -258,12 +258,6 @@ def serve(settings: Settings, file: Path | None = None, siblings: Siblings | Non
         serving = EngineServer(app, settings, choice, connections, siblings, metrics)
         serving.run([] if listener is None else [listener])
     return 0
-
-
-def _list_settings(settings: Settings, file: Path | None) -> SettingList:
-    from mainspring.app.settings_in_force import list_settings  # asked for seldom
-
-    return list_settings(settings, file)
 
 
 async def _try_out(store: Store, settings: Settings, *, is_first: bool) -> None:

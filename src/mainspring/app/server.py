@@ -131,11 +131,9 @@ def server(
                     yield
                     tasks.cancel_scope.cancel()
 
-    shown, offer = metrics or engine.metrics, offer or OfferSettings()
     system = SystemParts(mainspring.__version__, engine.database_kind, engine.builtins.health, list_settings)
-    ours = _list_endpoints(
-        engine, keys, dialect, approvals, triggers, metrics or engine.metrics, system, offer or OfferSettings()
-    )
+    shown, offered = metrics or engine.metrics, offer or OfferSettings()
+    ours = _list_endpoints(engine, keys, dialect, approvals, triggers, shown, system, offered)
     endpoints = [endpoint for endpoint in ours if not is_worker or endpoint.path in WORKER_PATHS]
     endpoints += [] if sign_ins is None or is_worker else sign_ins.routes.endpoints()
     endpoints += _list_part_endpoints(served, endpoints)

@@ -2,6 +2,7 @@
 
 from base64 import b64encode
 from collections.abc import Iterator
+from mimetypes import guess_type
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
@@ -227,6 +228,4 @@ def _render_file(file: StoredFile) -> Json:
 
 
 def _guess_type(file: StoredFile) -> str:
-    from mimetypes import guess_type
-
     return guess_type(file.filename)[0] or "application/octet-stream"

@@ -26,6 +26,7 @@ from mainspring.features.memory.recall import LEVELS, MOST_RESULTS, TOP_K, Level
 from mainspring.features.memory.server_memory import MEMORY_VECTORS, SERVED_MEMORY
 from mainspring.features.memory.settings import MemorySettings
 from mainspring.ports import DocumentStore, Embedder, Filter, Retell, RunObserver, Sink
+from mainspring.providers.choose_embedder import choose_embedder
 from mainspring.storage.location import Location, parse_location
 from mainspring.storage.search.embedding import Embedding
 from mainspring.storage.search.ranking import fuse_rankings
@@ -292,16 +293,9 @@ def _choose_vectors(location: Location | None, database: SqlWorker) -> VectorSto
 def build_memory(database: str | Path | Location | None, settings: MemorySettings | None = None) -> Memory:
     """A memory beside the runs of a database, or in this process. Raises `InvalidRequest`."""
     settings = settings or MemorySettings()
-    embedder: Embedder | None = None
-    if settings.embedding_model is not None:
-        if settings.embedding_url is None:
-            raise InvalidRequest("memory.embedding_model needs memory.embedding_url, such as http://127.0.0.1:11434/v1")
-        from mainspring.providers.openai_embedder import OpenAIEmbedder  # brings along an HTTP client
-
-        embedder = OpenAIEmbedder(settings.embedding_model, settings.embedding_url, settings.embedding_key)
     return Memory(
         None if database is None else parse_location(database),
-        embedder=embedder,
+        embedder=choose_embedder("memory", settings.embedding_model, settings.embedding_url, settings.embedding_key),
         keep_days=settings.keep_days,
         keep_observations=settings.keep_observations,
     )

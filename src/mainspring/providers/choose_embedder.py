@@ -1,0 +1,15 @@
+"""The embedding model that settings name."""
+
+from mainspring.core.errors import InvalidRequest
+from mainspring.ports import Embedder
+
+
+def choose_embedder(table: str, model: str | None, url: str | None, key: str | None) -> Embedder | None:
+    """What a table of the settings names, if it does. Raises `InvalidRequest` if it does not say where that is."""
+    if model is None:
+        return None
+    if url is None:
+        raise InvalidRequest(f"{table}.embedding_model needs {table}.embedding_url, such as http://127.0.0.1:11434/v1")
+    from mainspring.providers.openai_embedder import OpenAIEmbedder  # brings along an HTTP client
+
+    return OpenAIEmbedder(model, url, key)
