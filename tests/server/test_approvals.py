@@ -259,9 +259,25 @@ async def test_a_foreign_tenant_finds_nothing_and_a_key_needs_the_scope(tmp_path
         assert (await theirs.get(f"/approvals?after={approval['id']}"))[0] == 404
         assert (await reader.get(path))[1]["error"]["code"] == "insufficient_scope"
         assert (await reader.post(path, approve=True))[0] == 403
+        assert (
+            (await theirs.get("/approvals?tenant=acme"))[0] == (await theirs.post(f"{path}?tenant=acme", approve=True))[0] == 403
+        )
         assert at.done == []
         assert (await approver.post(path, approve=True, background=False))[0] == 200
         assert at.done == ["begin sda", "end sda"]
+
+
+async def test_an_operator_answers_for_a_tenant_that_is_named(tmp_path: Path) -> None:
+    async with house(tmp_path) as at:
+        ours, operator = await at.key("acme"), await at.key()
+        [approval] = await ours.asked("sda")
+        path = f"/approvals/{approval['id']}"
+        assert (await operator.get("/approvals"))[1]["data"] == []
+        assert [each["id"] for each in (await operator.get("/approvals?tenant=acme"))[1]["data"]] == [approval["id"]]
+        assert (await operator.post(path, approve=True))[0] == 404
+        status, answered = await operator.post(f"{path}?tenant=acme", approve=True, background=False)
+        assert (status, at.done) == (200, ["begin sda", "end sda"])
+        assert (await ours.get(f"/responses/{answered['id']}"))[0] == 200
 
 
 async def test_the_list_has_cursors_and_filters_and_forgets_what_was_deleted(tmp_path: Path) -> None:

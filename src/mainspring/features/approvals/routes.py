@@ -11,17 +11,18 @@ from mainspring.core.items import Json
 from mainspring.core.response import Response
 from mainspring.engine.approvals import EXPIRED, SPENT, State
 from mainspring.features.approvals.pending import AnsweredApproval, Approval, Approvals
-from mainspring.http.auth import get_caller, get_tenant
+from mainspring.http.auth import get_caller
 from mainspring.http.bodies import Name, parse_body, read_json_body
 from mainspring.http.endpoints import MODEL_ERRORS, Endpoint, Parameter
 from mainspring.http.faults import Fault, json_response
 from mainspring.http.queries import CURSOR, Page, make_page, read_choice, read_cursor
 from mainspring.http.run_replies import choose_dialect, raise_failure, wait_for_end
+from mainspring.http.tenants import TENANT, choose_tenant
 from mainspring.http.wire import Dialect, render_response
 
 _STATES: dict[str, State] = {state: state for state in get_args(State)}
 _PATH = "/v1/approvals/{approval_id}"
-_QUERY = (*CURSOR, Parameter("state", {"enum": list(_STATES)}))
+_QUERY = (*CURSOR, Parameter("state", {"enum": list(_STATES)}), TENANT)
 _ERRORS = (409, 410, *MODEL_ERRORS)
 _STATUSES = {SPENT: 409, EXPIRED: 410}
 
@@ -46,15 +47,25 @@ class ApprovalRoutes:
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
             Endpoint("GET", "/v1/approvals", self.list, "approvals", Page, query=_QUERY),
-            Endpoint("GET", _PATH, self.retrieve, "approvals", Approval),
-            Endpoint("POST", _PATH, self.answer, "approvals", Response, AnswerApproval, errors=_ERRORS, accepted=Approval),
+            Endpoint("GET", _PATH, self.retrieve, "approvals", Approval, query=(TENANT,)),
+            Endpoint(
+                "POST",
+                _PATH,
+                self.answer,
+                "approvals",
+                Response,
+                AnswerApproval,
+                query=(TENANT,),
+                errors=_ERRORS,
+                accepted=Approval,
+            ),
         )
 
     async def list(self, request: Request) -> HttpResponse:
         """Lists the calls that wait, or have waited, for a person's approval, newest first."""
         cursor = read_cursor(request)
         found = await self._approvals.list(
-            tenant=get_tenant(request),
+            tenant=_tenant(request),
             state=read_choice(request, "state", _STATES),
             limit=cursor.limit,
             after=cursor.after,
@@ -65,7 +76,7 @@ class ApprovalRoutes:
 
     async def retrieve(self, request: Request) -> HttpResponse:
         """Retrieves one call that waits, or has waited, for a person's approval."""
-        return json_response(await self._approvals.get(_id(request), tenant=get_tenant(request)))
+        return json_response(await self._approvals.get(_id(request), tenant=_tenant(request)))
 
     async def answer(self, request: Request) -> HttpResponse:
         """Approves or refuses a call. Returns the continued response, or the approval (202) while other calls of it wait."""
@@ -87,7 +98,7 @@ class ApprovalRoutes:
                 reason=body.reason,
                 digest=body.digest,
                 content=body.content,
-                tenant=caller.tenant,
+                tenant=_tenant(request),
                 by=caller.subject,
                 background=body.background is not False,
             )
@@ -95,6 +106,11 @@ class ApprovalRoutes:
             if (status := _STATUSES.get(error.code)) is None:
                 raise
             raise Fault(status, error.code, error.message, param="approval_id") from None
+
+
+def _tenant(request: Request) -> str:
+    """Whose approvals these are: an operator may name a tenant, and else has the default one."""
+    return choose_tenant(request) or ""
 
 
 def _id(request: Request) -> str:

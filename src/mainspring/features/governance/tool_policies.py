@@ -110,8 +110,9 @@ class CallerScopes(QuickPolicy):
 
 
 class ToolStatus(QuickPolicy):
-    """Denies tools that the registry has blocked, by whichever of their names, and takes note of deprecated ones. `status` and
-    `reason` are the registry's; `status` raises `NotFound` for what it does not keep."""
+    """Denies tools that the registry has blocked, by whichever of their names, and takes note of deprecated ones.
+
+    `status` and `reason` are the registry's; `status` raises `NotFound` for what it does not keep."""
 
     name = "tool_status"
 
