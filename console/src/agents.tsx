@@ -1,11 +1,11 @@
-import type { ShownRun } from "./api_types";
+import type { ShownRun, ShownStep } from "./api_types";
 import { useEffect, useState } from "preact/hooks";
 import { get, type Json, post } from "./api";
-import { visible } from "./format";
+import { duration, visible } from "./format";
 import { type Given, type Input, Inputs, listGiven, startInputs } from "./inputs";
 import { go, link } from "./router";
 import { WorkflowGraph } from "./workflow_graph";
-import { Empty, Failure, Loading, Status, Tree, useLoaded, useTitle } from "./parts";
+import { Empty, Failure, Loading, Status, Tree, useLoaded, useTitle, Value } from "./parts";
 
 interface Definition {
   name: string;
@@ -81,6 +81,8 @@ function Card({ definition, act, started }: { definition: Definition; act: strin
   );
 }
 
+const hasOutput = (step: ShownStep): boolean => (step.output !== null && step.output !== undefined) || Object.keys(step.outputs ?? {}).length > 0;
+
 const DONE = ["completed", "success", "succeeded"];
 const OVER = [...DONE, "failed", "cancelled", "partial"];
 
@@ -116,16 +118,17 @@ export function WorkflowScreen({ name, id }: { name: string; id: string }) {
                 const done = value.steps.find((each) => each.id === step.id);
                 return (
                   <li class={`entry ${done?.status === "failed" ? "bad" : done ? "call" : ""}`}>
-                    <div class="head"><span class="who">{visible(step.id)}</span><span>{visible(String(step.action ?? ""))}</span><span class="fill" /><span>{done?.status ?? "not yet"}</span></div>
+                    <div class="head"><span class="who">{visible(step.id)}</span><span>{visible(String(step.action ?? ""))}</span>{done && done.attempt > 1 ? <span>attempt {done.attempt}</span> : null}<span class="fill" />{done?.started_at && done.ended_at ? <span>{duration(done.ended_at - done.started_at)}</span> : null}<span>{done?.status ?? "not yet"}</span></div>
                     {step.depends_on?.length ? <p class="faint">after {step.depends_on.join(", ")}</p> : null}
                     {done?.error ? <p class="bad">{visible(done.error)}</p> : null}
+                    {done && hasOutput(done) ? <div class="section"><h4>Output</h4><Value value={done.output ?? done.outputs} /></div> : null}
                     {done?.run_id ? <p><a href={link(`runs/${done.run_id}`)}>Its run</a></p> : null}
                     {done?.approvals.length ? <p><a href={link("approvals")}>Waits for a person</a></p> : null}
                   </li>
                 );
               })}
             </ol>
-            {isOver ? <section class="card"><h2>Outputs</h2><Tree value={value.outputs} /></section> : null}
+            {isOver ? <section class="card"><h2>Outputs</h2>{Object.keys(value.outputs).length ? <Tree value={value.outputs} /> : <p class="faint">The workflow names none; its steps have theirs.</p>}</section> : null}
           </>
         )}
       </Loading>

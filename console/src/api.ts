@@ -1,5 +1,17 @@
 // Requests to the server that this page is from. Addresses are relative to the page, whatever prefix a proxy has put before it.
 
+import { signal } from "@preact/signals";
+
+/** Whether the server has answered when it was asked last. */
+export const isReachable = signal(true);
+/** Grows when the server is there again after it was not: what could not be read is read then. */
+export const returned = signal(0);
+
+function tell(isThere: boolean): void {
+  if (isThere && !isReachable.value) returned.value += 1;
+  isReachable.value = isThere;
+}
+
 export type Json = null | boolean | number | string | Json[] | { [name: string]: Json };
 export type JsonObject = { [name: string]: Json };
 
@@ -28,15 +40,17 @@ export function address(path: string, query: Query = {}): string {
   return `${base}v1/${path}${text ? `?${text}` : ""}`;
 }
 
-async function send(method: string, url: string, body?: unknown, signal?: AbortSignal): Promise<Response> {
+async function send(method: string, url: string, body?: unknown, stop?: AbortSignal): Promise<Response> {
   const isForm = body instanceof FormData;
   const headers: Record<string, string> = body === undefined || isForm ? {} : { "content-type": "application/json" };
   let answer: Response;
   try {
     const sent = body === undefined ? null : isForm ? body : JSON.stringify(body);
-    answer = await fetch(url, { method, headers, body: sent, signal: signal ?? null });
+    answer = await fetch(url, { method, headers, body: sent, signal: stop ?? null });
+    tell(true);
   } catch (error) {
-    if (signal?.aborted) throw error;
+    if (stop?.aborted) throw error;
+    tell(false);
     throw new ApiError(0, "unreachable", "The server cannot be reached.");
   }
   if (answer.ok) return answer;

@@ -1,7 +1,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get, siteAddress } from "./api";
 import type { Approval } from "./api_types";
-import { answer, approvals, approvalsError, readApprovals } from "./approvals_data";
+import { answer, approvals, approvalsError, type OwnedApproval, readApprovals } from "./approvals_data";
 import { ElicitationForm, type Elicitation, startContent } from "./elicitation";
 import { duration, visible } from "./format";
 import { Markdown } from "./markdown";
@@ -46,7 +46,7 @@ interface Declared {
   effects: string[];
 }
 
-export function ApprovalCard({ approval, answered }: { approval: Approval; answered: (run: string | null, text: string) => void }) {
+export function ApprovalCard({ approval, answered }: { approval: OwnedApproval; answered: (run: string | null, text: string) => void }) {
   const [reason, setReason] = useState("");
   const [error, setError] = useState<unknown>(null);
   const [isSending, setSending] = useState(false);
@@ -83,12 +83,13 @@ export function ApprovalCard({ approval, answered }: { approval: Approval; answe
     <article class="card approval" tabIndex={0} aria-label={`Approve ${name}?`} onKeyDown={pressed}>
       <div class="head">
         <h2><code>{visible(name)}</code></h2>
+        {approval.tenant ? <span><span class="faint">Tenant</span> {visible(approval.tenant)}</span> : null}
         <span class="fill" />
         <span class={left !== null && left < 300 ? "bad" : "faint"}>{left === null ? "" : left > 0 ? `${duration(left)} left` : "expired"}</span>
       </div>
       <div class="question"><Markdown text={approval.question || "May this call be made?"} /></div>
       <p class="faint">
-        Asked by the rule <code>{approval.policy}</code> <Time at={approval.asked_at} />, <a href={link(`runs/${approval.response_id}`)}>the run up to here</a>
+        Asked by <code>{approval.policy}</code> at <Time at={approval.asked_at} />, <a href={link(`runs/${approval.response_id}`)}>the run up to here</a>
       </p>
       {declared ? (
         <p class="declared">

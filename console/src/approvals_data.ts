@@ -1,10 +1,14 @@
 // What waits for a person: read at the start, whenever a run begins to wait or goes on, and now and then.
-import type { Approval } from "./api_types";
+import type { Approval, RunLine } from "./api_types";
 import { computed, signal } from "@preact/signals";
 import { ApiError, get, type Json, post } from "./api";
 import { changes } from "./runs_data";
+import { hasTenants } from "./session";
 
-export const approvals = signal<Approval[] | null>(null);
+/** `tenant` is nothing for one's own. */
+export type OwnedApproval = Approval & { tenant?: string };
+
+export const approvals = signal<OwnedApproval[] | null>(null);
 export const approvalsError = signal<unknown>(null);
 export const waitingCount = computed(() => approvals.value?.length ?? 0);
 
@@ -12,12 +16,23 @@ const SECONDS_BETWEEN_LOOKS = 10;
 let isReading = false;
 let isStarted = false;
 
+async function readOf(tenant: string): Promise<OwnedApproval[]> {
+  const page = await get<{ data: Approval[] }>("approvals", { state: "pending", limit: 100, order: "asc", tenant });
+  return page.data.map((each) => ({ ...each, tenant }));
+}
+
+/** What waits for anybody: which tenants have such runs is seen in the list of runs. */
+async function readAll(): Promise<OwnedApproval[]> {
+  const { data } = await get<{ data: RunLine[] }>("runs", { waiting: true, limit: 100 }).catch(() => ({ data: [] }));
+  const found = await Promise.all([...new Set(["", ...data.map((run) => run.tenant)])].map(readOf));
+  return found.flat().sort((a, b) => a.asked_at - b.asked_at);
+}
+
 export async function readApprovals(): Promise<void> {
   if (isReading) return;
   isReading = true;
   try {
-    const page = await get<{ data: Approval[] }>("approvals", { state: "pending", limit: 100, order: "asc" });
-    approvals.value = page.data;
+    approvals.value = hasTenants() ? await readAll() : await readOf("");
     approvalsError.value = null;
   } catch (error) {
     approvalsError.value = error;
@@ -41,10 +56,12 @@ export function watchApprovals(): void {
   }, SECONDS_BETWEEN_LOOKS * 1000);
 }
 
+const ofTenant = (tenant: string | undefined): string => (tenant ? `?${new URLSearchParams({ tenant })}` : "");
+
 /** Answers with the digest of what was shown, so that nothing else is approved. Returns the run that goes on, if one does. */
-export async function answer(approval: Approval, approve: boolean, reason: string, content?: Record<string, Json>): Promise<string | null> {
+export async function answer(approval: OwnedApproval, approve: boolean, reason: string, content?: Record<string, Json>): Promise<string | null> {
   const body = { approve, digest: approval.digest, ...(reason ? { reason } : {}), ...(content ? { content } : {}) };
-  const told = await post<{ id: string; object: string }>(`approvals/${encodeURIComponent(approval.id)}`, body);
+  const told = await post<{ id: string; object: string }>(`approvals/${encodeURIComponent(approval.id)}${ofTenant(approval.tenant)}`, body);
   void readApprovals();
   return told.object === "response" ? told.id : null;
 }

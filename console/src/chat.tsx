@@ -11,7 +11,7 @@ import { LiveRun } from "./live_run";
 import { Markdown } from "./markdown";
 import { adjust, go, link, place } from "./router";
 import { textOf } from "./run_model";
-import { Failure, useLoaded, useTitle } from "./parts";
+import { Confirm, Empty, Failure, useLoaded, useTitle } from "./parts";
 
 /** One question and the run that answers it. */
 interface Exchange {
@@ -180,6 +180,7 @@ export function Chat() {
         {model === TASKS ? <Tasks /> : (
           <>
             {conversation && before === conversation ? <Said conversation={conversation} until={exchanges[0]?.live.model.spec?.input?.[0]?.id ?? null} edit={edit} /> : null}
+            {!conversation && !after && !exchanges.length ? <Empty><p>Ask {model ? <code>{visible(model)}</code> : "a model"} something, or choose an agent above.</p><p class="faint">Enter sends, Shift and Enter begins a new line.</p></Empty> : null}
             {exchanges.map((each) => <ExchangeView key={each.id} exchange={each} follow={follow} edit={conversation ? edit : null} />)}
             {error || models.error ? <Failure error={error ?? models.error} /> : null}
             {edited ? <p class="faint">You edit an earlier question; what followed it stays in the conversation it is in. <button class="quiet" onClick={() => { setEdited(null); setText(""); }}>Do not edit</button></p> : null}
@@ -207,26 +208,23 @@ function Conversations({ chosen, changed }: { chosen: string | null; changed: nu
   const [search, setSearch] = useState("");
   const list = useLoaded(() => get<{ data: ListedConversation[] }>("conversations", { q: search, limit: 50 }), `${search} ${changed}`);
   const [renamed, rename] = useState<ListedConversation | null>(null);
-  const save = async (event: Event) => {
+  const [error, setError] = useState<unknown>(null);
+  const act = (what: Promise<unknown>, then: () => void) => void what.then(() => { setError(null); then(); list.reload(); }, setError);
+  const save = (event: Event) => {
     event.preventDefault();
-    await post(`conversations/${renamed!.id}`, { metadata: { ...renamed!.metadata, title: renamed!.title } });
-    rename(null);
-    list.reload();
+    act(post(`conversations/${renamed!.id}`, { metadata: { ...renamed!.metadata, title: renamed!.title } }), () => rename(null));
   };
-  const forget = async (id: string) => {
-    await remove(`conversations/${id}`);
-    if (id === chosen) go("chat");
-    list.reload();
-  };
+  const forget = (id: string) => act(remove(`conversations/${id}`), () => { if (id === chosen) go("chat"); });
   return (
     <nav class="conversations" aria-label="Conversations">
       <label><span class="hidden">Search conversations</span><input type="search" placeholder="Search conversations" value={search} onInput={(event) => setSearch(event.currentTarget.value)} /></label>
-      {list.error ? <Failure error={list.error} /> : null}
+      {list.error || error ? <Failure error={list.error ?? error} /> : null}
+      {list.value?.data.length === 0 ? <p class="faint none">{search ? "No conversation has this." : "Conversations are kept here."}</p> : null}
       <ul>
         {(list.value?.data ?? []).map((each) => (
           <li key={each.id} class={each.id === chosen ? "chosen" : ""}>
             {renamed?.id === each.id ? (
-              <form onSubmit={(event) => void save(event)}>
+              <form onSubmit={save}>
                 <input aria-label="Title" value={renamed.title} onInput={(event) => rename({ ...renamed, title: event.currentTarget.value })} />
                 <button class="quiet">Save</button>
               </form>
@@ -236,7 +234,7 @@ function Conversations({ chosen, changed }: { chosen: string | null; changed: nu
                 {each.id === chosen ? (
                   <div class="actions">
                     <button class="quiet" onClick={() => rename(each)}>Rename</button>
-                    <button class="quiet" onClick={() => void forget(each.id)}>Delete</button>
+                    <Confirm label="Delete" act={() => forget(each.id)} />
                   </div>
                 ) : null}
               </>
@@ -353,6 +351,7 @@ function ExchangeView({ exchange, follow, edit }: ExchangeProps) {
   const waiting = model.reason === "approval_needed" ? (approvals.value ?? []).filter((each: Approval) => each.response_id === id) : [];
   useEffect(() => () => live.stop(), [live]);
   const asked = model.spec?.input?.find((item: any) => item.role === "user");
+  const [error, setError] = useState<unknown>(null);
   return (
     <section aria-label="Exchange">
       <ol class="group">
@@ -363,10 +362,10 @@ function ExchangeView({ exchange, follow, edit }: ExchangeProps) {
       {waiting.map((each) => <ApprovalCard key={each.id} approval={each} answered={(run) => run && follow(run)} />)}
       <div class="actions">
         <a class="button quiet" href={link(`runs/${id}`)}>The run</a>
-        {model.isOver ? null : <button class="quiet" onClick={() => void post(`runs/${id}/cancel`)}>Stop</button>}
+        {model.isOver ? null : <button class="quiet" onClick={() => void post(`runs/${id}/cancel`).then(() => setError(null), setError)}>Stop</button>}
         {model.isOver && edit && asked ? <button class="quiet" onClick={() => edit({ itemId: asked.id, text: textOf(asked.content) })}>Edit the question</button> : null}
       </div>
-      {live.error.value ? <Failure error={live.error.value} /> : null}
+      {live.error.value || error ? <Failure error={live.error.value ?? error} /> : null}
     </section>
   );
 }

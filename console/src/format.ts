@@ -2,6 +2,8 @@
 
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+const minute = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+const date = new Intl.DateTimeFormat(undefined, { dateStyle: "medium" });
 const count = new Intl.NumberFormat();
 const short = new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 });
 
@@ -11,8 +13,18 @@ export const compact = (value: number): string => (value < 10_000 ? count.format
 export const money = (amount: number): string => (amount === 0 || amount >= 0.1 ? amount.toFixed(2) : amount.toPrecision(2));
 export const exactTime = (seconds: number): string => day.format(seconds * 1000);
 
+/** As short as tells it from now: the time of today, the minute of this year, else the day. */
 export function time(seconds: number, now: number = Date.now() / 1000): string {
-  return now - seconds < 72_000 ? clock.format(seconds * 1000) : day.format(seconds * 1000);
+  if (Math.abs(now - seconds) < 72_000) return clock.format(seconds * 1000);
+  return (Math.abs(now - seconds) < 300 * 86_400 ? minute : date).format(seconds * 1000);
+}
+
+const wall = new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", timeZone: "UTC" });
+
+/** A moment as the clocks of its own time zone show it, from its form in ISO 8601. */
+export function wallTime(moment: string): string {
+  const told = /^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d)?/.exec(moment)?.[0];
+  return told ? wall.format(Date.parse(`${told}Z`)) : moment;
 }
 
 export function duration(seconds: number): string {

@@ -1,9 +1,11 @@
 import { useState } from "preact/hooks";
 import { get, post } from "./api";
-import type { AuditRecord } from "./api_types";
+import type { AuditRecord, SettingList } from "./api_types";
 import { visible } from "./format";
+import { Inline } from "./markdown";
 import { adjust, link, place } from "./router";
-import { Failure, Grid, Loading, Time, useLoaded, useTitle } from "./parts";
+import { isOperator } from "./session";
+import { Failure, Grid, Loading, Time, Tree, useLoaded, useTitle } from "./parts";
 
 interface Policy {
   policies: { name: string; description: string }[];
@@ -22,15 +24,38 @@ export function Governance() {
         <Loading of={policy}>
           {({ policies, steps }) => (
             <>
-              <ol class="policies">{policies.map((each) => <li><code>{each.name}</code> {visible(each.description)}</li>)}</ol>
+              <ol class="policies">{policies.map((each) => <li><code>{each.name}</code> <Inline text={each.description} /></li>)}</ol>
               <p class="faint">Before a run starts: {steps.join(", ")}.</p>
             </>
           )}
         </Loading>
+        {isOperator() ? <PolicySettings /> : null}
       </section>
       <Try />
       <Audit />
     </div>
+  );
+}
+
+const TABLES = /^(governance|budget|limits)\b/;
+
+/** What the operator has set for the policies; all else is as it comes. */
+function PolicySettings() {
+  const settings = useLoaded(() => get<SettingList>("settings"));
+  return (
+    <Loading of={settings}>
+      {({ data }) => {
+        const own = data.filter((each) => TABLES.test(each.name));
+        const set = own.filter((each) => each.source !== "default");
+        return (
+          <details open={set.length > 0 && set.length <= 12}>
+            <summary>Settings of the policies: {set.length} of {own.length} are set</summary>
+            {set.length ? <Grid label="Settings of the policies" head={["setting", "value", "from"]} rows={set.map((each) => [<code>{each.name}</code>, <Tree value={each.value} />, each.source])} /> : null}
+            <p class="faint"><a href={link("system")}>System</a> lists those that are as they come.</p>
+          </details>
+        );
+      }}
+    </Loading>
   );
 }
 
@@ -61,7 +86,7 @@ function Try() {
         <button class="main">Try</button>
       </form>
       <p role="status">
-        {verdict ? <span class={`verdict ${verdict.verdict}`}><strong>{verdict.verdict}</strong> by <code>{verdict.policy}</code> {visible(verdict.reason)}</span> : null}
+        {verdict ? <span class={`verdict ${verdict.verdict}`}><strong>{verdict.verdict}</strong> by <code>{verdict.policy}</code> <Inline text={verdict.reason} /></span> : null}
       </p>
       {error ? <Failure error={error} /> : null}
     </section>

@@ -2,6 +2,7 @@ import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { effect } from "@preact/signals";
 import "./style.css";
+import { isReachable } from "./api";
 import { Agents, WorkflowScreen } from "./agents";
 import { Approvals } from "./approvals";
 import { waitingCount, watchApprovals } from "./approvals_data";
@@ -12,16 +13,23 @@ import { link, place } from "./router";
 import { RunScreen } from "./run";
 import { Runs } from "./runs";
 import { watchRuns } from "./runs_data";
-import { isSignedOut, Session, SignIn, startSession } from "./session";
+import { isSignedOut, session, Session, SignIn, startSession } from "./session";
 import { System } from "./system";
 import { Triggers } from "./triggers";
 import { Usage } from "./usage";
 import { Welcome } from "./welcome";
 
-const SCREENS: [path: string, name: string][] = [
-  ["", "Welcome"], ["runs", "Runs"], ["approvals", "Approvals"], ["chat", "Chat"],
-  ["agents", "Agents"], ["triggers", "Triggers"], ["usage", "Usage"], ["governance", "Governance"], ["system", "System"],
+/** The screens, and the scopes of which a key needs one to see anything there. */
+const SCREENS: [path: string, name: string, ...scopes: string[]][] = [
+  ["", "Welcome"], ["runs", "Runs", "responses", "traces"], ["approvals", "Approvals", "approvals"], ["chat", "Chat", "responses"],
+  ["agents", "Agents", "agents:invoke", "workflows:run"], ["triggers", "Triggers", "triggers"], ["usage", "Usage", "budgets"], ["governance", "Governance", "admin"],
+  ["system", "System", "admin", "responses"],
 ];
+
+function mayOpen(scopes: string[]): boolean {
+  const own = session.value?.scopes ?? ["*"];
+  return !scopes.length || own.some((each) => each === "*" || scopes.some((scope) => each === scope || each.startsWith(`${scope}:`)));
+}
 
 function Screen() {
   const [name = "", id, run] = place.value.path;
@@ -65,24 +73,29 @@ function App() {
     }
     isFirst.current = false;
   }, [path]);
+  useEffect(() => {
+    // On a phone the screens are wider than the view: the one that is open is in it.
+    document.querySelector<HTMLElement>(".top nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center", behavior: "instant" });
+  }, [here, session.value]);
   useKeys({ "?": () => showKeys(true) });
   return (
     <>
       <a class="skip" href="#content" onClick={(event) => { event.preventDefault(); content.current?.focus(); }}>Skip to the content</a>
       <header class="top">
         <a class="brand" href={link("")}>Mainspring</a>
-        <nav aria-label="Screens">
-          {SCREENS.map(([screen, name]) => (
+        {isSignedOut.value ? null : <nav aria-label="Screens">
+          {SCREENS.filter(([, , ...scopes]) => mayOpen(scopes)).map(([screen, name]) => (
             <a href={link(screen)} aria-current={here === screen ? "page" : undefined}>
               {name}
               {screen === "approvals" && waitingCount.value ? <span class="count" aria-label={`${waitingCount.value} waiting`}>{waitingCount.value}</span> : null}
             </a>
           ))}
-        </nav>
+        </nav>}
         <span class="fill" />
         <Session />
         <Theme />
       </header>
+      {isReachable.value ? null : <p class="banner" role="alert">The server cannot be reached. What you see may be old; this page tries again by itself.</p>}
       <main id="content" ref={content} tabIndex={-1}><Screen /></main>
       {showsKeys ? <Keys close={() => showKeys(false)} /> : null}
     </>
@@ -122,7 +135,7 @@ function Keys({ close }: { close: () => void }) {
 }
 
 effect(() => {
-  document.title = `${waitingCount.value ? `(${waitingCount.value}) ` : ""}${screenTitle.value ? `${screenTitle.value} · ` : ""}Mainspring`;
+  document.title = `${waitingCount.value && !isSignedOut.value ? `(${waitingCount.value}) ` : ""}${screenTitle.value ? `${screenTitle.value} · ` : ""}Mainspring`;
 });
 
 void startSession().then(() => {

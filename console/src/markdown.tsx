@@ -33,6 +33,9 @@ function anchor(target: string, label: string): ComponentChild {
 const ITEM = /^(\s*)(?:[-*+]|(\d{1,9})[.)])\s+(.*)$/;
 const RULE = /^\s*\|?[\s:|-]*-[\s:|-]*\|?\s*$/;
 
+/** One line of it. */
+export const Inline = ({ text }: { text: string }) => <>{inline(visible(text))}</>;
+
 export function Markdown({ text }: { text: string }) {
   return <div class="markdown">{blocks(visible(text).split("\n"))}</div>;
 }

@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
-import type { Json, JsonObject } from "./api";
+import { type Json, type JsonObject, returned } from "./api";
 import { exactTime, number, statusName, time, visible } from "./format";
 import { textOf } from "./run_model";
 
@@ -37,6 +37,17 @@ export function Failure({ error, retry }: { error: unknown; retry?: () => void }
       {retry ? <button onClick={retry}>Try again</button> : null}
     </div>
   );
+}
+
+/** Does what cannot be undone: the first press asks, the second one acts. */
+export function Confirm({ label, act, kind = "quiet" }: { label: string; act: () => void; kind?: string }) {
+  const [isAsked, ask] = useState(false);
+  useEffect(() => {
+    if (!isAsked) return;
+    const timer = setTimeout(() => ask(false), 6000);
+    return () => clearTimeout(timer);
+  }, [isAsked]);
+  return <button class={isAsked ? `${kind} danger` : kind} onClick={() => { ask(!isAsked); if (isAsked) act(); }} onBlur={() => ask(false)}>{isAsked ? `${label} for good?` : label}</button>;
 }
 
 export function Empty({ children }: { children: ComponentChildren }) {
@@ -222,6 +233,7 @@ export interface Loaded<T> {
 export function useLoaded<T>(read: () => Promise<T>, key: string = ""): Loaded<T> {
   const [state, setState] = useState<{ value: T | null; error: unknown }>({ value: null, error: null });
   const [turn, setTurn] = useState(0);
+  const back = returned.value;
   useEffect(() => {
     let isWanted = true;
     read().then(
@@ -231,7 +243,7 @@ export function useLoaded<T>(read: () => Promise<T>, key: string = ""): Loaded<T
     return () => {
       isWanted = false;
     };
-  }, [key, turn]);
+  }, [key, turn, back]);
   return { ...state, reload: () => setTurn((before) => before + 1) };
 }
 
@@ -242,12 +254,14 @@ export function Loading<T>({ of, children }: { of: Loaded<T>; children: (value: 
   return <>{children(of.value)}</>;
 }
 
-export function Grid({ label, head, rows }: { label: string; head: string[]; rows: ComponentChildren[][] }) {
+/** `figures` is the first of the columns that have figures. */
+export function Grid({ label, head, rows, figures = head.length }: { label: string; head: string[]; rows: ComponentChildren[][]; figures?: number }) {
+  const side = (at: number) => (at >= figures ? "right" : undefined);
   return (
     <div class="scroll grid" tabIndex={0} role="region" aria-label={label}>
       <table>
-        <thead><tr>{head.map((name) => <th scope="col">{name}</th>)}</tr></thead>
-        <tbody>{rows.map((row) => <tr>{row.map((cell) => <td>{cell}</td>)}</tr>)}</tbody>
+        <thead><tr>{head.map((name, at) => <th scope="col" class={side(at)}>{name}</th>)}</tr></thead>
+        <tbody>{rows.map((row) => <tr>{row.map((cell, at) => <td class={side(at)}>{cell}</td>)}</tr>)}</tbody>
       </table>
     </div>
   );

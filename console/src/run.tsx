@@ -2,13 +2,14 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 import { get, post, serverUrl } from "./api";
 import { Again, type Origin } from "./again";
 import type { Approval } from "./api_types";
-import { approvals } from "./approvals_data";
+import { approvals, type OwnedApproval } from "./approvals_data";
 import { ApprovalCard } from "./approvals";
 import { EntryView } from "./entry";
 import { compact, duration, money, number, reasonSentence, visible } from "./format";
 import { LiveRun } from "./live_run";
 import { readLog, save, writeMarkdown } from "./run_files";
 import { RunTree } from "./run_tree";
+import { hasTenants } from "./session";
 import { adjust, go, link, place } from "./router";
 import { Copy, Failure, now, Status, Time, useKeys, useLoaded, useTitle } from "./parts";
 import { type Entry, RunModel, textOf } from "./run_model";
@@ -44,7 +45,7 @@ export function RunScreen({ id }: { id: string }) {
     End: () => document.querySelector(".group:last-child > :last-child")?.scrollIntoView({ block: "end", behavior: "instant" }),
   });
   useFollowing(model, drawn, chosen !== null);
-  if (live.error.value && !model.spec) return <div class="page"><Failure error={live.error.value} /></div>;
+  if (live.error.value && !model.spec) return <div class="page"><Failure error={live.error.value} /><p><a href={link("runs")}>All runs</a></p></div>;
   return (
     <div class="page run">
       <Head id={id} model={model} drawn={drawn} connected={live.connected.value} prompt={prompt} again={canBegin ? () => setOrigin({ id, spec: model.spec, until: null }) : null} />
@@ -66,7 +67,7 @@ export function RunScreen({ id }: { id: string }) {
       </div>
       <Entries entries={shown} chosen={at < 0 ? null : shown[at]!} runId={id} search={search} drawn={drawn} branch={canBegin && model.isOver ? branch : null} />
       {origin ? <Again origin={origin} close={() => setOrigin(null)} /> : null}
-      <Ending id={id} isWaiting={model.reason === "approval_needed"} />
+      <Ending id={id} isWaiting={model.reason === "approval_needed"} tenant={hasTenants() ? (model.spec?.tenant ?? "") : ""} />
     </div>
   );
 }
@@ -145,8 +146,8 @@ function Head({ id, model, connected, prompt, again }: HeadProps) {
         {spec?.tenant ? <span><span class="faint">Tenant</span> {visible(spec.tenant)}</span> : null}
         {model.startedAt ? <span><span class="faint">Began</span> <Time at={model.startedAt} /></span> : null}
         {model.startedAt ? <span><span class="faint">Took</span> {duration(took)}</span> : null}
-        <span><span class="faint">Turns</span> {model.turns.length}</span>
-        <span><span class="faint">Calls</span> {calls}</span>
+        <span><span class="faint">Turns</span> {number(model.turns.length)}</span>
+        <span><span class="faint">Calls</span> {number(calls)}</span>
         <span title={`${number(model.usage.input_tokens)} in, ${number(model.usage.output_tokens)} out, ${number(model.usage.cached)} from the cache`}>
           <span class="faint">Tokens</span> {compact(model.usage.total_tokens)}
         </span>
@@ -278,12 +279,13 @@ function Group({ entries, chosen, runId, heights, branch, isLast }: GroupProps) 
 }
 
 /** What a run that waits for a person asks, and the run that goes on with the answer. */
-function Ending({ id, isWaiting }: { id: string; isWaiting: boolean }) {
-  const [known, setKnown] = useState<Approval[]>([]);
+function Ending({ id, isWaiting, tenant }: { id: string; isWaiting: boolean; tenant: string }) {
+  const [known, setKnown] = useState<OwnedApproval[]>([]);
   useEffect(() => {
     if (!isWaiting) return;
-    get<{ data: Approval[] }>("approvals", { limit: 100 }).then((page) => setKnown(page.data.filter((each) => each.response_id === id)), () => setKnown([]));
-  }, [isWaiting, id, approvals.value]);
+    const own = (each: Approval) => each.response_id === id;
+    get<{ data: Approval[] }>("approvals", { limit: 100, tenant }).then((page) => setKnown(page.data.filter(own).map((each) => ({ ...each, tenant }))), () => setKnown([]));
+  }, [isWaiting, id, tenant, approvals.value]);
   if (!isWaiting) return null;
   const next = known.find((each) => each.continued_by)?.continued_by;
   return (

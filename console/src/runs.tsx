@@ -46,9 +46,13 @@ export function Runs() {
   const held = useSignal<RunLine[]>([]);
   const isPaused = useSignal(false);
 
+  const wanted = useRef("");
+  wanted.current = asked;
   const load = async (after?: string) => {
     try {
       const page = await get<{ data: RunLine[]; has_more: boolean }>("runs", { ...toQuery(filters), limit: PAGE, after });
+      // Somebody has chosen other filters meanwhile.
+      if (wanted.current !== asked) return;
       rows.value = after ? [...(rows.value ?? []), ...page.data] : page.data;
       hasMore.value = page.has_more;
       error.value = null;
@@ -107,10 +111,16 @@ export function Runs() {
   );
 }
 
+/** What can be chosen: all that was listed so far, so that a filter does not take away the others. */
+const seen = { model: new Set<string>(), agent: new Set<string>(), tenant: new Set<string>() };
+
 function FilterBar({ filters, rows }: { filters: Filters; rows: RunLine[] }) {
   const search = useRef<HTMLInputElement>(null);
   useKeys({ "/": () => search.current?.focus() });
-  const known = (pick: (row: RunLine) => string, chosen: string) => [...new Set([...rows.map(pick), chosen].filter(Boolean))].sort();
+  const known = (name: "model" | "agent" | "tenant") => {
+    for (const row of rows) seen[name].add(row[name]);
+    return [...new Set([...seen[name], filters[name]])].filter(Boolean).sort();
+  };
   const choice = (name: keyof Filters, label: string, options: [string, string][]) => (
     <label>
       {label}
@@ -120,8 +130,8 @@ function FilterBar({ filters, rows }: { filters: Filters; rows: RunLine[] }) {
       </select>
     </label>
   );
-  const same = (names: string[]): [string, string][] => names.map((name) => [name, name]);
-  const tenants = known((row) => row.tenant, filters.tenant);
+  const same = (names: string[]): [string, string][] => names.map((name) => [name, visible(name)]);
+  const tenants = known("tenant");
   return (
     <form class="filters" onSubmit={(event) => event.preventDefault()} role="search">
       <label class="grow">
@@ -132,8 +142,8 @@ function FilterBar({ filters, rows }: { filters: Filters; rows: RunLine[] }) {
         />
       </label>
       {choice("status", "Status", STATUSES.map((status) => [status, status.replace("_", " ")]))}
-      {choice("model", "Model", same(known((row) => row.model, filters.model)))}
-      {choice("agent", "Agent", same(known((row) => row.agent, filters.agent)))}
+      {choice("model", "Model", same(known("model")))}
+      {choice("agent", "Agent", same(known("agent")))}
       {tenants.length ? choice("tenant", "Tenant", same(tenants)) : null}
       {choice("from", "Time", [["1h", "last hour"], ["1d", "last day"], ["7d", "last week"], ["30d", "last 30 days"]])}
       <label class="check">
@@ -217,7 +227,7 @@ function Row({ row, number: at, isChosen, hasTenants }: { row: RunLine; number: 
         <a href={link(`runs/${row.id}`)}>{visible(row.prompt || row.id).replace(/\s+/g, " ").slice(0, 300)}</a>
         {row.error ? <span class="bad"> {visible(row.error).slice(0, 200)}</span> : null}
       </td>
-      <td class="name">{row.agent ? `${row.agent} · ` : ""}{visible(row.model)}</td>
+      <td class="name" title={visible(row.model)}>{row.agent ? `${visible(row.agent)} · ` : ""}{visible(row.model)}</td>
       {hasTenants ? <td class="name">{visible(row.tenant)}</td> : null}
       <td class="right">{row.tokens ? compact(row.tokens) : ""}</td>
       <td class="right">{duration(took)}</td>

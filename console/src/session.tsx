@@ -8,7 +8,18 @@ import { Failure, useTitle } from "./parts";
 export const session = signal<SessionState | null>(null);
 export const isSignedOut = signal(false);
 
-window.addEventListener("signed-out", () => (isSignedOut.value = true));
+/** A session that was there, and is over: its time is up, or its key was revoked. */
+const hasEnded = signal(false);
+
+window.addEventListener("signed-out", () => {
+  hasEnded.value = Boolean(session.value?.signed_in);
+  isSignedOut.value = true;
+});
+
+/** Whether there are tenants of which one may see all: where no key is needed, nobody has one. */
+export const hasTenants = (): boolean => Boolean(session.value?.needs_key && session.value.is_operator);
+/** Whether one may see what is not for tenants. */
+export const isOperator = (): boolean => session.value?.is_operator ?? true;
 
 export async function startSession(): Promise<void> {
   try {
@@ -22,7 +33,7 @@ export async function startSession(): Promise<void> {
 
 export function Session() {
   const known = session.value;
-  if (!known?.signed_in || !known.needs_key) return null;
+  if (!known?.signed_in || !known.needs_key || isSignedOut.value) return null;
   const leave = async () => {
     await remove("session").catch(() => undefined);
     location.reload();
@@ -46,6 +57,7 @@ export function SignIn() {
   return (
     <div class="page narrow">
       <h1>Sign in</h1>
+      {hasEnded.value ? <p role="status">Your session is over: its time is up, or its key was revoked.</p> : null}
       <p>This server asks for an API key. <code>mainspring keys create</code> makes one.</p>
       <form class="ask" onSubmit={enter}>
         <label for="key">API key</label>

@@ -1,40 +1,49 @@
 import type { Model, ModelDetails, SettingList, ShownKey, ShownServer, ShownTool, SystemState, WorkerList } from "./api_types";
 import { useState } from "preact/hooks";
-import { get, type Json, post, remove } from "./api";
+import { get, post, remove } from "./api";
 import { visible } from "./format";
-import { Failure, Grid, Loading, Status, Time, Tree, useLoaded, useTitle } from "./parts";
+import { isOperator, session, startSession } from "./session";
+import { Code, Confirm, Failure, Grid, Loading, Time, Tree, useLoaded, useTitle } from "./parts";
 
 export function System() {
   useTitle("System");
-  const system = useLoaded(() => get<SystemState>("system"));
   const models = useLoaded(() => get<{ data: Model[] }>("models"));
   const servers = useLoaded(() => get<{ data: ShownServer[] }>("mcp_servers"));
   const tools = useLoaded(() => get<{ data: ShownTool[] }>("tools", { limit: 100 }));
-  const workers = useLoaded(() => get<WorkerList>("workers"));
-  const settings = useLoaded(() => get<SettingList>("settings"));
   return (
     <div class="page">
       <h1>System</h1>
-      <section class="card"><h2>Server</h2><Loading of={system}>{(value) => <Tree value={value as unknown as Json} />}</Loading></section>
+      {isOperator() ? <ServerFacts /> : null}
       <section class="card">
         <h2>Models</h2>
         <Loading of={models}>{({ data }) => data.length ? data.map((each) => <ModelFacts key={each.id} model={each} />) : <p class="faint">No model was found. <code>mainspring doctor</code> says what was looked for.</p>}</Loading>
       </section>
       <section class="card">
         <h2>MCP servers</h2>
-        <Loading of={servers}>{({ data }) => data.length ? <Grid label="MCP servers" head={["server", "state", "tools", "why"]} rows={data.map((each) => [visible(each.label), each.state, each.tools.length, visible(each.error ?? "")])} /> : <p class="faint">None is configured.</p>}</Loading>
+        <Loading of={servers}>{({ data }) => data.length ? data.map((each) => <ServerTools key={each.label} server={each} />) : <p class="faint">None is configured.</p>}</Loading>
       </section>
       <section class="card">
         <h2>Tools</h2>
         <Loading of={tools}>{({ data }) => data.length ? <Grid label="Tools" head={["tool", "declares", "what it does"]} rows={data.map((each) => [<code>{visible(each.name)}</code>, each.effects.join(", "), visible(each.description)])} /> : <p class="faint">None is configured.</p>}</Loading>
       </section>
       <Keys />
+      {isOperator() ? <Operation /> : null}
+    </div>
+  );
+}
+
+/** Who drives runs, and how the server is set: not for tenants. */
+function Operation() {
+  const workers = useLoaded(() => get<WorkerList>("workers"));
+  const settings = useLoaded(() => get<SettingList>("settings"));
+  return (
+    <>
       <section class="card">
         <h2>Workers</h2>
-        <Loading of={workers}>{({ data, live, unfinished }) => (
+        <Loading of={workers}>{({ data, live, unfinished, claimable }) => (
           <>
-            <p>{live} runs are driven here, {unfinished} have not ended.</p>
-            <Grid label="Workers" head={["process", "where", "this one"]} rows={data.map((each) => [each.pid, visible(each.place), each.is_self ? "yes" : ""])} />
+            <p>{live} {live === 1 ? "run is" : "runs are"} driven here, {unfinished} {unfinished === 1 ? "has" : "have"} not ended{claimable ? `, and nobody drives ${claimable} of them` : ""}. Who drives a run holds a lease.</p>
+            {data.length ? <Grid label="Workers" head={["process", "where", "this one"]} rows={data.map((each) => [each.pid, visible(each.place), each.is_self ? "yes" : ""])} /> : <p class="faint">No process holds one now.</p>}
           </>
         )}</Loading>
       </section>
@@ -43,11 +52,38 @@ export function System() {
         <Loading of={settings}>{({ data, file }) => (
           <>
             <p class="faint">{file ? `File: ${file}` : "There is no settings file."}</p>
-            <Grid label="Settings" head={["setting", "value", "from"]} rows={data.map((each) => [<code>{each.name}</code>, <code>{visible(JSON.stringify(each.value))}</code>, each.source])} />
+            <Grid label="Settings" head={["setting", "value", "from"]} rows={data.map((each) => [<code>{each.name}</code>, <Tree value={each.value} />, each.source])} />
           </>
         )}</Loading>
       </section>
-    </div>
+    </>
+  );
+}
+
+function ServerFacts() {
+  const system = useLoaded(() => get<SystemState>("system"));
+  return <section class="card"><h2>Server</h2><Loading of={system}>{(value) => <dl class="facts-list">{factsOf(value).map(([name, told]) => <><dt>{name}</dt><dd>{visible(told)}</dd></>)}</dl>}</Loading></section>;
+}
+
+function factsOf(state: SystemState): [name: string, value: string][] {
+  const { sandbox } = state;
+  return [
+    ["Version", state.version], ["Model", state.model], ["Provider", state.provider], ["Database", state.database], ["Audit", state.is_audited ? "kept" : "not kept"],
+    ["Runs", `${state.live} under way here${state.drives ? "" : "; workers drive them"}`],
+    ["Sandbox", sandbox === null ? "no tool needs one" : Object.entries(sandbox).map(([name, value]) => `${name.replaceAll("_", " ")}: ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ")],
+  ];
+}
+
+/** An MCP server with its tools, those that cannot be used, and why it is down. */
+function ServerTools({ server }: { server: ShownServer }) {
+  const why = server.error ?? server.last_error;
+  return (
+    <details open={server.error !== null}>
+      <summary><code>{visible(server.label)}</code> <span class={server.error === null ? "faint" : "bad"}>{server.state}</span> <span class="faint">{server.tools.length} {server.tools.length === 1 ? "tool" : "tools"}{server.latency_ms === null ? "" : `, ${Math.round(server.latency_ms)} ms`} {visible(server.server)} {server.protocol}</span></summary>
+      {why ? <p class="bad">{visible(why)}</p> : null}
+      {server.tools.length ? <Grid label={`Tools of ${server.label}`} head={["tool", "what it does"]} rows={server.tools.map((each) => [<code>{visible(each.name)}</code>, visible(each.description)])} /> : null}
+      {server.rejected.length ? <Grid label={`Tools of ${server.label} that cannot be used`} head={["not usable", "why"]} rows={server.rejected.map((each) => [<code>{visible(each.name)}</code>, visible(each.reason)])} /> : null}
+    </details>
   );
 }
 
@@ -83,7 +119,10 @@ function Keys() {
   const [error, setError] = useState<unknown>(null);
   const act = async (what: () => Promise<ShownKey | null>) => {
     try {
-      setMade(await what());
+      const done = await what();
+      // The first key ends that everybody on this machine may come in: whoever made it stays, as its owner.
+      if (done?.key && !session.value?.needs_key) await post("session", { key: done.key }).then(startSession);
+      setMade(done);
       setError(null);
       keys.reload();
     } catch (failure) {
@@ -108,14 +147,14 @@ function Keys() {
         {field("name", "Name")}{field("tenant", "Tenant")}{field("scopes", "Scopes")}{field("days", "Days it lasts")}
         <button>Create a key</button>
       </form>
-      <p role="status">{made?.key ? <>Store this key now, it cannot be shown again: <code>{made.key}</code></> : null}</p>
+      <div role="status">{made?.key ? <><p>Store this key now, it cannot be shown again:</p><Code text={made.key} label="The new key" /></> : null}</div>
       {error ? <Failure error={error} /> : null}
       <Loading of={keys}>
         {({ data }) => data.length === 0 ? <p class="faint">There is none: only this machine may use the server, without a key. The first key ends that.</p> : (
           <Grid label="API keys" head={["name", "tenant", "scopes", "created", "state", ""]} rows={data.map((key) => [
             visible(key.name || key.id), visible(key.tenant), key.scopes.join(", "), <Time at={key.created_at} />,
-            key.revoked_at ? <Status status="cancelled" /> : key.expires_at ? <>until <Time at={key.expires_at} /></> : "valid",
-            key.revoked_at ? "" : <button class="quiet" onClick={() => void act(() => remove<ShownKey>(`keys/${encodeURIComponent(key.id)}`).then(() => null))} aria-label={`Revoke ${key.name || key.id}`}>Revoke</button>,
+            key.revoked_at ? <span class="bad">revoked</span> : key.expires_at && key.expires_at < Date.now() / 1000 ? <span class="bad">expired</span> : key.expires_at ? <>until <Time at={key.expires_at} /></> : "valid",
+            key.revoked_at ? "" : <Confirm label={`Revoke ${visible(key.name || key.id)}`} act={() => void act(() => remove<ShownKey>(`keys/${encodeURIComponent(key.id)}`).then(() => null))} />,
           ])} />
         )}
       </Loading>

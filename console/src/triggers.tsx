@@ -2,9 +2,9 @@
 import { useEffect, useState } from "preact/hooks";
 import { get, post, remove } from "./api";
 import type { ShownDelivery, ShownEndpoint, ShownSchedule, ShownWebhook } from "./api_types";
-import { visible } from "./format";
+import { visible, wallTime } from "./format";
 import { link } from "./router";
-import { Code, Empty, Failure, Grid, Loading, Time, useLoaded, useTitle } from "./parts";
+import { Code, Confirm, Empty, Failure, Grid, Loading, Time, useLoaded, useTitle } from "./parts";
 
 const SECONDS_BETWEEN_LOOKS = 3;
 
@@ -66,8 +66,8 @@ function Schedule({ schedule, changed }: { schedule: ShownSchedule; changed: () 
       <div class="facts">
         <span><span class="faint">Starts</span> {visible(targetOf(definition))}</span>
         <span><span class="faint">When</span> <code>{visible(definition.cron || `every ${definition.every}`)}</code> {visible(definition.timezone ?? "UTC")}</span>
-        {schedule.next ? <span><span class="faint">Next</span> {visible(schedule.next)}</span> : null}
-        {schedule.last ? <span><span class="faint">Last</span> {visible(schedule.last)}</span> : null}
+        {schedule.next ? <span><span class="faint">Next</span> <time dateTime={schedule.next} title={schedule.next}>{wallTime(schedule.next)}</time></span> : null}
+        {schedule.last ? <span><span class="faint">Last</span> <time dateTime={schedule.last} title={schedule.last}>{wallTime(schedule.last)}</time></span> : null}
       </div>
       {schedule.stopped ? <p class="bad">{visible(schedule.stopped)}</p> : null}
       {recent.length ? (
@@ -97,7 +97,7 @@ function Webhook({ webhook, changed }: { webhook: ShownWebhook; changed: () => v
       <div class="bar">
         <h3 class="name">{visible(webhook.definition.name)} <code>{visible(webhook.path)}</code></h3><span class="fill" />
         <button onClick={() => act(rotate)}>New secret</button>
-        <button class="danger" onClick={() => act(() => remove(path))}>Remove</button>
+        <Confirm label="Remove" kind="" act={() => act(() => remove(path))} />
       </div>
       <p><span class="faint">Starts</span> {visible(targetOf(webhook.definition))}, <span class="faint">made</span> <Time at={webhook.created_at} /></p>
       <Secret secret={secret} />
@@ -122,7 +122,7 @@ function Endpoint({ endpoint, changed }: { endpoint: ShownEndpoint; changed: () 
         <h3 class="name"><code>{visible(endpoint.url)}</code></h3>
         <span class={endpoint.state === "active" ? "faint" : "bad"}>{endpoint.state}</span><span class="fill" />
         <button onClick={() => act(rotate)}>New secret</button>
-        <button class="danger" onClick={() => act(() => remove(path))}>Remove</button>
+        <Confirm label="Remove" kind="" act={() => act(() => remove(path))} />
       </div>
       <p>{endpoint.events.map((each) => <><code>{each}</code> </>)}</p>
       {endpoint.stopped ? <p class="bad">{visible(endpoint.stopped)}</p> : null}

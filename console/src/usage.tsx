@@ -3,6 +3,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { get, post } from "./api";
 import { compact, money, number, visible } from "./format";
 import { adjust, link, place } from "./router";
+import { hasTenants } from "./session";
 import { Empty, Failure, Grid, Loading, useLoaded, useTitle } from "./parts";
 
 const GROUPS = ["day", "model", "agent", "key", "tenant"];
@@ -17,7 +18,10 @@ export function Usage() {
   const by = place.value.query.get("by") ?? "day";
   const asked = place.value.query.get("days");
   const days = PERIODS.some(([each]) => each === asked) ? asked! : "30";
-  const usage = useLoaded(() => get<UsageReport>("usage", { by, from: beginOf(days) }), `${by} ${days}`);
+  const tenant = place.value.query.get("tenant") ?? "";
+  const usage = useLoaded(() => get<UsageReport>("usage", { by, from: beginOf(days), tenant }), `${by} ${days} ${tenant}`);
+  const tenants = useLoaded(async () => (hasTenants() ? get<UsageReport>("usage", { by: "tenant" }) : null), `${hasTenants()}`);
+  const names = [...new Set([...(tenants.value?.data ?? []).map((line) => line.group), tenant])].filter(Boolean);
   return (
     <div class="page">
       <div class="bar">
@@ -30,6 +34,15 @@ export function Usage() {
           Over
           <select value={days} onChange={(event) => adjust({ days: event.currentTarget.value })}>{PERIODS.map(([each, name]) => <option value={each}>{name}</option>)}</select>
         </label>
+        {names.length ? (
+          <label class="inline">
+            Tenant
+            <select value={tenant} onChange={(event) => adjust({ tenant: event.currentTarget.value })}>
+              <option value="">any</option>
+              {names.map((name) => <option value={name}>{visible(name)}</option>)}
+            </select>
+          </label>
+        ) : null}
         <span class="fill" />
         {usage.value ? <button class="quiet" onClick={() => download(usage.value!.data, by)}>Download CSV</button> : null}
       </div>
@@ -43,14 +56,14 @@ export function Usage() {
               {total.cost === null ? null : <span><span class="faint">Cost</span> {money(total.cost)}</span>}
             </div>
             <Charts lines={data} by={by} />
-            <Grid label="Usage" head={[by, "runs", "failed", "input tokens", "output tokens", "seconds (mean)", "cost"]} rows={data.map((line) => [
+            <Grid label="Usage" figures={1} head={[by, "runs", "failed", "input tokens", "output tokens", "seconds (mean)", "cost"]} rows={data.map((line) => [
               visible(line.group || "(none)"), number(line.runs), number(line.failed), number(line.input_tokens), number(line.output_tokens),
               line.seconds === null ? "" : line.seconds.toFixed(2), line.cost === null ? "" : money(line.cost),
             ])} />
           </>
         )}
       </Loading>
-      <Budgets />
+      <Budgets tenant={tenant} />
     </div>
   );
 }
@@ -105,12 +118,24 @@ function Bars({ lines, series }: { lines: UsageLine[]; series: Series }) {
         <>
           <span class="label">{visible(line.group || "(none)")}</span>
           <span>
-            {series.map(([, colour, of]) => <span class="barline" style={{ width: `${((of(line) ?? 0) / most) * 100}%`, background: `var(${colour})` }} />)}
+            {series.map(([, colour, of]) => <span class="barline" style={{ width: `${((of(line) ?? 0) / most) * 100}%`, background: `var(${colour})` }} data-none={of(line) ? undefined : ""} />)}
           </span>
         </>
       ))}
     </div>
   );
+}
+
+const date = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", timeZone: "UTC" });
+const NOTHING: UsageLine = { group: "", runs: 0, failed: 0, seconds: null, input_tokens: 0, output_tokens: 0, cost: 0 };
+
+/** Every day from the first to the last: one on which nothing ran has its place, too. */
+function fillDays(lines: UsageLine[]): [moment: number, line: UsageLine][] {
+  const known = new Map(lines.map((line) => [Date.parse(line.group) / 1000, line]));
+  const moments = [...known.keys()];
+  const found: [number, UsageLine][] = [];
+  for (let moment = Math.min(...moments); moment <= Math.max(...moments); moment += DAY) found.push([moment, known.get(moment) ?? NOTHING]);
+  return found;
 }
 
 /** Figures by day. */
@@ -123,14 +148,15 @@ function Chart({ lines, series }: { lines: UsageLine[]; series: Series }) {
       if (!isWanted || !box.current) return;
       const style = getComputedStyle(box.current);
       const colour = (name: string) => style.getPropertyValue(name).trim();
-      const sorted = [...lines].sort((a, b) => a.group.localeCompare(b.group));
+      const days = fillDays(lines);
       const axis = { stroke: style.color, grid: { stroke: "#80808040", width: 1 } };
       chart = new UPlot(
         {
-          width: box.current.clientWidth, height: 240, legend: { show: false }, axes: [axis, { ...axis, size: 70 }],
+          width: box.current.clientWidth, height: 240, legend: { show: false }, tzDate: (moment) => UPlot.tzDate(new Date(moment * 1000), "UTC"),
+          axes: [{ ...axis, space: 64, incrs: [1, 2, 7, 14, 28, 56, 112, 364].map((count) => count * DAY), values: (_, ticks) => ticks.map((moment) => date.format(moment * 1000)) }, { ...axis, size: 70 }],
           series: [{}, ...series.map(([label, name]) => ({ label, stroke: pick(colour(name)), width: 2 }))],
         },
-        [sorted.map((line) => Date.parse(line.group) / 1000), ...series.map(([, , of]) => sorted.map(of))],
+        [days.map(([moment]) => moment), ...series.map(([, , of]) => days.map(([, line]) => of(line)))],
         box.current,
       );
     });
@@ -167,18 +193,18 @@ function BudgetMeter({ measure, used, held, limit }: StatementLine) {
   );
 }
 
-function Budgets() {
-  const budgets = useLoaded(() => get<{ data: Statement[] }>("budgets"));
+function Budgets({ tenant }: { tenant: string }) {
+  const budgets = useLoaded(() => get<{ data: Statement[] }>("budgets", { tenant }), tenant);
   const [error, setError] = useState<unknown>(null);
   const change = async (id: string, what: string) => {
-    await post(`budgets/${encodeURIComponent(id)}/${what}`).then(() => setError(null), setError);
+    await post(`budgets/${encodeURIComponent(id)}/${what}${tenant ? `?${new URLSearchParams({ tenant })}` : ""}`).then(() => setError(null), setError);
     budgets.reload();
   };
   return (
     <section>
       <h2>Budgets</h2>
       <Loading of={budgets}>
-        {({ data }) => data.length === 0 ? <p class="faint">No budget is configured.</p> : (
+        {({ data }) => data.length === 0 ? <p class="faint">{hasTenants() && !tenant ? "The default tenant has no budget; choose a tenant to see its own." : "There is no budget."}</p> : (
           <>
             {error ? <Failure error={error} /> : null}
             {data.map((budget) => (

@@ -28,9 +28,9 @@ function bars(model: RunModel): Bar[] {
 
 const MOST = 400;
 
-/** The bars that are drawn: the last ones, or those around the chosen event. */
-function around(all: Bar[], chosen: number | null): Bar[] {
-  if (chosen === null || all.length <= MOST) return all.slice(-MOST);
+/** The bars that are drawn: those around the chosen event, else the first ones, or while it runs the last. */
+function around(all: Bar[], chosen: number | null, isOver: boolean): Bar[] {
+  if (chosen === null || all.length <= MOST) return isOver ? all.slice(0, MOST) : all.slice(-MOST);
   const place = all.findLastIndex((bar) => bar.seq <= chosen);
   const first = Math.max(0, Math.min(place - MOST / 2, all.length - MOST));
   return all.slice(first, first + MOST);
@@ -48,7 +48,7 @@ export function Waterfall({ model, now, chosen, choose }: Props) {
   const end = model.endedAt ?? Math.max(model.lastAt, now);
   const whole = Math.max(end - model.startedAt, 0.001);
   const all = bars(model);
-  const shown = around(all, chosen);
+  const shown = around(all, chosen, model.isOver);
   const list = useRef<HTMLOListElement>(null);
   useEffect(() => {
     // Only the list is scrolled: the page goes to the event itself.
@@ -76,7 +76,7 @@ export function Waterfall({ model, now, chosen, choose }: Props) {
           </li>
         ))}
       </ol>
-      {all.length > MOST ? <p class="faint">{MOST} of {number(all.length)} are shown: {chosen === null ? "the last ones" : "those around the chosen event"}.</p> : null}
+      {all.length > MOST ? <p class="faint">{MOST} of {number(all.length)} are shown: {chosen !== null ? "those around the chosen event" : model.isOver ? "the first ones" : "the last ones"}.</p> : null}
     </section>
   );
 }

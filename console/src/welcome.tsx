@@ -1,16 +1,13 @@
 import type { Model } from "./api_types";
-import { useEffect, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import { get, post, serverUrl } from "./api";
 import { go, link } from "./router";
-import { Code, Failure, useTitle } from "./parts";
+import { Code, Failure, useLoaded, useTitle } from "./parts";
 
 export function Welcome() {
   useTitle("Welcome");
-  const [models, setModels] = useState<Model[] | null>(null);
-  useEffect(() => {
-    get<{ data: Model[] }>("models").then((list) => setModels(list.data), () => setModels([]));
-  }, []);
-  const model = models?.[0]?.id ?? "";
+  const models = useLoaded(() => get<{ data: Model[] }>("models"));
+  const model = models.value?.data[0]?.id ?? "";
   return (
     <div class="page welcome">
       <header class="hero">
@@ -19,7 +16,7 @@ export function Welcome() {
       </header>
       <div class="cards">
         <Demo />
-        <Talk model={model} isKnown={models !== null} />
+        <Talk model={model} isKnown={models.value !== null} />
       </div>
       <Calls model={model || "NAME"} />
     </div>

@@ -5,6 +5,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from playwright.sync_api import Page, Route, expect
 from tests.kit.waiting import PATIENCE
@@ -178,6 +179,7 @@ def test_somebody_talks_to_the_model_and_finds_the_conversation_again(page: Page
     page.get_by_role("link", name="The archive").click()
     expect(page.locator(".entry.message")).to_contain_text("The report is gone.")
     page.get_by_role("button", name="Delete").click()
+    page.get_by_role("button", name="Delete for good?").click()
     expect(listed).to_have_count(0)
 
 
@@ -193,9 +195,12 @@ def test_a_live_run_is_followed_across_a_restart_of_the_server(
     assert page.locator(".runhead .status").text_content() == "running"
     served.kill()
     expect(page.get_by_text("The connection is lost; trying again.")).to_be_visible()
+    banner = page.get_by_text("The server cannot be reached.")
+    expect(banner).to_be_visible()
     port = served.url.removesuffix("/v1").rpartition(":")[2]
     with serving(tmp_path, turns, "--tool", "archive_tools", "--port", port, env={"PYTHONPATH": str(tmp_path)}):
         expect(page.locator(".runhead .status")).to_have_text("completed")
+        expect(banner).to_have_count(0)
         expect(page.get_by_text("Taken up by another process")).to_be_visible()
         assert page.locator(".entry.call").count() == 1
 
@@ -218,19 +223,50 @@ def test_a_swapped_call_is_refused(page: Page, served: Served) -> None:
 
 
 def test_a_key_signs_in_and_a_tenant_sees_only_its_own(page: Page, served: Served) -> None:
-    operator = send(served, "keys", {"name": "operator"})["key"]
-    keys = {name: send(served, "keys", {"tenant": name}, operator)["key"] for name in ("acme", "other")}
+    # Whoever makes the first key in the page is not locked out by it.
+    page.goto(address(served, "system"))
+    page.get_by_label("Name").fill("operator")
+    page.get_by_role("button", name="Create a key").click()
+    operator = page.get_by_label("The new key").text_content() or ""
+    expect(page.get_by_role("cell", name="operator", exact=True)).to_be_visible()
+    wanted: dict[str, dict[str, object]] = {
+        "acme": {"tenant": "acme"}, "other": {"tenant": "other"}, "approver": {"tenant": "acme", "scopes": ["approvals"]},
+    }  # fmt: skip
+    made = {name: send(served, "keys", body, operator) for name, body in wanted.items()}
+    keys = {name: each["key"] for name, each in made.items()}
     ask(served, "Clean up.", keys["acme"])
+    page.goto(address(served, "approvals"))
+    expect(page.get_by_role("article", name="Approve remove_report?")).to_contain_text("Tenant acme")
+    page.get_by_role("button", name="Approve").click()
+    page.get_by_role("link", name="Watch the run go on").click()
+    expect(page.locator(".entry.message")).to_contain_text("The report is gone.")
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_label("API key")).to_be_visible()
     page.goto(address(served, "runs"))
-    for name, sign in (("other", "Nothing has run here yet."), ("acme", "Clean up.")):
+    for name, sign in (
+        ("other", "Nothing has run here yet."),
+        ("acme", "Clean up."),
+        ("approver", "Nothing waits for a person."),
+    ):
         page.get_by_label("API key").fill("ms_wrong")
         page.get_by_role("button", name="Sign in").click()
         expect(page.get_by_role("alert")).to_be_visible()
         page.get_by_label("API key").fill(keys[name])
         page.get_by_role("button", name="Sign in").click()
-        expect(page.get_by_text(sign)).to_be_visible()
-        page.get_by_role("button", name="Sign out").click()
-        expect(page.get_by_label("API key")).to_be_visible()
+        if name == "approver":
+            page.get_by_role("link", name="Approvals").click()
+            expect(page.get_by_role("navigation", name="Screens").get_by_role("link")).to_have_text(["Welcome", "Approvals"])
+        expect(page.get_by_text(sign).first).to_be_visible()
+        if name != "approver":
+            page.get_by_role("button", name="Sign out").click()
+            expect(page.get_by_label("API key")).to_be_visible()
+    # A key that is revoked ends what was begun with it, wherever one is.
+    httpx.delete(
+        f"{served.url}/keys/{made['approver']['id']}", headers={"authorization": f"Bearer {operator}"}
+    ).raise_for_status()
+    page.get_by_role("link", name="Welcome").click()
+    expect(page.get_by_text("Your session is over")).to_be_visible()
+    expect(page.get_by_role("navigation", name="Screens")).to_have_count(0)
     assert page.evaluate("document.cookie") == ""
 
 
