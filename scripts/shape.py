@@ -39,7 +39,7 @@ IRREGULAR = {
     "said", "seen", "sent", "shown", "sold", "spent", "spoken", "stood", "sworn", "taken", "thrown", "told", "torn",
     "understood", "won", "worn", "written",
 }  # fmt: skip
-VERBS_IN_ED = {"embed", "exceed", "feed", "need", "proceed", "seed", "speed", "succeed"}
+VERBS_IN_ED = {"embed", "exceed", "feed", "heed", "need", "proceed", "seed", "speed", "succeed"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -18,7 +18,7 @@ from mainspring.engine.engine import Engine
 from mainspring.providers.scripted import Scripted, say
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import Location, parse_location
-from mainspring.storage.postgres import server as server_module
+from mainspring.storage.postgres import postgres_server as server_module
 from mainspring.storage.postgres import writer as writer_module
 
 pytestmark = pytest.mark.slow

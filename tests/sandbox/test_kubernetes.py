@@ -27,7 +27,7 @@ from mainspring.features.models.doctor import SandboxChoice, examine_sandbox
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.tools.builtin.builtins import BuiltinTools
 from mainspring.tools.sandbox.kubernetes.cluster import find_cluster
-from mainspring.tools.sandbox.kubernetes.sandbox import CLAIM_RIGHTS, RIGHTS
+from mainspring.tools.sandbox.kubernetes.kubernetes_sandbox import CLAIM_RIGHTS, RIGHTS
 from mainspring.tools.sandbox.kubernetes.settings import KubernetesSettings
 
 NAMED = replace(DEFAULT_SPEC, name="tenant/cntr_1")

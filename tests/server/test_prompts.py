@@ -1,4 +1,4 @@
-"""Prompts: made, changed and listed over HTTP, and named in responses by OpenAI's own client."""
+"""StoredPrompts: made, changed and listed over HTTP, and named in responses by OpenAI's own client."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -18,7 +18,7 @@ from mainspring import Engine
 from mainspring.app.server import server
 from mainspring.core.items import InputFile, InputImage, InputText, Message
 from mainspring.features.prompts.prompt_template import list_misspelt
-from mainspring.features.prompts.prompts import PromptContent, Prompts
+from mainspring.features.prompts.prompts import PromptContent, StoredPrompts
 from mainspring.http.auth import Keys
 from mainspring.providers.scripted import Scripted, say
 from mainspring.storage.memory_runs import MemoryStore
@@ -145,14 +145,14 @@ async def test_a_version_that_is_not_to_be_used_is_not_whatever_is_added_at_once
     name: str, is_first: bool, is_chosen: bool
 ) -> None:
     store = MemoryStore()
-    prompts = Prompts(store)
+    prompts = StoredPrompts(store)
     for first, second in ((True, False), (False, True)):
         id = (await prompts.create("", PromptContent(prompt="0"))).id
         if is_chosen:
             await prompts.choose("", id, "1")
         what = partial(prompts.add_version, "", id, {"prompt": str(second)}, is_default=second)
         at_once: Any = Interleaved(store, name, what, is_first=is_first)
-        await Prompts(at_once).add_version("", id, {"prompt": str(first)}, is_default=first)
+        await StoredPrompts(at_once).add_version("", id, {"prompt": str(first)}, is_default=first)
         if len(await prompts.list_versions("", id, None, 9, newest_first=True)) == 3:  # where that call is made at all
             assert (await prompts.get("", id)).content.prompt == "True"
 
@@ -170,10 +170,10 @@ async def test_variables_that_are_named_are_those_of_the_newest_version() -> Non
 
 async def test_a_prompt_that_is_deleted_meanwhile_is_left_out_of_the_list() -> None:
     store = MemoryStore()
-    prompts = Prompts(store)
+    prompts = StoredPrompts(store)
     gone, stays = [(await prompts.create("", PromptContent(prompt="Hi."))).id for _ in range(2)]
     at_once: Any = Interleaved(store, "documents", partial(prompts.remove, "", gone), is_first=False)
-    listed = await Prompts(at_once).list("", None, 10, newest_first=True)
+    listed = await StoredPrompts(at_once).list("", None, 10, newest_first=True)
     assert [prompt.id for prompt in listed] == [stays]
 
 

@@ -41,7 +41,7 @@ from mainspring.storage.audit_chain import verify
 from mainspring.storage.choose_store import choose_store, open_store
 from mainspring.storage.location import Location, parse_location
 from mainspring.storage.postgres import postgres_runs
-from mainspring.storage.postgres import server as server_module
+from mainspring.storage.postgres import postgres_server as server_module
 from mainspring.storage.postgres.run_tables import RUNS, escape, unescape
 from mainspring.storage.segment import RECORD_BYTES
 from mainspring.storage.sqlite_runs import SqliteStore

@@ -169,7 +169,7 @@ async def check_surroundings(settings: Settings) -> None:
     if settings.files is not None:
         await choose_files(settings.files).open()
     if settings.sandbox == "kubernetes" and {*LASTING} & {*settings.builtins}:
-        from mainspring.tools.sandbox.kubernetes.sandbox import KubernetesSandbox  # brings along an HTTP client
+        from mainspring.tools.sandbox.kubernetes.kubernetes_sandbox import KubernetesSandbox  # brings along an HTTP client
 
         async with KubernetesSandbox(settings.kubernetes) as pods:
             await pods.check()

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from mainspring.app.engine import Engine
-from mainspring.cli.follow import choose_view, follow
 from mainspring.cli.options import EventsAsJson
+from mainspring.cli.show_run import choose_view, follow
 from mainspring.features.console.demo.demo_run import INSTRUCTIONS, PROMPT, TOOLS, Unhurried, read_turns
 from mainspring.providers.scripted import Scripted
 

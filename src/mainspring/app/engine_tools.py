@@ -7,7 +7,7 @@ from mainspring.core.items import ToolDefinition
 from mainspring.core.operator_limits import OperatorLimits
 from mainspring.features.agents.agent_order import AgentOrders
 from mainspring.features.agents.agent_registry import AgentRegistry
-from mainspring.features.agents.delegation import AgentTools
+from mainspring.features.agents.agent_tools import AgentTools
 from mainspring.features.skills.skill_folder import SkillFolders
 from mainspring.features.skills.skill_tools import SkillTools
 from mainspring.features.workflows.http_request import HttpRequestTool

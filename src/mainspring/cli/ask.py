@@ -9,9 +9,9 @@ from msgspec import UnsetType
 
 from mainspring.cli.console import format_call
 from mainspring.cli.context import Assembly, PersonsAnswer, WaitingCall
-from mainspring.cli.end_reasons import explain_end
-from mainspring.cli.follow import choose_view, follow
+from mainspring.cli.explain_end import explain_end
 from mainspring.cli.output import clean, say
+from mainspring.cli.show_run import choose_view, follow
 from mainspring.core.elicitation import fill_defaults, list_choices, list_flaws, parse_field
 from mainspring.core.events import Reason
 from mainspring.core.items import Json

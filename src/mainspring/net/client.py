@@ -36,7 +36,7 @@ STAGGER_SECONDS = 0.25
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
-class Endpoint(NamedTuple):
+class HttpEndpoint(NamedTuple):
     """An address as a request needs it."""
 
     origin: Origin
@@ -44,11 +44,11 @@ class Endpoint(NamedTuple):
     path: str
 
 
-def make_endpoint(url: URL) -> Endpoint:
+def make_endpoint(url: URL) -> HttpEndpoint:
     """Raises `ValueError` for a URL without a host, or one that is not quoted."""
     if url.scheme not in ("http", "https") or not url.raw_host or url.port is None or _UNQUOTED.search(url.raw_path_qs):
         raise ValueError(f"`{url}` is no web address")
-    return Endpoint(Origin(url.scheme == "https", url.raw_host, url.port), url.host_port_subcomponent or "", url.raw_path_qs)
+    return HttpEndpoint(Origin(url.scheme == "https", url.raw_host, url.port), url.host_port_subcomponent or "", url.raw_path_qs)
 
 
 def encode_headers(headers: Iterable[tuple[str, str]]) -> bytes:
@@ -94,7 +94,7 @@ class HttpClient:
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def request(
-        self, method: str, endpoint: Endpoint, headers: bytes = b"", body: bytes | None = None, *, is_repeatable: bool = True
+        self, method: str, endpoint: HttpEndpoint, headers: bytes = b"", body: bytes | None = None, *, is_repeatable: bool = True
     ) -> Answer:
         """The answer, its head here and its body still to be read. Raises an `HttpError`.
 
@@ -185,7 +185,7 @@ class HttpClient:
             found = self._routes[origin] = None if is_direct else _choose_proxy(self._proxy, origin)
             return found
 
-    async def _connect(self, endpoint: Endpoint, proxy: "_Proxy | None") -> Connection:
+    async def _connect(self, endpoint: HttpEndpoint, proxy: "_Proxy | None") -> Connection:
         origin = endpoint.origin
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -226,7 +226,7 @@ class HttpClient:
         self._addresses[to] = until, addresses
         return connection
 
-    async def _tunnel(self, endpoint: Endpoint, proxy: "_Proxy") -> Connection:
+    async def _tunnel(self, endpoint: HttpEndpoint, proxy: "_Proxy") -> Connection:
         """Connects through the proxy. What the proxy sees of the request is its host."""
         outer, connection = await self._dial(proxy.origin, proxy.origin), Connection(self, endpoint.origin)
         answer = Answer("CONNECT", CONNECT_SECONDS, self._loop)

@@ -21,7 +21,7 @@ from mainspring.core.errors import BadOutput, InvalidRequest, Misconfigured, Pro
 from mainspring.core.json_values import count_values
 from mainspring.core.redact import redact_text
 from mainspring.core.text import shorten_line
-from mainspring.net.client import CONNECT_SECONDS, Endpoint, HttpClient, encode_headers, make_endpoint, make_tls, parse_proxy
+from mainspring.net.client import CONNECT_SECONDS, HttpClient, HttpEndpoint, encode_headers, make_endpoint, make_tls, parse_proxy
 from mainspring.net.connection import Answer, ConnectTimeout, HttpError, MalformedAnswer, Silence, TlsFailed, Unreachable
 from mainspring.ports import HttpAnswer, RecordedRequest, RequestSigner, Tape
 from mainspring.providers.http_failures import build_error, parse_complaint, parse_retry_after
@@ -132,7 +132,7 @@ class Http:
         """The beginning of the data, redacted, for an error message."""
         return shorten_line(self.redact(data[:400].decode(errors="replace")), 200)
 
-    async def _answer(self, method: str, url: str, endpoint: Endpoint, body: bytes | None) -> HttpAnswer:
+    async def _answer(self, method: str, url: str, endpoint: HttpEndpoint, body: bytes | None) -> HttpAnswer:
         """The head of the answer. A request whose credentials have expired is signed anew, once."""
         headers = self._encoded if body is None else self._encoded_for_json
         if self._signer is None:
@@ -151,7 +151,7 @@ class Http:
         headers.update(signed)
         return _encode(headers)
 
-    async def _exchange(self, method: str, endpoint: Endpoint, headers: bytes, body: bytes | None) -> HttpAnswer:
+    async def _exchange(self, method: str, endpoint: HttpEndpoint, headers: bytes, body: bytes | None) -> HttpAnswer:
         if self._client is None:
             self._client = HttpClient(seconds=self._timeout, proxy=self._proxy, ca_file=self._ca_file)
         try:
@@ -159,7 +159,7 @@ class Http:
         except HttpError as error:
             raise self._explain(error, f"{self._base.origin()}{endpoint.path.partition('?')[0]}") from error
 
-    def _build_endpoint(self, path: str, query: tuple[tuple[str, str], ...]) -> tuple[str, Endpoint, str]:
+    def _build_endpoint(self, path: str, query: tuple[tuple[str, str], ...]) -> tuple[str, HttpEndpoint, str]:
         """The URL, as it is needed for requests, and as it is shown."""
         url = self._base.joinpath(path, encoded="%" in path).with_query(self._base.query).update_query(query)
         return str(url), make_endpoint(url), _show(url)

@@ -163,7 +163,7 @@ NO_DESCRIPTION: Final = re.compile(
 )
 
 
-def bound_output(request: ModelRequest, profile: ModelProfile) -> int | None:
+def cap_output(request: ModelRequest, profile: ModelProfile) -> int | None:
     """The bound on the output that a request asks for, as far as the backend takes it."""
     wanted, most = request.max_output_tokens, profile.most_output
     return wanted if wanted is None or most is None else min(wanted, most)

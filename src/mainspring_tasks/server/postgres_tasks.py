@@ -15,7 +15,7 @@ import asyncpg  # type: ignore[import-untyped]
 
 from mainspring.core.errors import StoreError
 from mainspring.storage.location import parse_location
-from mainspring.storage.postgres.server import Server
+from mainspring.storage.postgres.postgres_server import Server
 from mainspring_tasks.server.task import Status, Task, make_task
 
 log = getLogger(__name__)

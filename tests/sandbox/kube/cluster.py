@@ -14,8 +14,8 @@ from tests.sandbox.kube.api_server import NAMESPACE, TOKEN, StandIn, serve_clust
 
 from mainspring.core.sandbox import DEFAULT_SPEC
 from mainspring.tools.sandbox import bwrap
+from mainspring.tools.sandbox.kubernetes.kubernetes_sandbox import KubernetesSandbox
 from mainspring.tools.sandbox.kubernetes.objects import build_pod
-from mainspring.tools.sandbox.kubernetes.sandbox import KubernetesSandbox
 from mainspring.tools.sandbox.kubernetes.settings import KubernetesSettings
 
 Kind = Literal["pods", "claims"]

@@ -32,7 +32,7 @@ from mainspring.features.agents.agent_result import (
 )
 from mainspring.features.governance.injection import refuse_injection
 from mainspring.features.prompts.prompts import PREFIX as PROMPT_PREFIX
-from mainspring.features.prompts.prompts import Prompts
+from mainspring.features.prompts.prompts import StoredPrompts
 from mainspring.ports import Note
 
 PREFIX: Final = "agent:"
@@ -76,7 +76,7 @@ class AgentRuntime:
         self, engine: Engine, registry: AgentRegistry, orders: AgentOrders, *, clock: Callable[[], float] = time.time
     ) -> None:
         self.engine, self.registry, self.orders, self._clock = engine, registry, orders, clock
-        self.prompts = Prompts(engine.store, engine.new_id)
+        self.prompts = StoredPrompts(engine.store, engine.new_id)
 
     async def invoke(self, name: str, inputs: AgentInputs = None, **options: Unpack[InvokeOptions]) -> AgentResult:
         """Has the agent answer in one turn, without tools.

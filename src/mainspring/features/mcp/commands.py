@@ -32,7 +32,7 @@ from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.builtins import BuiltinTools
 from mainspring.tools.mcp.connection import CONNECT_SECONDS
 from mainspring.tools.mcp.executor import McpTools
-from mainspring.tools.mcp.lock import Difference, LockFile, McpLock, fetch_certificate, read_lock, write_lock
+from mainspring.tools.mcp.lock import LockDifference, LockFile, McpLock, fetch_certificate, read_lock, write_lock
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.mcp.toolset import ServerOffer, Toolset
 from mainspring.tools.mcp.watch import ServerState
@@ -425,7 +425,7 @@ def _read_lock(settings: McpSettings) -> McpLock:
     return lock
 
 
-def _print_difference(found: Difference) -> None:
+def _print_difference(found: LockDifference) -> None:
     print(f"{found.label}{f' {found.tool}' if found.tool else ''}: {found.what}")
     before, after = found.before.splitlines(), found.after.splitlines()
     for line in unified_diff(before, after, "approved", "now", lineterm="", n=1):

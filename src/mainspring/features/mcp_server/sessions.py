@@ -27,14 +27,14 @@ REMEMBERED: Final = 1_024
 MOST_CAPABILITIES: Final = 65_536
 
 
-class McpSession(Struct, frozen=True):
+class ClientSession(Struct, frozen=True):
     revision: str
     capabilities: Json
     used_at: float
 
 
 class _Seen(Struct, frozen=True):
-    session: McpSession
+    session: ClientSession
     read_at: float
 
 
@@ -53,22 +53,22 @@ class McpSessions:
         parent = _name(holder)
         await self._store.put([Document(HOLDER, parent, b"{}")], if_absent=True)
         known = await self._store.documents(SESSION, parent=parent)
-        by_use = sorted([(decode(document.body, McpSession).used_at, document.id) for document in known])
+        by_use = sorted([(decode(document.body, ClientSession).used_at, document.id) for document in known])
         spare = len(by_use) + 1 - self._most
         for place, (used_at, old) in enumerate(by_use):
             if place < spare or now - used_at > self._seconds:
                 await self.close(holder, old)
-        session = McpSession(revision, capabilities, now)
+        session = ClientSession(revision, capabilities, now)
         await self._store.put([Document(SESSION, id, encode(session), parent=parent)])
         return id
 
-    async def find(self, holder: str, id: str) -> McpSession | None:
+    async def find(self, holder: str, id: str) -> ClientSession | None:
         """The session, if this key has it and it is not over."""
         now = self._clock()
         if (seen := self._seen.get((holder, id))) is not None and now - seen.read_at < REMEMBERED_SECONDS:
             return seen.session
         found = await self._store.get(SESSION, id, parent=_name(holder))
-        session = None if found is None else decode(found.body, McpSession)
+        session = None if found is None else decode(found.body, ClientSession)
         if session is None or now - session.used_at > self._seconds:
             return None
         if found is not None and now - session.used_at > min(NOTE_SECONDS, self._seconds / 4):

@@ -2,7 +2,7 @@ from mainspring.parts import Command, Part
 
 PART = Part(
     name="memory",
-    contents="mainspring.features.memory.contents:place_memory",
+    contents="mainspring.features.memory.memory_contents:place_memory",
     commands=(
         Command(
             "memory",

@@ -9,7 +9,7 @@ from mainspring.cli.database import open_database
 from mainspring.cli.output import clean, say_more, write_lines
 from mainspring.cli.tenants import choose_tenants, write_of_tenants
 from mainspring.core.items import Json
-from mainspring.features.prompts.prompts import Prompt, PromptContent, Prompts
+from mainspring.features.prompts.prompts import Prompt, PromptContent, StoredPrompts
 from mainspring.features.prompts.routes import PromptObject, render_prompt
 
 app = typer.Typer()
@@ -31,7 +31,7 @@ async def list_prompts(
 ) -> None:
     """Lists the prompts, newest first, each in the version that is used."""
     async with open_database(database) as engine:
-        tenants, prompts = await choose_tenants(engine.store, tenant, all_tenants=all_tenants), Prompts(engine.store)
+        tenants, prompts = await choose_tenants(engine.store, tenant, all_tenants=all_tenants), StoredPrompts(engine.store)
         pages = {each: await prompts.list(each, None, limit + 1, newest_first=True) for each in tenants}
     found = {each: [render_prompt(prompt) for prompt in page[:limit]] for each, page in pages.items()}
     write_of_tenants(found, ("prompt", "version", "variables", "description"), _cells, as_json=json, named=all_tenants)
@@ -49,7 +49,7 @@ async def show(
 ) -> None:
     """Shows a prompt."""
     async with open_database(database) as engine:
-        prompt = await Prompts(engine.store).get(tenant, prompt_id, version)
+        prompt = await StoredPrompts(engine.store).get(tenant, prompt_id, version)
     _write(prompt, as_json=json)
 
 
@@ -72,7 +72,7 @@ async def create(
     """
     content = PromptContent(**_given(instructions, prompt, model, description))
     async with open_database(database) as engine:
-        made = await Prompts(engine.store).create(tenant, content)
+        made = await StoredPrompts(engine.store).create(tenant, content)
     _write(made, as_json=json)
 
 
@@ -89,7 +89,7 @@ async def update(
 ) -> None:
     """Adds a version to a prompt; what is not named stays as it is."""
     async with open_database(database) as engine:
-        made = await Prompts(engine.store).add_version(tenant, prompt_id, _given(instructions, prompt, model, description))
+        made = await StoredPrompts(engine.store).add_version(tenant, prompt_id, _given(instructions, prompt, model, description))
     _write(made, as_json=json)
 
 
@@ -102,7 +102,7 @@ async def use(
 ) -> None:
     """Has a version be used where a request names none."""
     async with open_database(database) as engine:
-        await Prompts(engine.store).choose(tenant, prompt_id, version)
+        await StoredPrompts(engine.store).choose(tenant, prompt_id, version)
     print(f"{prompt_id} is used in version {version}")
 
 
@@ -110,7 +110,7 @@ async def use(
 async def delete(prompt_id: PromptId, database: options.Database, tenant: options.Tenant = "") -> None:
     """Deletes a prompt with all its versions."""
     async with open_database(database) as engine:
-        await Prompts(engine.store).remove(tenant, prompt_id)
+        await StoredPrompts(engine.store).remove(tenant, prompt_id)
     print(f"{prompt_id} is deleted")
 
 

@@ -1,4 +1,4 @@
-"""Prompts that clients keep here: instructions and a first message with variables, in versions that never change.
+"""StoredPrompts that clients keep here: instructions and a first message with variables, in versions that never change.
 
 A prompt is a document, and so is each of its versions, which belong to it. The newest version is the one that is used, unless the
 prompt names another one. A version is added by its number, which only one writer can take.
@@ -75,7 +75,7 @@ class _Version(Struct, frozen=True):
     content: PromptContent
 
 
-class Prompts:
+class StoredPrompts:
     """The prompts of all tenants. Whatever names one raises `NotFound` if the tenant has none of that id."""
 
     def __init__(self, store: DocumentStore, new_id: NewId = random_id) -> None:

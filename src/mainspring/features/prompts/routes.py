@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
 from mainspring.core.errors import InvalidRequest
-from mainspring.features.prompts.prompts import PREFIX, Prompt, PromptContent, Prompts, Text
+from mainspring.features.prompts.prompts import PREFIX, Prompt, PromptContent, StoredPrompts, Text
 from mainspring.http.auth import INVOKE, get_caller, get_tenant
 from mainspring.http.bodies import Metadata, Name, read_json_body
 from mainspring.http.endpoints import Endpoint, Parameter
@@ -78,7 +78,7 @@ class PromptObject(Struct, frozen=True):
 class PromptRoutes:
     """Every endpoint under `/v1/prompts`. `list_agents` are the agents as prompts, by name."""
 
-    def __init__(self, prompts: Prompts, list_agents: Callable[[], Sequence[PromptObject]]) -> None:
+    def __init__(self, prompts: StoredPrompts, list_agents: Callable[[], Sequence[PromptObject]]) -> None:
         self._prompts, self._list_agents = prompts, list_agents
 
     def endpoints(self) -> tuple[Endpoint, ...]:

@@ -27,7 +27,7 @@ AT_ONCE: Final = 500
 LOOK_SECONDS: Final = 1.0
 
 
-class Change(Struct, frozen=True):
+class FeedChange(Struct, frozen=True):
     """That a run is now as its line says. `place` is its number among those of its tenant."""
 
     number: int
@@ -45,7 +45,7 @@ class ChangeFeed:
         self._epoch = ""
         self._last_run = 0
         self._known: dict[int, Status] = {}
-        self._changes: deque[Change] = deque(maxlen=KEPT)
+        self._changes: deque[FeedChange] = deque(maxlen=KEPT)
         self._number = 0
         self._places: Counter[str] = Counter()
 
@@ -77,11 +77,11 @@ class ChangeFeed:
     def last(self) -> int:
         return self._number
 
-    def make_cursor(self, tenant: str | None, change: Change | None = None) -> str:
+    def make_cursor(self, tenant: str | None, change: FeedChange | None = None) -> str:
         """The cursor behind this change, or behind all that there are."""
         return f"{self._epoch}.{self._count(tenant) if change is None else _place(change, tenant)}"
 
-    async def read(self, after: int) -> Sequence[Change] | None:
+    async def read(self, after: int) -> Sequence[FeedChange] | None:
         """What has changed behind this number; nothing if that is so for a second or so, None if some of it is not known any
         more."""
         if after == self._number:
@@ -114,7 +114,7 @@ class ChangeFeed:
         for run in found:
             self._number += 1
             self._places[run.tenant] += 1
-            self._changes.append(Change(self._number, self._places[run.tenant], run))
+            self._changes.append(FeedChange(self._number, self._places[run.tenant], run))
 
     def _count(self, tenant: str | None) -> int:
         return self._number if tenant is None else self._places[tenant]
@@ -128,7 +128,7 @@ class ChangeFeed:
         return (await self._store.summarize(limit=len(parents), only=only)).runs
 
 
-def _place(change: Change, tenant: str | None) -> int | None:
+def _place(change: FeedChange, tenant: str | None) -> int | None:
     """The number of a change among those that such a listener hears of."""
     if tenant is None:
         return change.number

@@ -18,11 +18,11 @@ from mainspring.cli.ask import follow_with_answers
 from mainspring.cli.console import ConsoleWriter, fit_line
 from mainspring.cli.context import EngineOptions, build_engine
 from mainspring.cli.database import check_database, find_run, find_run_id, how_to_list, open_database
-from mainspring.cli.end_reasons import explain_end
 from mainspring.cli.exit import FAILURE, USAGE
-from mainspring.cli.follow import draw_run
+from mainspring.cli.explain_end import explain_end
 from mainspring.cli.output import format_moment, say, say_more, write_lines
 from mainspring.cli.screen import STATUSES, Screen
+from mainspring.cli.show_run import draw_run
 from mainspring.core.errors import CallerError, Interrupted, InvalidRequest, MainspringError
 from mainspring.core.events import RunStarted
 from mainspring.core.items import Json, Message

@@ -71,7 +71,7 @@ class CitedResult(CitedText, frozen=True):
     attributes: dict[str, Attribute] = msgspec.field(default_factory=dict)
 
 
-class SearchOutput(Struct, frozen=True):
+class FoundPassages(Struct, frozen=True):
     """What the tool returns."""
 
     results: tuple[CitedResult, ...]
@@ -148,7 +148,7 @@ class FileSearch:
         for store in wanted.vector_store_ids:
             found += await self._stores.search(context.tenant, store, queries, options)
         best = sorted(found, key=lambda each: each.score, reverse=True)[: options.most]
-        said = SearchOutput(fit_results(map(_cite, best), await find_room(context)))
+        said = FoundPassages(fit_results(map(_cite, best), await find_room(context)))
         return ToolResult(call.id, msgspec.json.encode(said).decode(), data={"queries": queries, "count": len(said.results)})
 
 
@@ -169,7 +169,7 @@ def _cite(found: SearchResult) -> CitedResult:
 def read_results(output: Output) -> tuple[CitedResult, ...]:
     """The results in an output of the tool, none if it is an error."""
     try:
-        return msgspec.json.decode(output, type=SearchOutput).results if isinstance(output, str) else ()
+        return msgspec.json.decode(output, type=FoundPassages).results if isinstance(output, str) else ()
     except msgspec.DecodeError:
         return ()
 

@@ -1,3 +1,3 @@
 from mainspring.parts import Part
 
-PART = Part(name="search", contents="mainspring.features.vector_stores.contents:place_search")
+PART = Part(name="search", contents="mainspring.features.vector_stores.passage_contents:place_search")

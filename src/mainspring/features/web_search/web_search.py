@@ -47,7 +47,7 @@ class CitedPage(CitedText, frozen=True, omit_defaults=True):
     next_start: int | None = None
 
 
-class SearchOutput(msgspec.Struct, frozen=True):
+class FoundPages(msgspec.Struct, frozen=True):
     """What the tool returns, if it finds something."""
 
     results: tuple[CitedPage, ...]
@@ -83,7 +83,7 @@ class WebSearch:
             found = await self._search(queries, wanted)
         except ProviderError as error:
             return ToolResult(call.id, error.message, is_error=True)
-        said = SearchOutput(fit_results(found, room))
+        said = FoundPages(fit_results(found, room))
         return ToolResult(call.id, _encode(said), data={"queries": queries, "count": len(said.results)})
 
     async def _search(self, queries: Sequence[str], wanted: WebSearchTool) -> list[CitedPage]:
@@ -110,10 +110,10 @@ class WebSearch:
             text = _find_matches(read.text, pattern)
             if not text:
                 return ToolResult(call.id, f"`{pattern[:200]}` is not on the page; it has {len(read.text):,} characters")
-            said = SearchOutput(fit_results([msgspec.structs.replace(page, text=text)], room))
+            said = FoundPages(fit_results([msgspec.structs.replace(page, text=text)], room))
         else:
             start = max(int(call.parsed.get("start") or 0), 0)
-            said = SearchOutput((_take_piece(page, read.text, start, room),))
+            said = FoundPages((_take_piece(page, read.text, start, room),))
         return ToolResult(call.id, _encode(said), data={"url": read.page.url})
 
 
@@ -176,7 +176,7 @@ class WebCitationProvider(CitationProvider):
 def read_results(output: Output) -> tuple[CitedPage, ...]:
     """The results in an output of the tool, none if it is an error."""
     try:
-        return msgspec.json.decode(output, type=SearchOutput).results if isinstance(output, str) else ()
+        return msgspec.json.decode(output, type=FoundPages).results if isinstance(output, str) else ()
     except msgspec.DecodeError:
         return ()
 

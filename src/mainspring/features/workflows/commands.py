@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from mainspring.cli import options
 from mainspring.cli.context import Assembly, EngineOptions, build_engine, load_settings
-from mainspring.cli.follow import cancel_on_signal
 from mainspring.cli.output import clean, report_problems, say, write_lines, write_table
+from mainspring.cli.show_run import cancel_on_signal
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
 from mainspring.definitions.parameters import parse_input

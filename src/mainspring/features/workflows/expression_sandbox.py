@@ -22,7 +22,7 @@ from jinja2.visitor import NodeTransformer
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import to_json
-from mainspring.features.workflows.expressions import Reading
+from mainspring.features.workflows.expressions import ExpressionReads
 
 MOST_CHARS: Final = 1_000_000
 
@@ -63,7 +63,7 @@ _TESTS: Final = _words(
 
 
 @lru_cache(maxsize=1024)
-def find_reads(text: str, *, is_expression: bool = False) -> Reading:
+def find_reads(text: str, *, is_expression: bool = False) -> ExpressionReads:
     """The names and steps that the expressions of a text read. Raises `InvalidRequest` for an invalid expression."""
     meant = _add_braces(text) if is_expression else text.strip()
     _compile(meant)
@@ -78,7 +78,7 @@ def find_reads(text: str, *, is_expression: bool = False) -> Reading:
     steps = [(node, str(key)) for node, owner, key in keys if isinstance(owner, nodes.Name) and owner.name == "steps"]
     outcomes = {id for node, id in steps if any(node is each for each in ended)}
     results = {id for node, id in steps if not any(node is each for each in ended)}
-    return Reading(frozenset(names), frozenset(results), frozenset(outcomes))
+    return ExpressionReads(frozenset(names), frozenset(results), frozenset(outcomes))
 
 
 def render_template(text: str, names: Mapping[str, object]) -> Any:

@@ -24,7 +24,7 @@ else:
 AT_ONCE: Final = 2
 
 
-class Reading(Struct, frozen=True):
+class ExpressionReads(Struct, frozen=True):
     """What an expression reads: names, and ids of steps; of `results` it reads outputs, of `outcomes` the `status` or `error`."""
 
     names: frozenset[str] = frozenset()
@@ -35,8 +35,8 @@ class Reading(Struct, frozen=True):
     def steps(self) -> frozenset[str]:
         return self.results | self.outcomes
 
-    def __or__(self, other: "Reading") -> "Reading":
-        return Reading(self.names | other.names, self.results | other.results, self.outcomes | other.outcomes)
+    def __or__(self, other: "ExpressionReads") -> "ExpressionReads":
+        return ExpressionReads(self.names | other.names, self.results | other.results, self.outcomes | other.outcomes)
 
 
 async def resolve_values(template: object, names: Mapping[str, object]) -> Any:
@@ -82,17 +82,17 @@ def is_true(expression: str | bool, names: Mapping[str, object]) -> bool:
     return bool(said)
 
 
-def find_reads(template: object) -> Reading:
+def find_reads(template: object) -> ExpressionReads:
     """What the expressions in a value of a definition read. Raises `InvalidRequest` for an invalid expression."""
-    found = Reading()
+    found = ExpressionReads()
     for text in _templates(template):
         found |= sandbox.find_reads(text)
     return found
 
 
-def find_expression_reads(expression: str) -> Reading:
+def find_expression_reads(expression: str) -> ExpressionReads:
     """Like `find_reads`, for an expression with or without `{{ }}` around it."""
-    read: Reading = sandbox.find_reads(expression, is_expression=True)
+    read: ExpressionReads = sandbox.find_reads(expression, is_expression=True)
     return read
 
 

@@ -13,7 +13,7 @@ from mainspring.providers.anthropic.reply import AnthropicReply
 from mainspring.providers.anthropic.request import VENDOR, build_body
 from mainspring.providers.http_client import HttpReply
 from mainspring.providers.http_provider import HttpOptions, HttpProvider
-from mainspring.providers.profiles import MOST_OUTPUT, ModelProfile, RefusalRule, bound_output
+from mainspring.providers.profiles import MOST_OUTPUT, ModelProfile, RefusalRule, cap_output
 from mainspring.providers.reply import ReplyReader
 
 VERSION = "2023-06-01"
@@ -63,7 +63,7 @@ class Anthropic(HttpProvider):
 
 def _build(request: ModelRequest, profile: ModelProfile) -> Json:
     asked = request if profile.temperature else replace(request, temperature=None)
-    asked = asked if profile.most_output is None else replace(asked, max_output_tokens=bound_output(asked, profile))
+    asked = asked if profile.most_output is None else replace(asked, max_output_tokens=cap_output(asked, profile))
     return build_body(asked, recalls=profile.recall != "none")
 
 

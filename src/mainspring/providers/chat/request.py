@@ -17,7 +17,7 @@ from mainspring.core.spec import ToolChoice
 from mainspring.providers import transcript
 from mainspring.providers.json_text import drop_none
 from mainspring.providers.media import is_audio
-from mainspring.providers.profiles import ModelProfile, bound_output, find_profile
+from mainspring.providers.profiles import ModelProfile, cap_output, find_profile
 from mainspring.providers.transcript import AnsweredCall, ModelTurn, Turn
 
 CALL_ID_CHARS: Final = 40
@@ -42,7 +42,7 @@ def build_body(request: ModelRequest, host: str, profile: ModelProfile | None = 
     options = {
         "temperature": request.temperature if profile.temperature else None,
         "top_p": request.top_p if profile.top_p else None,
-        profile.limit: bound_output(request, profile),
+        profile.limit: cap_output(request, profile),
         "response_format": _response_format((request.text or {}).get("format")),
         "reasoning_effort": (request.reasoning or {}).get("effort"),
         "logprobs": True if request.top_logprobs is not None else None,

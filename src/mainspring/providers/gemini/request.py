@@ -22,7 +22,7 @@ from mainspring.core.spec import ToolChoice
 from mainspring.providers import transcript
 from mainspring.providers.json_text import drop_none, json_text, merge_extra
 from mainspring.providers.media import guess_mime, parse_data_url, read_attachment
-from mainspring.providers.profiles import NEUTRAL, ModelProfile, bound_output
+from mainspring.providers.profiles import NEUTRAL, ModelProfile, cap_output
 from mainspring.providers.transcript import AnsweredCall, InputTurn, ModelTurn
 
 VENDOR: Final = "gemini"
@@ -48,7 +48,7 @@ def build_body(request: ModelRequest, profile: ModelProfile = NEUTRAL) -> Json:
         if calling := _calling(request.tool_choice, tools, request.model):
             body["toolConfig"] = {"functionCallingConfig": calling}
     options = {
-        "maxOutputTokens": bound_output(request, profile),
+        "maxOutputTokens": cap_output(request, profile),
         "temperature": request.temperature,
         "topP": request.top_p,
         "stopSequences": list(request.stop) or None,

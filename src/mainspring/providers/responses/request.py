@@ -11,7 +11,7 @@ from mainspring.core.items import Item, Json, Part
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers.json_text import drop_none, merge_extra
-from mainspring.providers.profiles import ModelProfile, bound_output, find_profile
+from mainspring.providers.profiles import ModelProfile, cap_output, find_profile
 from mainspring.providers.transcript import (
     UNANSWERED,
     is_sealed,
@@ -59,7 +59,7 @@ def build_question(request: ModelRequest, host: str, profile: ModelProfile | Non
             body["parallel_tool_calls"] = request.parallel_tool_calls
     options = {
         "instructions": request.instructions,
-        "max_output_tokens": bound_output(request, profile),
+        "max_output_tokens": cap_output(request, profile),
         "temperature": request.temperature if profile.temperature else None,
         "top_p": request.top_p if profile.top_p else None,
         "text": request.text,

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 from mainspring.storage.audit_chain import Anchor
-from mainspring.storage.postgres.server import Connection
+from mainspring.storage.postgres.postgres_server import Connection
 
 ANCHOR_SECONDS: Final = 60.0
 MOST_ENDS: Final = 1_000

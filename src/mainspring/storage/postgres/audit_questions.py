@@ -5,8 +5,8 @@ from typing import Final
 
 from mainspring.ports import Link, Note
 from mainspring.storage.audit_chain import ANCHOR
+from mainspring.storage.postgres.postgres_server import Row
 from mainspring.storage.postgres.run_tables import make_key, unescape
-from mainspring.storage.postgres.server import Row
 
 Fetch = Callable[..., Awaitable[Sequence[Row]]]
 

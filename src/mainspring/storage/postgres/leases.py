@@ -10,8 +10,8 @@ from typing import Final
 
 from mainspring.ports import OWNED, Claim, Driver
 from mainspring.storage.postgres.listener import Listener
+from mainspring.storage.postgres.postgres_server import Row, Server
 from mainspring.storage.postgres.run_tables import CHANNEL, CLAIMABLE, escape, make_key, unescape
-from mainspring.storage.postgres.server import Row, Server
 from mainspring.storage.segment import not_found
 
 # How soon a driver learns that it is to cancel a run if it cannot be told.

@@ -14,8 +14,8 @@ from logging import getLogger
 from time import monotonic
 from typing import Final
 
+from mainspring.storage.postgres.postgres_server import Connection, Server
 from mainspring.storage.postgres.run_tables import CHANNEL, make_key
-from mainspring.storage.postgres.server import Connection, Server
 
 log = getLogger(__name__)
 

@@ -15,7 +15,7 @@ from anyio import CancelScope, move_on_after
 from mainspring.core.errors import StoreError
 from mainspring.core.history import Entry
 from mainspring.core.items import Item, decode
-from mainspring.storage.postgres.server import Row, Server
+from mainspring.storage.postgres.postgres_server import Row, Server
 from mainspring.storage.segment import MOST_SHRUNK, shrink_rows
 
 log = getLogger(__name__)

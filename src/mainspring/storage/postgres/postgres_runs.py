@@ -40,8 +40,8 @@ from mainspring.storage.postgres.audit_questions import list_audit, list_chains,
 from mainspring.storage.postgres.batch import DOCUMENT_COLUMNS, document_values, family_of, key_of
 from mainspring.storage.postgres.leases import PostgresLeases
 from mainspring.storage.postgres.listener import Listener
+from mainspring.storage.postgres.postgres_server import Connection, Row, Server
 from mainspring.storage.postgres.run_tables import CHANGED, RUNS, escape, make_key, unescape
-from mainspring.storage.postgres.server import Connection, Row, Server
 from mainspring.storage.postgres.summary_questions import (
     STATES,
     choose_runs,

@@ -18,9 +18,9 @@ import asyncpg  # type: ignore[import-untyped]
 
 from mainspring.core.errors import MainspringError
 from mainspring.storage.location import Location
-from mainspring.storage.postgres import server as server_module
+from mainspring.storage.postgres import postgres_server as server_module
+from mainspring.storage.postgres.postgres_server import Connection, Server, is_lost
 from mainspring.storage.postgres.run_tables import escape, unescape
-from mainspring.storage.postgres.server import Connection, Server, is_lost
 from mainspring.storage.sql import ServerTables, Values
 from mainspring.storage.sqlite import Worker
 

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from mainspring.ports import Filter, RunSummary, SummaryPage, UsageGroup, UsageSum
 from mainspring.storage.postgres.audit_questions import Fetch
+from mainspring.storage.postgres.postgres_server import Row
 from mainspring.storage.postgres.run_tables import escape, make_key, unescape
-from mainspring.storage.postgres.server import Row
 from mainspring.storage.segment import not_found
 from mainspring.storage.summary_rows import make_pattern
 

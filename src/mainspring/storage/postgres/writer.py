@@ -26,8 +26,8 @@ from mainspring.storage.audit_chain import make_anchor
 from mainspring.storage.postgres.anchors import Anchors
 from mainspring.storage.postgres.batch import Batch, Job, build_statement
 from mainspring.storage.postgres.log_shrinker import LogShrinker
+from mainspring.storage.postgres.postgres_server import PATIENCE_SECONDS, Connection, Row, Server, is_lost, is_to_repeat
 from mainspring.storage.postgres.run_tables import make_key
-from mainspring.storage.postgres.server import PATIENCE_SECONDS, Connection, Row, Server, is_lost, is_to_repeat
 from mainspring.storage.segment import explain_mismatch
 
 log = getLogger(__name__)

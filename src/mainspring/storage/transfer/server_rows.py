@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from mainspring.core.errors import StoreError
 from mainspring.storage.location import Location
+from mainspring.storage.postgres.postgres_server import MIGRATION_LOCK, SCHEMAS, UNFINISHED, Connection, Server
 from mainspring.storage.postgres.run_tables import escape, unescape
-from mainspring.storage.postgres.server import MIGRATION_LOCK, SCHEMAS, UNFINISHED, Connection, Server
 from mainspring.storage.postgres.sql_database import PREFIX
 from mainspring.storage.transfer.content import ContentKind, Counted, Row, TableForm, Value
 

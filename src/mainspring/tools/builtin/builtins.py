@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mainspring.tools.browser.browser import Browser
     from mainspring.tools.builtin.containers import Containers
     from mainspring.tools.sandbox.grants import Program
-    from mainspring.tools.sandbox.kubernetes.sandbox import KubernetesSandbox
+    from mainspring.tools.sandbox.kubernetes.kubernetes_sandbox import KubernetesSandbox
     from mainspring.tools.sandbox.kubernetes.settings import KubernetesSettings
     from mainspring.tools.sandbox.local import LocalSandbox
     from mainspring.tools.sandbox.packages import PackageList
@@ -137,7 +137,7 @@ class BuiltinTools:
             return error
 
     async def _open_pods(self) -> "KubernetesSandbox | SandboxError":
-        from mainspring.tools.sandbox.kubernetes.sandbox import KubernetesSandbox
+        from mainspring.tools.sandbox.kubernetes.kubernetes_sandbox import KubernetesSandbox
 
         try:
             return await self._stack.enter_async_context(KubernetesSandbox(self._kubernetes))

@@ -47,7 +47,7 @@ class PinnedServer(Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     tools: dict[str, PinnedTool] = {}
 
 
-class Difference(Struct, frozen=True):
+class LockDifference(Struct, frozen=True):
     """One thing that is another than approved. Without a `tool` it is about the server itself."""
 
     label: str
@@ -77,11 +77,11 @@ class McpLock(Struct, frozen=True, forbid_unknown_fields=True):
         refused = [RejectedTool(tool.name, flaws[tool.name]) for tool in offer.tools if tool.name in flaws]
         return replace(offer, tools=kept, rejected=(*offer.rejected, *refused))
 
-    def compare(self, offer: ServerOffer, certificate: str) -> list[Difference]:
+    def compare(self, offer: ServerOffer, certificate: str) -> list[LockDifference]:
         """All that differs from what was approved."""
         label, pinned = offer.spec.label, self.servers.get(offer.spec.label)
         if pinned is None:
-            return [Difference(label, f"the server `{label}` was never approved")]
+            return [LockDifference(label, f"the server `{label}` was never approved")]
         now, found = pin_server(offer, certificate), []
         for field, what in (
             ("reached", "it is reached otherwise than approved"),
@@ -90,13 +90,13 @@ class McpLock(Struct, frozen=True, forbid_unknown_fields=True):
         ):
             before, after = getattr(pinned, field), getattr(now, field)
             if before != after:
-                found.append(Difference(label, what, before=before, after=after))
+                found.append(LockDifference(label, what, before=before, after=after))
         for name, tool in now.tools.items():
             known = pinned.tools.get(name)
             if known is None:
-                found.append(Difference(label, "the tool was never approved", name, after=_show(tool)))
+                found.append(LockDifference(label, "the tool was never approved", name, after=_show(tool)))
             elif known.digest != tool.digest:
-                found.append(Difference(label, "the tool has changed since it was approved", name, _show(known), _show(tool)))
+                found.append(LockDifference(label, "the tool has changed since it was approved", name, _show(known), _show(tool)))
         return found
 
     def accept(self, offer: ServerOffer, certificate: str, tool: str | None = None) -> "McpLock":

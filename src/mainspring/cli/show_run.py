@@ -9,8 +9,8 @@ from typing import Self, TypeAlias
 
 from anyio import to_thread
 
-from mainspring.cli.end_reasons import explain_end
 from mainspring.cli.exit import BROKEN_PIPE, FAILURE
+from mainspring.cli.explain_end import explain_end
 from mainspring.cli.output import say, silence, write_lines
 from mainspring.cli.screen import Screen
 from mainspring.core.events import Reason, Recorded
