@@ -306,12 +306,13 @@ async def test_secrets_in_arguments_are_not_shown(tmp_path: Path) -> None:
         assert approval["digest"] == sha256(b'{"disk":"ghp_0123456789abcdefghijABCDEFGHIJ"}').hexdigest()
 
 
-async def test_an_answer_whose_process_died_before_the_run_began_can_be_given_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("used", [False, True])
+async def test_an_answer_whose_process_died_before_the_run_began_can_be_given_again(tmp_path: Path, used: bool) -> None:
     async with house(tmp_path) as at:
         [approval] = await at.client().asked("sda")
         path = f"/approvals/{approval['id']}"
         # What such a process leaves: the answer, kept for a run that is not there.
-        left = ApprovalAnswer(continuing_id(approval["response_id"]), approve=True, at=1.0, used=False)
+        left = ApprovalAnswer(continuing_id(approval["response_id"]), approve=True, at=1.0, used=used)
         await at.engine.store.put([Document(GIVEN, approval["id"], encode(left))])
         assert (await at.client().post(path, approve=False))[0] == 409
         _, response = await at.client().post(path, approve=True, background=False)
@@ -319,6 +320,10 @@ async def test_an_answer_whose_process_died_before_the_run_began_can_be_given_ag
         found = await at.engine.store.get(GIVEN, approval["id"])
         assert found is not None
         assert decode(found.body, ApprovalAnswer).used
+        assert (await at.client().post(path, approve=True))[0] == 409
+        await at.engine.forget(response["id"])
+        assert (await at.client().post(path, approve=True))[0] == 409, "the run that used it is gone, and the call was made"
+        assert at.done == ["begin sda", "end sda"]
 
 
 CLOCK = f"""

@@ -3,6 +3,7 @@
 Theory of operation. A run that stops for a person leaves a document for each call it asks about: which run asks, since when, and
 until when, about which tool, and digests of its arguments and of what the tool declares. An answer is a document too. It is put
 only where none is, so an answer counts once, by whatever door it comes; and it is put before the run that acts on it begins.
+If the process dies in between, the same answer can be given again to the run of the same id, of which the store lets one begin.
 `use_answers` is the one place where that happens, and where an answer is refused that comes too late, from somebody who may not
 give it, or to another call than the one that was asked about. The arguments are not in these documents: they are in the log of
 the run that asks, and go with it.
@@ -238,6 +239,14 @@ async def withdraw(store: Store, run: Run, reason: str, now: float) -> None:
             await store.put([refused])
 
 
+async def spend_answers(store: Store, spec: RunSpec) -> None:
+    """Has the answers that a run has used count though it is to be deleted: no other may act on them."""
+    for said in list_answers(spec.input):
+        found = await store.get(GIVEN, said.approval_request_id, tenant=spec.tenant)
+        if found is not None and (answer := decode(found.body, ApprovalAnswer)).run == spec.id:
+            await store.put([replace(found, body=encode(replace(answer, run="", used=True)))])
+
+
 async def check(
     store: Store, spec: RunSpec, waiting: Sequence[FunctionCall], answers: Sequence[ApprovalResponse], now: float
 ) -> None:
@@ -351,7 +360,15 @@ async def _find_asked(store: Store, spec: RunSpec, id: str) -> ApprovalQuestion 
 async def _is_kept(store: Store, id: str, spec: RunSpec) -> bool:
     """Whether the answer that is there was kept for this run, which has not begun."""
     found = await store.get(GIVEN, id, tenant=spec.tenant)
-    if found is None:
-        return False
-    answer = decode(found.body, ApprovalAnswer)
-    return answer.run == spec.id and not answer.used
+    return found is not None and await is_open_for(store, decode(found.body, ApprovalAnswer), spec.id)
+
+
+async def is_open_for(store: Store, answer: ApprovalAnswer, run_id: str) -> bool:
+    """Whether the run may act on this answer: it was kept for that, and whoever used it may have died before the run began."""
+    if answer.run != run_id or not answer.used:
+        return answer.run == run_id
+    try:
+        await store.load(run_id)
+    except NotFound:
+        return True
+    return False

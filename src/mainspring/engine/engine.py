@@ -61,7 +61,14 @@ from mainspring.core.model_request import ModelRequest, request_for
 from mainspring.core.operator_limits import OperatorLimits
 from mainspring.core.run import Run, open_run
 from mainspring.core.spec import PRESETS, PresetName, RunSpec, check, spec_for
-from mainspring.engine.approvals import add_kept, find_answering, find_question, recall_calls, use_answers
+from mainspring.engine.approvals import (
+    add_kept,
+    find_answering,
+    find_question,
+    recall_calls,
+    spend_answers,
+    use_answers,
+)
 from mainspring.engine.approvals import check as check_answers
 from mainspring.engine.conversation import enter, reread
 from mainspring.engine.drive import drive
@@ -890,6 +897,7 @@ class Engine:
                 with suppress(NotFound):  # it was refused, or is gone
                     await self.cancel(child := child_id(run_id, item.call_id))
                     await self.forget(child)
+        await spend_answers(self.store, run.spec)
         await self.store.delete(run_id)
         if not run.has_ended:
             await self._attempts.forget(run_id)

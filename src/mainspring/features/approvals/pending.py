@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from mainspring.core.errors import InvalidRequest, NotFound, PreviousNotFound
+from mainspring.core.errors import InvalidRequest, NotFound, PreviousNotFound, Superseded
 from mainspring.core.events import CallJudged, Reason, RunStarted
 from mainspring.core.history import ASKED
 from mainspring.core.items import ApprovalRequest, ApprovalResponse, Json, ServerTool, Tool, ToolDefinition, decode
@@ -24,6 +24,7 @@ from mainspring.engine.approvals import (
     ApprovalQuestion,
     State,
     continuing_id,
+    is_open_for,
     make_answer,
     refuse_expired,
     refuse_spent,
@@ -172,7 +173,7 @@ class Approvals:
             raise refuse_expired(id)
         paused = await self._read_paused(approval.response_id)
         order, said = self._continuation(paused, by, background), ApprovalResponse(id, approve, reason, content=content)
-        await self._check(order, paused, said, approval)
+        await self._check(order, paused, said)
         fresh = await self._keep(said, order)
         answers = await self._answers(paused, order)
         if len(answers) < len(paused.requests):
@@ -181,14 +182,15 @@ class Approvals:
             return AnsweredApproval(await self.get(id, tenant=tenant))
         try:
             handle = await self._engine.start(replace(order, input=answers))
-        except InvalidRequest as error:
+        except (InvalidRequest, Superseded) as error:
             # The run that goes on has an id that follows from this one's: somebody was quicker.
-            raise refuse_spent(id) if error.param == "id" else error from None
+            raise refuse_spent(id) if error.param == "id" or isinstance(error, Superseded) else error from None
         return AnsweredApproval(await self.get(id, tenant=tenant), handle)
 
-    async def _check(self, order: RunSpec, paused: _Paused, said: ApprovalResponse, approval: Approval) -> None:
+    async def _check(self, order: RunSpec, paused: _Paused, said: ApprovalResponse) -> None:
         """Raises `InvalidRequest` before the answer is kept if the run that goes on could not act on it."""
-        if approval.continued_by is not None:
+        known = await self._find_answer(said.approval_request_id, order.tenant)
+        if known is not None and known.used and not await is_open_for(self._store, known, order.id):
             raise refuse_spent(said.approval_request_id)
         joining = [tool for tool in paused.spec.tools if _server(tool) is not None]
         try:
@@ -302,7 +304,7 @@ class Approvals:
             return True
         known = await self._find_answer(said.approval_request_id, order.tenant)
         # Whoever gave the same answer may have died before the run began.
-        if known is None or known.used or known.run != order.id or known.approve is not said.approve:
+        if known is None or known.approve is not said.approve or not await is_open_for(self._store, known, order.id):
             raise refuse_spent(said.approval_request_id)
         return False
 
