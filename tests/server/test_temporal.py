@@ -19,6 +19,7 @@ from tests.kit.waiting import PATIENCE, until
 from tests.server.fleet import TOOLS, ended, marked, marks, post
 from tests.server.process import Script, Served, serving, working
 
+from mainspring import __version__
 from mainspring.core.ids import random_id
 
 pytestmark = pytest.mark.slow
@@ -82,6 +83,9 @@ async def test_a_run_is_one_workflow_that_knows_nothing_but_its_id(
     events = [event["eventType"] for event in json.loads(history)["events"]]
     assert events.count("EVENT_TYPE_ACTIVITY_TASK_SCHEDULED") == 1
     assert "Rumpelstiltskin" not in history
+    told_of = [event.get("workflowTaskCompletedEventAttributes", {}) for event in json.loads(history)["events"]]
+    versions = {attributes["workerVersion"]["buildId"] for attributes in told_of if attributes}
+    assert versions == {__version__}, "Temporal's own is a hash of all sources, which takes seconds to make"
 
 
 async def test_a_cancel_ends_the_workflow_by_a_signal(

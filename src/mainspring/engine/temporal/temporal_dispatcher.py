@@ -90,6 +90,7 @@ class TemporalDispatcher:
     async def work(self, runs: DispatchedRuns) -> None:
         self._runs = runs
         client = await self._connect_patiently()
+        version = self._version()
         worker = Worker(
             client,
             task_queue=self._settings.task_queue,
@@ -98,7 +99,9 @@ class TemporalDispatcher:
             workflow_runner=UnsandboxedWorkflowRunner(),
             max_concurrent_activities=self._at_once,
             max_heartbeat_throttle_interval=timedelta(seconds=self._settings.heartbeat_seconds / BEATS),
-            deployment_config=self._version(),
+            deployment_config=version,
+            # Without one it hashes the sources of all modules, for seconds in which leases would not be renewed.
+            build_id=None if version is not None else self._settings.build_id or "unversioned",
         )
         async with worker:
             await self._hand_over(runs.tend)

@@ -71,11 +71,14 @@ def _try_lock(folder: Path) -> int | None:
 def _remove(folder: Path) -> None:
     for named in (folder / "data").glob(f"*/{GROUPS}"):
         _end_groups([Path(group) for group in named.read_text().splitlines()])
-    remove_tree(folder / "data")
+    # Whoever removed some of it before may have been killed.
+    if (folder / "data").exists():
+        remove_tree(folder / "data")
     # Never emptied: a view that is still mounted is the original, not a copy.
-    for view in (folder / "views").iterdir():
-        view.rmdir()
-    (folder / "views").rmdir()
+    if (folder / "views").exists():
+        for view in (folder / "views").iterdir():
+            view.rmdir()
+        (folder / "views").rmdir()
     (folder / LOCK).unlink()
     folder.rmdir()
 
