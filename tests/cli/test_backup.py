@@ -39,6 +39,7 @@ from mainspring.storage.transfer.content import ContentKind
 from mainspring.storage.transfer.deployment import back_up, bring_up_to_date, move
 from mainspring.storage.transfer.run_content import place_runs
 from mainspring.storage.transfer.server_rows import open_server
+from mainspring.tools.mcp.sign_in import ACCOUNT
 from mainspring_tasks.server.task import make_task
 from mainspring_tasks.server.task_store import choose_task_store
 
@@ -358,6 +359,16 @@ async def test_a_backup_of_before_a_column_and_a_table_were_there_is_restored(sh
     code, err = await run(shell, "restore", "all.backup", "--check")
     assert code == 1
     assert "newer Mainspring" in err
+
+
+async def test_it_is_said_that_the_key_of_sign_ins_goes_along_with_nothing(shell: Shell, place: MakePlace) -> None:
+    old, new = place("sqlite"), place("sqlite")
+    async with open_store(old) as store:
+        await store.put([Document(ACCOUNT, "alice", b"sealed")])
+    code, err = await run(shell, "backup", "all.backup", "--database", old.given)
+    assert (code, f"encrypted by {old.given}.key, which is not in the backup" in err) == (0, True)
+    code, err = await run(shell, "restore", "all.backup", "--database", new.given)
+    assert (code, f"bring its key file, as {new.given}.key" in err) == (0, True)
 
 
 async def test_a_broken_audit_is_not_restored(shell: Shell, place: MakePlace) -> None:

@@ -426,6 +426,15 @@ async def test_a_run_that_was_deleted_meanwhile_keeps_no_other_from_going_on(sig
     assert await waiting.continue_runs(ALICE) == 0
 
 
+def test_a_key_file_can_be_brought_along_as_a_secret(tmp_path: Path) -> None:
+    sealed = load_cipher(None, tmp_path / "old.db", is_shared=True).seal(b"token", "here")
+    digits = (tmp_path / "old.db.key").read_bytes().hex()
+    assert load_cipher(f"key:{digits}", None, is_shared=True).open(sealed, "here") == b"token"
+    for wrong in (digits[2:], "no digits"):
+        with pytest.raises(InvalidRequest):
+            load_cipher(f"key:{wrong}", None, is_shared=True)
+
+
 async def test_attempts_that_nobody_finishes_do_not_pile_up(spec: ServerSpec) -> None:
     store, now = MemoryStore(), [0.0]
     sign_ins = SignIns(store, TokenCipher(KEY), clock=lambda: now[0])

@@ -86,7 +86,7 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     server. Default: the address that a browser on this machine uses."""
     secret_key: str = ""
     """Encrypts what is kept of sign-ins to MCP servers: at least 16 characters, the same for all processes on a database.
-    Default: a key file beside a database that is a file."""
+    `key:` and the hexadecimal digits of a key file stand for that file. Default: a key file beside a database that is a file."""
     mcp_lock: str = "mainspring.mcp.lock"
     """The file in which `mainspring mcp lock` pins the MCP servers. If it is there, what it does not approve is refused; see
     docs/mcp.md."""

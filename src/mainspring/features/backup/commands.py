@@ -16,11 +16,14 @@ from mainspring.cli.database import check_database, choose_database
 from mainspring.cli.output import say, write_lines
 from mainspring.core.errors import InvalidRequest
 from mainspring.parts import Part
+from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import Location, parse_location
 from mainspring.storage.transfer.content import Placed
 from mainspring.storage.transfer.copy_rows import CopiedTable
 from mainspring.storage.transfer.deployment import back_up, bring_up_to_date, check_archive, move
 from mainspring.storage.transfer.deployment import restore as fill
+from mainspring.tools.mcp.sign_in import ACCOUNT
+from mainspring.tools.mcp.token_cipher import KEY_FILE, find_key_file
 
 BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="Backup.", show_default=False)]
 
@@ -37,8 +40,11 @@ async def backup(
 
     It can be run while servers work. The file has secrets in it: it is readable for its owner alone, keep it so.
     """
-    found = _place_contents(check_database(choose_database(database, config)), _read_tables(config))
-    _report(await back_up(found, file, Progress()), f"{file} is complete", as_json=json)
+    source, tables = check_database(choose_database(database, config)), _read_tables(config)
+    copied = await back_up(_place_contents(source, tables), file, Progress())
+    _report(copied, f"{file} is complete", as_json=json)
+    key = "`secret_key`" if source.file is None else str(find_key_file(source.file))
+    await _tell_of_sign_ins(source, tables, f"{key}, which is not in the backup: keep it, too")
 
 
 async def restore(
@@ -54,12 +60,13 @@ async def restore(
     The backup is checked first. What was written is read again and compared, and the audit's hashes are checked; only then the
     database can be used. A restore that was interrupted is taken up by the same command.
     """
-    places = _place_contents(choose_database(database, config), _read_tables(config))
+    target, tables = choose_database(database, config), _read_tables(config)
+    places = _place_contents(target, tables)
     if check:
-        found, said = await check_archive(file, [each.content for each in places], Progress()), f"{file} is whole"
-    else:
-        found, said = await fill(file, places, Progress()), f"{choose_database(database, config)} is complete"
-    _report(found, said, as_json=json)
+        _report(await check_archive(file, [each.content for each in places], Progress()), f"{file} is whole", as_json=json)
+        return
+    _report(await fill(file, places, Progress()), f"{target} is complete", as_json=json)
+    await _tell_of_sign_ins(target, tables, _name_old_key(target))
 
 
 async def migrate(
@@ -89,6 +96,7 @@ async def migrate(
     sources = [each for each in _place_contents(check_database(source), tables) if not _stays(each, source)]
     copied = await move(sources, _place_contents(target, {}), Progress())
     _report(copied, f"{target} is complete; have the setting `database` name it", as_json=json)
+    await _tell_of_sign_ins(target, tables, _name_old_key(target))
 
 
 async def upgrade(database: options.DatabaseOfSettings = None, config: options.Config = None) -> None:
@@ -131,6 +139,20 @@ def _place_contents(database: Location, tables: dict[str, object]) -> list[Place
 def _stays(placed: Placed, source: Location) -> bool:
     """Whether the settings have it on a server that is not the one that is left."""
     return placed.location.file is None and placed.location != source
+
+
+async def _tell_of_sign_ins(database: Location, tables: dict[str, object], key: str) -> None:
+    """Says by which key sign-ins are encrypted: it is nowhere in a database, so nothing copies it."""
+    if not tables.get("secret_key"):
+        async with open_store(database) as store:
+            if await store.documents(ACCOUNT, limit=1):
+                say(f"there are sign-ins to MCP servers in it, encrypted by {key}")
+
+
+def _name_old_key(target: Location) -> str:
+    given = f"with `secret_key = \"{KEY_FILE}...\"` and the digits that `od -An -tx1 OLD.db.key | tr -d ' \\n'` prints"
+    brought = given if target.file is None else f"as {find_key_file(target.file)}"
+    return f"the key of the old database, which is not copied: set the same `secret_key`, or bring its key file, {brought}"
 
 
 def _report(copied: Sequence[CopiedTable], what: str, *, as_json: bool) -> None:
