@@ -1,6 +1,7 @@
 """What an MCP server asks becomes a question to a person, by the one record of approvals, and survives what dies meanwhile."""
 
 import asyncio
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tests.mcp.wild_web import say as answer
 from tests.mcp_server.world import FORMS
 from tests.mcp_server.world import Wire as McpWire
 from tests.server.linter import events_of, linted
-from tests.server.process import Script, serving
+from tests.server.process import Script, serving, working
 
 from mainspring import Engine
 from mainspring.core.errors import InvalidRequest
@@ -268,10 +269,12 @@ def write_settings(folder: Path, hotel: Hotel) -> None:
     (folder / "mainspring.toml").write_text(f'agents = ["agents"]\n[mcp.hotel]\nurl = "{hotel.url}"\n')
 
 
-@ERAS
+@pytest.mark.parametrize(("is_modern", "each_database"), [(True, "sqlite"), (False, "postgres")], indirect=["each_database"])
 async def test_kill_during_an_elicitation_loses_nothing_and_asks_nobody_twice(
-    is_modern: bool, tmp_path: Path, http: aiohttp.ClientSession
+    is_modern: bool, each_database: None, tmp_path: Path, http: aiohttp.ClientSession
 ) -> None:
+    """The person answers at another server than asked, and on PostgreSQL a worker goes on with the call."""
+    role = "all" if is_modern else "gateway"
     async with serve(Hotel(is_modern=is_modern)) as hotel:
         write_settings(tmp_path, hotel)
         with serving(tmp_path, SCRIPT) as first:
@@ -283,7 +286,10 @@ async def test_kill_during_an_elicitation_loses_nothing_and_asks_nobody_twice(
             [form] = passed_on["inputRequests"]
             first.kill()
         # A run that goes on is another one, so its script begins with the answer.
-        with serving(tmp_path, SCRIPT[1:]) as second:
+        with (
+            serving(tmp_path, SCRIPT[1:], "--role", role) as second,
+            nullcontext() if is_modern else working(tmp_path, SCRIPT[1:]),
+        ):
             page = await (await http.get(f"{second.url}/approvals?state=pending")).json()
             assert [each["id"] for each in page["data"]] == [form, asked["id"]]
             assert [each["elicitation"]["server"] for each in page["data"]] == ["hotel", "hotel"]

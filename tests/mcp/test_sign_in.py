@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tests.kit.processes import Process, start
 from tests.kit.waiting import PATIENCE, until
 from tests.mcp.authority import Authority, granting
-from tests.server.process import Script, Served, serving
+from tests.server.process import Script, Served, serving, working
 from yarl import URL
 
 from mainspring import Engine
@@ -328,10 +328,13 @@ def test_a_challenge_is_read_in_one_pass() -> None:
 
 
 @pytest.mark.slow
-async def test_a_run_waits_for_a_sign_in_and_goes_on_though_the_server_is_killed(
-    authority: Authority, tmp_path: Path, browser: aiohttp.ClientSession
+@pytest.mark.parametrize("each_database", ["postgres"], indirect=True)
+async def test_a_run_waits_for_a_sign_in_and_goes_on_though_servers_are_killed(
+    authority: Authority, each_database: None, tmp_path: Path, browser: aiohttp.ClientSession
 ) -> None:
-    (tmp_path / "mainspring.toml").write_text(f'[mcp.docs]\nurl = "{authority.url}/mcp"\n[mcp.docs.oauth]\n')
+    """Each step is at another process on the same database, and the token is used by a worker."""
+    settings = f'secret_key = "for all of these processes"\n[mcp.docs]\nurl = "{authority.url}/mcp"\n[mcp.docs.oauth]\n'
+    (tmp_path / "mainspring.toml").write_text(settings)
     turns: Script = [{"calls": [{"name": "sign_in_to_docs"}]}, {"calls": [{"name": "whoami"}]}, {"say": "You are alice."}]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -356,7 +359,7 @@ async def test_a_run_waits_for_a_sign_in_and_goes_on_though_the_server_is_killed
         async with browser.post(link, headers={"origin": origin}, allow_redirects=False) as began:
             assert began.status == 303
         second.kill()
-    with serving(tmp_path, turns, "--port", port) as third:
+    with serving(tmp_path, turns, "--port", port, "--role", "gateway") as third, working(tmp_path, turns):
         async with browser.get(began.headers["location"]) as page:  # the authority sends the browser back to us
             assert (page.status, page.url.path) == (200, "/sign-in/callback")
         done = await wait_for_answer(browser, third, approval["id"])
