@@ -6,6 +6,7 @@ that died is begun anew.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import islice
 from logging import getLogger
@@ -39,6 +40,8 @@ log = getLogger(__name__)
 BATCH: Final = 200
 # How often a process looks for files that others have left, and after what failed here.
 LOOK_SECONDS: Final = 5.0
+# How long a list of what waits is worked off before files of other tenants are looked for.
+LIST_SECONDS: Final = 1.0
 MOST_PASSAGES: Final = 50_000
 
 
@@ -52,6 +55,8 @@ class Indexing:
         self._wanted = asyncio.Event()
         self._name = random_id("indexer")
         self._last: str | None = None
+        # To list what waits takes the longer the more there is, so not each claim does.
+        self._listed, self._listed_at = list[StoreFile](), -LIST_SECONDS
 
     @property
     def _me(self) -> str:
@@ -91,12 +96,16 @@ class Indexing:
     async def _claim(self, left: Container[int]) -> StoreFile | None:
         """A file that is to be indexed, in our hands, and not one that was left: of the tenant behind that of the last one."""
         await self._find_drivers().show()
-        waiting = [file for file in await self._database.read(rows.list_waiting_files) if file.number not in left]
-        for file in sorted(waiting, key=lambda file: (self._last is not None and file.tenant <= self._last, file.tenant)):
-            is_free = file.holder in ("", self._me) or not await self._find_drivers().is_driven(file.holder)
-            if is_free and await self._database.write(rows.claim_file, file, self._me):
-                self._last = file.tenant
-                return file
+        for must_list in (time.monotonic() > self._listed_at + LIST_SECONDS, True):
+            if must_list:
+                self._listed, self._listed_at = await self._database.read(rows.list_waiting_files), time.monotonic()
+            waiting = [file for file in self._listed if file.number not in left]
+            for file in sorted(waiting, key=lambda file: (self._last is not None and file.tenant <= self._last, file.tenant)):
+                self._listed.remove(file)
+                is_free = file.holder in ("", self._me) or not await self._find_drivers().is_driven(file.holder)
+                if is_free and await self._database.write(rows.claim_file, file, self._me):
+                    self._last = file.tenant
+                    return file
         return None
 
     async def _index(self, file: StoreFile) -> None:
