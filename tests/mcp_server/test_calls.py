@@ -10,7 +10,7 @@ import anyio
 import pytest
 from mcp import Client
 from tests.kit.waiting import PATIENCE
-from tests.mcp_server.world import ALL, FORMS_AND_TASKS, Hung, Wire, make_engine, text_of
+from tests.mcp_server.world import ALL, FORMS_AND_TASKS, PNG, Hung, Wire, make_engine, text_of
 from tests.server.hosting import hosted
 from tests.workflows.world import written as write_workflows
 
@@ -44,6 +44,20 @@ async def test_the_sdks_client_lists_and_calls_what_is_offered(mode: Literal["au
         assert wrong.is_error
         prompt = await client.get_prompt("helper", {"job": "tidy"})
         assert prompt.messages[0].content.text == "Do this: tidy"  # type: ignore[union-attr]
+
+
+async def test_images_sound_and_files_are_content_of_the_protocol(tmp_path: Path, http: aiohttp.ClientSession) -> None:
+    async with hosted(server(make_engine(tmp_path, say("Done.")), offer=OfferSettings(tools=("draw",)))) as url:
+        shown = (await Wire(http, url).ask("tools/call", {"name": "draw", "arguments": {}}))["result"]
+    assert shown["content"] == [
+        {"type": "text", "text": "Look:"},
+        {"type": "image", "data": PNG, "mimeType": "image/png"},
+        {"type": "audio", "data": "UklGRg==", "mimeType": "audio/wav"},
+        {
+            "type": "resource",
+            "resource": {"uri": "attachment:a%20plan.pdf", "mimeType": "application/pdf", "blob": "JVBERg=="},
+        },
+    ]
 
 
 async def test_a_call_is_a_run_like_every_other(tmp_path: Path, http: aiohttp.ClientSession) -> None:

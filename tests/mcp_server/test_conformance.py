@@ -4,12 +4,14 @@ The suite calls tools of its own. Those that Mainspring's tools can be are offer
 are listed with why, so that each new one is looked at once.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.agents.world import written as write_agent
 from tests.mcp.conformance_suite import REVISIONS, judge_server, run_revision, suite
+from tests.mcp_server.world import PNG
 from tests.server.process import Served, serving
 
 pytestmark = pytest.mark.slow
@@ -22,6 +24,10 @@ APPLY = {
         "tools-list",
         "tools-call-simple-text",
         "tools-call-error",
+        "tools-call-image",
+        "tools-call-audio",
+        "tools-call-embedded-resource",
+        "tools-call-mixed-content",
         "server-sse-multiple-streams",
         "resources-list",
         "prompts-list",
@@ -32,6 +38,10 @@ APPLY = {
         "tools-list",
         "tools-call-simple-text",
         "tools-call-error",
+        "tools-call-image",
+        "tools-call-audio",
+        "tools-call-embedded-resource",
+        "tools-call-mixed-content",
         "server-sse-multiple-streams",
         "resources-list",
         "sep-2164-resource-not-found",
@@ -51,7 +61,7 @@ REASONS = {
     "resources-": "reads or subscribes to resources of the suite; ours are uploaded files, which do not change",
     "prompts-": "asks for prompts of the suite",
     "elicitation-": "calls a tool of the suite with a form of its own; ours are approvals and what servers ask",
-    "tools-call-": "calls a tool of the suite that returns media, logs, samples or elicits",
+    "tools-call-": "calls a tool of the suite that logs, samples, elicits or reports progress of its own",
     "input-required-result-": "calls a tool of the suite with a form of its own; ours are approvals and what servers ask",
     "json-schema-": "lists a tool of the suite with a schema of its own",
     "server-sse-polling": "calls a tool of the suite that has its stream closed",
@@ -66,6 +76,34 @@ EXCUSED = {
 
 TOOLS = '''
 from mainspring import tool
+from mainspring.core.items import InputFile, InputImage, InputText, Part
+
+IMAGE = InputImage("data:image/png;base64,PNG")
+NOTE = InputFile("note.txt", "data:text/plain;base64,bm90ZQ==")
+
+
+@tool(effects=("read",))
+def test_image_content() -> Part:
+    """Shows an image."""
+    return IMAGE
+
+
+@tool(effects=("read",))
+def test_audio_content() -> Part:
+    """Plays a sound."""
+    return InputFile("song.wav", "data:audio/wav;base64,UklGRg==")
+
+
+@tool(effects=("read",))
+def test_embedded_resource() -> Part:
+    """Hands over a file."""
+    return NOTE
+
+
+@tool(effects=("read",))
+def test_multiple_content_types() -> list[Part]:
+    """Does all of that."""
+    return [InputText("All:"), IMAGE, NOTE]
 
 
 @tool(effects=("read",))
@@ -91,12 +129,12 @@ def test_streaming_elicitation() -> str:
     """Needs a person's approval."""
     return "done"
 '''
-SETTINGS = """
+NAMES = re.findall(r"def (test_\w+)", TOOLS)
+SETTINGS = f"""
 agents = ["agents"]
-tools = ["suite_tools:test_simple_text", "suite_tools:test_error_handling", "suite_tools:test_logging_tool",
-  "suite_tools:test_streaming_elicitation"]
+tools = {[f"suite_tools:{name}" for name in NAMES]}
 [mcp_server]
-tools = ["test_simple_text", "test_error_handling", "test_logging_tool", "test_streaming_elicitation"]
+tools = {NAMES}
 files = true
 [governance.rules]
 test_streaming_elicitation = "ask"
@@ -107,7 +145,7 @@ test_streaming_elicitation = "ask"
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("conformance")
     write_agent(folder / "agents", "helper", inputs={"job": {"required": True}}, prompts={"user": "Do this: {{ job }}"})
-    (folder / "suite_tools.py").write_text(TOOLS)
+    (folder / "suite_tools.py").write_text(TOOLS.replace("PNG", PNG))
     (folder / "mainspring.toml").write_text(SETTINGS)
     with serving(folder, [{"say": "Done."}], env={"PYTHONPATH": str(folder)}) as server:
         yield server

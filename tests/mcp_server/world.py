@@ -12,6 +12,7 @@ from tests.kit.waiting import PATIENCE
 from tests.workflows.world import written as write_workflows
 
 from mainspring import Engine, tool
+from mainspring.core.items import InputFile, InputImage, InputText, Part
 from mainspring.core.run import Call, Run
 from mainspring.features.mcp_server.peer import STATELESS, TASKS
 from mainspring.features.mcp_server.settings import OfferSettings
@@ -24,6 +25,7 @@ Json = dict[str, Any]
 WITH_SESSIONS = "2025-11-25"
 FORMS: Json = {"elicitation": {}}
 FORMS_AND_TASKS: Json = {**FORMS, "extensions": {TASKS: {}}}
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
 ALL = OfferSettings(tools=("add", "wipe", "hang"), files=True, memory=True)
 SHOUT = """
 name: shout
@@ -65,6 +67,13 @@ def make_engine(folder: Path, *turns: Turn, hung: Hung | None = None, **options:
         return f"wiped {disk}"
 
     @tool(effects=("read",))
+    def draw() -> list[Part]:
+        """Shows something of each kind."""
+        image = InputImage(f"data:image/png;base64,{PNG}")
+        sound = InputFile("song.wav", "data:audio/wav;base64,UklGRg==")
+        return [InputText("Look:"), image, sound, InputFile("a plan.pdf", "data:application/pdf;base64,JVBERg==")]
+
+    @tool(effects=("read",))
     async def hang() -> str:
         """Never ends."""
         assert hung is not None
@@ -85,7 +94,7 @@ def make_engine(folder: Path, *turns: Turn, hung: Hung | None = None, **options:
     script = Scripted(*turns, chunk=0, repeat=len(turns) == 1)
     return Engine(
         script,
-        tools=[add, wipe, hang],
+        tools=[add, wipe, draw, hang],
         policies=[AsksFirst()],
         agents=[folder / "agents"],
         workflows=[write_workflows(folder / "flows", SHOUT)],

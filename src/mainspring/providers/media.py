@@ -3,11 +3,12 @@
 import mimetypes
 import re
 from base64 import b64decode
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
 from mainspring.core.errors import Refused
-from mainspring.core.items import InputFile, Part, Unknown
+from mainspring.core.items import InputFile, InputText, Part, Unknown
 
 
 class EmbeddedFile(Struct, frozen=True):
@@ -41,6 +42,29 @@ def read_attachment(file: InputFile) -> EmbeddedFile | None:
     if not isinstance(file.file_data, str):
         return None
     return parse_data_url(file.file_data) or EmbeddedFile(guess_mime(file.filename or "", "application/pdf"), file.file_data)
+
+
+def list_readable(parts: Iterable[Part], can_send: Callable[[EmbeddedFile], bool]) -> list[Part]:
+    """What a tool has put out. A file that the backend cannot take is named instead: no answer of a tool's may fail the run."""
+    return [part if (file := _find_file(part)) is None or can_send(file) else _name_file(part, file) for part in parts]
+
+
+def is_document(file: EmbeddedFile) -> bool:
+    """Whether it is text, or pages to look at, which most backends take."""
+    return file.mime == "application/pdf" or file.mime.startswith("image/") or file.text() is not None
+
+
+def is_sound_or_film(file: EmbeddedFile) -> bool:
+    return file.mime.startswith(("audio/", "video/"))
+
+
+def _find_file(part: Part) -> EmbeddedFile | None:
+    return read_attachment(part) if isinstance(part, InputFile) else None
+
+
+def _name_file(part: Part, file: EmbeddedFile) -> InputText:
+    name = part.filename if isinstance(part, InputFile) and isinstance(part.filename, str) and part.filename else "file"
+    return InputText(f"[{name}: {file.mime}, {len(file.data) * 3 // 4} bytes, which this model cannot be given]")
 
 
 def is_audio(part: Part) -> bool:

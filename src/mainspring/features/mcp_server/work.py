@@ -5,15 +5,30 @@ its run and is found again by every process on the store. A run that asks a pers
 on with that one, under the id of the first. Nothing is kept here that the store has not.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Literal, Protocol
+from urllib.parse import quote
 
 from anyio import move_on_after, sleep
 from msgspec import Struct
 
 from mainspring.core.errors import NotFound, Superseded
 from mainspring.core.events import Reason, ToolEnded, ToolStarted, TurnEnded
-from mainspring.core.items import FunctionCallOutput, Json, decode, encode, text_of, to_json, user
+from mainspring.core.items import (
+    FunctionCallOutput,
+    InputFile,
+    InputImage,
+    InputText,
+    Json,
+    OutputText,
+    Part,
+    decode,
+    encode,
+    text_of,
+    to_json,
+    user,
+)
 from mainspring.core.spec import STEP_MODEL, Limits, RunSpec, StepCall
 from mainspring.engine.approvals import GIVEN, ApprovalAnswer, continuing_id, list_questions
 from mainspring.engine.handle import Handle
@@ -32,6 +47,7 @@ from mainspring.http.wire import hide_addresses
 LOOK_SECONDS: Final = 0.25
 MOST_CHARS: Final = 500_000
 RUN_KEY: Final = "mainspring/run_id"
+_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,")
 _CANCELLED = "the client has cancelled the call"
 
 Status = Literal["working", "input_required", "completed", "cancelled"]
@@ -295,8 +311,30 @@ def _render_tool(handle: Handle) -> Json:
         found = next((item for item in run.output if isinstance(item, FunctionCallOutput)), None)
         why = run.error.message if run.error is not None else f"the call was not made: {run.status}"
         return render_error(why if found is None else text_of(found.output), run.spec.id)
-    told = hide_addresses(text_of(ended.output)) if ended.is_error else text_of(ended.output)
-    return {"content": [_text(told)], "isError": ended.is_error, "_meta": {RUN_KEY: run.spec.id}}
+    return {"content": _render_output(ended), "isError": ended.is_error, "_meta": {RUN_KEY: run.spec.id}}
+
+
+def _render_output(ended: ToolEnded) -> list[Json]:
+    """What a tool has put out, as blocks of the protocol: texts, images, sound, and files as embedded resources."""
+    if ended.is_error or isinstance(ended.output, str):
+        return [_text(hide_addresses(text_of(ended.output)) if ended.is_error else text_of(ended.output))]
+    return [_render_part(part) for part in ended.output]
+
+
+def _render_part(part: Part) -> Json:
+    match part:
+        case InputText(text) | OutputText(text):
+            return _text(text)
+        case InputImage(image_url=str(url)) if (found := _DATA_URL.match(url)) is not None:
+            return {"type": "image", "data": url[found.end() :], "mimeType": found[1]}
+        case InputFile(file_data=str(url)) if (found := _DATA_URL.match(url)) is not None:
+            data, mime = url[found.end() :], found[1]
+            if mime.startswith("audio/"):
+                return {"type": "audio", "data": data, "mimeType": mime}
+            uri = f"attachment:{quote(part.filename or 'file')}"
+            return {"type": "resource", "resource": {"uri": uri, "mimeType": mime, "blob": data}}
+        case _:
+            return _text(to_json(part))
 
 
 def _render_workflow(handle: WorkflowHandle) -> Json:

@@ -23,7 +23,7 @@ from mainspring.core.model_request import ModelRequest
 from mainspring.providers import transcript
 from mainspring.providers.anthropic.claude_models import Family, find_family
 from mainspring.providers.json_text import drop_none, json_text
-from mainspring.providers.media import EmbeddedFile, parse_data_url, read_attachment
+from mainspring.providers.media import EmbeddedFile, is_document, list_readable, parse_data_url, read_attachment
 from mainspring.providers.transcript import InputTurn, ModelTurn
 
 VENDOR = "anthropic"
@@ -240,7 +240,7 @@ def _result(output: items.FunctionCallOutput | None, id: str) -> Json:
     parts = (items.InputText(output.output),) if isinstance(output.output, str) else output.output
     is_error = output.is_error is True
     # Only an error must say something.
-    content = _blocks(parts) or ([_text("The call failed and did not say why.")] if is_error else [])
+    content = _blocks(list_readable(parts, is_document)) or ([_text("The call failed and did not say why.")] if is_error else [])
     return {"type": "tool_result", "tool_use_id": id, **drop_none({"content": content or None, "is_error": is_error or None})}
 
 

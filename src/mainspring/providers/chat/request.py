@@ -16,7 +16,7 @@ from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers import transcript
 from mainspring.providers.json_text import drop_none
-from mainspring.providers.media import is_audio
+from mainspring.providers.media import is_audio, is_document, list_readable
 from mainspring.providers.profiles import ModelProfile, cap_output, find_profile
 from mainspring.providers.transcript import AnsweredCall, ModelTurn, Turn
 
@@ -140,7 +140,7 @@ def _exhibits(turn: ModelTurn) -> list[Json]:
     for called in turn.calls:
         if shown := called.attachments:
             parts.append({"type": "text", "text": f"Attached by the output of `{called.call.name}` ({called.call.call_id}):"})
-            parts += map(_part, shown)
+            parts += map(_part, list_readable(shown, is_document))
     return [{"role": "user", "content": parts}] if parts else []
 
 

@@ -21,7 +21,15 @@ from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers import transcript
 from mainspring.providers.json_text import drop_none, json_text, merge_extra
-from mainspring.providers.media import guess_mime, parse_data_url, read_attachment
+from mainspring.providers.media import (
+    EmbeddedFile,
+    guess_mime,
+    is_document,
+    is_sound_or_film,
+    list_readable,
+    parse_data_url,
+    read_attachment,
+)
 from mainspring.providers.profiles import NEUTRAL, ModelProfile, cap_output
 from mainspring.providers.transcript import AnsweredCall, InputTurn, ModelTurn
 
@@ -214,7 +222,7 @@ def _responses(calls: Sequence[AnsweredCall], model: str) -> list[Json]:
     exhibits: list[Json] = []
     for called in calls:
         call, output = called.call, called.output
-        files = [_part(part) for part in called.attachments]
+        files = [_part(part) for part in list_readable(called.attachments, _can_see_or_hear)]
         inner = [part for part in files if _is_modern(model) and part.get("inlineData", {}).get("mimeType") in _WITHIN]
         outer = [part for part in files if part not in inner]
         response: Json = {"id": call.call_id, "name": call.name, "response": _outcome(output)}
@@ -222,6 +230,10 @@ def _responses(calls: Sequence[AnsweredCall], model: str) -> list[Json]:
         if outer:
             exhibits += [{"text": f"Attached by the output of `{call.name}` ({call.call_id}):"}, *outer]
     return responses + exhibits
+
+
+def _can_see_or_hear(file: EmbeddedFile) -> bool:
+    return is_sound_or_film(file) or is_document(file)
 
 
 def _outcome(output: items.FunctionCallOutput | None) -> Json:

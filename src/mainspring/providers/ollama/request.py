@@ -15,7 +15,7 @@ from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers import transcript
 from mainspring.providers.json_text import drop_none, json_text, merge_extra
-from mainspring.providers.media import parse_data_url, read_attachment
+from mainspring.providers.media import EmbeddedFile, list_readable, parse_data_url, read_attachment
 from mainspring.providers.profiles import ModelProfile, find_profile
 from mainspring.providers.told_tools import describe_tools, retell_calls
 from mainspring.providers.transcript import InputTurn, ModelTurn
@@ -119,9 +119,13 @@ def _write_turn(turn: ModelTurn) -> list[Json]:
 
 def _exhibits(turn: ModelTurn) -> list[Json]:
     """Models look at images of a user's only; those of an output follow as such, under the name of its tool."""
-    shown = [(called.call.name, called.attachments) for called in turn.calls if called.attachments]
+    shown = [(called.call.name, list_readable(called.attachments, _is_text)) for called in turn.calls if called.attachments]
     exhibits = [_write_input("user", [InputText(f"Attached by the output of `{name}`:"), *parts]) for name, parts in shown]
     return [message for message in exhibits if message is not None]
+
+
+def _is_text(file: EmbeddedFile) -> bool:
+    return file.text() is not None
 
 
 def _read_out(part: Part) -> str:

@@ -11,6 +11,7 @@ from mainspring.core.items import Item, Json, Part
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers.json_text import drop_none, merge_extra
+from mainspring.providers.media import EmbeddedFile, is_sound_or_film, list_readable
 from mainspring.providers.profiles import ModelProfile, cap_output, find_profile
 from mainspring.providers.transcript import (
     UNANSWERED,
@@ -272,4 +273,8 @@ def _output(item: items.FunctionCallOutput) -> str | list[Json]:
     if isinstance(item.output, str):
         return render_error(item)
     mark = [items.InputText("Error:")] if item.is_error is True else []
-    return [_write_part(part) for part in (*mark, *item.output)] or ""
+    return [_write_part(part) for part in (*mark, *list_readable(item.output, _can_read))] or ""
+
+
+def _can_read(file: EmbeddedFile) -> bool:
+    return not is_sound_or_film(file)
