@@ -56,6 +56,7 @@ class Pooler:
 
     def __init__(self, sessions: list[Session]) -> None:
         self.left: set[str] = set()
+        self._greeting = sessions[0].greeting  # those that are free may be none when somebody connects
         self._free = deque(sessions)
         self._freed = asyncio.Condition()
         self.lent = 0
@@ -89,7 +90,7 @@ class Pooler:
                 told = b"SFATAL\0C08P01\0Munsupported startup parameter: " + ", ".join(sorted(unknown)).encode() + b"\0\0"
                 writer.write(b"E" + struct.pack(">I", len(told) + 4) + told)
                 return
-            writer.write(self._free[0].greeting)
+            writer.write(self._greeting)
             with suppress(asyncio.IncompleteReadError, ConnectionError):
                 message = await read_message(reader)
                 while message[:1] != b"X":
