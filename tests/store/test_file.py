@@ -36,6 +36,20 @@ def alter(path: Path, statement: str) -> None:
         connection.execute(statement)
 
 
+def damage_first_page(path: Path, table: str) -> None:
+    """Overwrites what is first in a table that has more than one page. To open the file one need not read it."""
+    with closing(sqlite3.connect(path)) as connection:
+        [(root,)] = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,))
+        [(size,)] = connection.execute("PRAGMA page_size")
+    content = bytearray(path.read_bytes())
+    start = (root - 1) * size
+    assert content[start] == 5, "an inner page: offsets of its cells begin at byte 12, a cell with the number of its page"
+    cell = start + int.from_bytes(content[start + 12 : start + 14], "big")
+    first = int.from_bytes(content[cell : cell + 4], "big")
+    content[(first - 1) * size : first * size] = b"\xa5" * size
+    path.write_bytes(content)
+
+
 def with_migrations(*more: Migration) -> Schema:
     return replace(RUNS, migrations=(*RUNS.migrations, *more))
 
@@ -196,10 +210,8 @@ async def test_damage_in_the_middle_is_reported_when_it_is_met_and_only_the_log_
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "runs.db"
-    await make(path, length=20_000)
-    whole = path.read_bytes()
-    half = len(whole) // 2
-    path.write_bytes(whole[:half] + b"\xa5" * (len(whole) - half))
+    await make(path, length=500)
+    damage_first_page(path, "segments")
     async with SqliteStore(path) as store:
         with pytest.raises(StoreError, match=r"(this cannot be written or read|the database is damaged) \(") as caught:
             await store.events("a")
