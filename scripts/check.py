@@ -49,7 +49,10 @@ def lanes(scratch: Path) -> list[list[Step]]:
         [
             Step(
                 "tests",
-                [["pytest", "-q", "-n", "4", "--dist=worksteal", "-o", f"cache_dir={cache}"]],
+                [
+                    ["python", "scripts/rewrite_tests.py"],
+                    ["pytest", "-q", "-n", "4", "--dist=worksteal", "-o", f"cache_dir={cache}"],
+                ],
                 has_summary=True,
                 again=lambda: rerun_few_failed(cache),
             ),
