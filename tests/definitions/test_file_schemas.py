@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import jsonschema_rs
@@ -56,9 +57,14 @@ def test_the_documentation_has_examples_of_agents_workflows_and_skills() -> None
     assert {"agent", "workflow", "skill"} == {kind for kind, _ in examples()[4:]}
 
 
+@cache
+def validator_for(kind: str) -> jsonschema_rs.Validator:
+    return jsonschema_rs.validator_for(SCHEMAS[kind]())
+
+
 @pytest.mark.parametrize(("kind", "text"), examples())
 def test_every_example_fits_and_a_misspelt_key_does_not(kind: str, text: str) -> None:
-    validator = jsonschema_rs.validator_for(SCHEMAS[kind]())
+    validator = validator_for(kind)
     value = content(kind, text)
     assert [error.message for error in validator.iter_errors(value)] == []
     first, *_ = value

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
@@ -15,6 +14,7 @@ import pytest
 from openai import AsyncOpenAI
 from openai.types.responses import Response
 from tests.kit.databases import database_in
+from tests.kit.processes import run
 from tests.kit.s3 import S3, running_s3
 from tests.kit.waiting import PATIENCE
 from tests.server.process import Script, Served, serving
@@ -195,11 +195,12 @@ def refused(folder: Path, env: dict[str, str]) -> str:
     command = [sys.executable, "-m", "mainspring", "serve", "--port", "0", "--model", "scripted:script.json"]
     command += ["--builtin", "shell"]
     command += ["--database", database_in(folder, "served.db")]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    done = run(command, cwd=folder, env=env)
     assert done.returncode not in (0, -signal.SIGKILL), done.stderr
     return done.stderr
 
 
+@pytest.mark.parametrize("each_database", ["sqlite"], indirect=True)
 def test_a_storage_that_cannot_be_used_is_told_in_one_line(tmp_path: Path, server: S3) -> None:
     env = {**os.environ, **server.environment}
     told = refused(tmp_path, {**env, "MAINSPRING_FILES": "s3://nowhere/x"})
