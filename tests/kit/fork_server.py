@@ -31,10 +31,17 @@ import warnings
 from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
+from mainspring.app.engine import Engine
+from mainspring.app.parts import find_installed_parts
+from mainspring.app.server import server
+from mainspring.providers.scripted import Scripted
+from mainspring.storage.memory_runs import MemoryStore
+
 PACKAGES = ("mainspring", "mainspring_tasks")
 LIBRARIES = (
-    "aiohttp", "anyio", "apsw", "hypothesis", "jinja2", "jsonschema_rs", "mcp", "pytest", "rich", "starlette", "typer",
-    "uvicorn", "yaml",
+    "aiohttp", "anyio", "anyio._backends._asyncio", "anyio.streams.tls", "apsw", "hypothesis", "jinja2", "jsonschema_rs", "mcp",
+    "pytest", "rich", "starlette", "typer", "typer._click.decorators", "uvicorn", "uvicorn.lifespan.off",
+    "uvicorn.loops.uvloop", "yaml",
 )  # fmt: skip
 
 
@@ -56,6 +63,10 @@ class _Replaced(BaseException):
 
 def main() -> None:
     _import_everything()
+    _warm_up()
+    assert threading.active_count() == 1, "a thread of the server would be missing in its workers"
+    gc.collect()
+    gc.freeze()
     order = _serve(socket.socket(fileno=int(sys.argv[1])))
     while order is not None:
         try:
@@ -80,9 +91,12 @@ def _import_everything() -> None:
                 # A module that cannot be imported here fails the command that needs it, and tells why.
                 with contextlib.suppress(Exception):
                     importlib.import_module(module.name)
-    assert threading.active_count() == 1, "a thread of the server would be missing in its workers"
-    gc.collect()
-    gc.freeze()
+
+
+def _warm_up() -> None:
+    """Does once what takes each command a while: looks for installed parts, and compiles the patterns of all routes."""
+    find_installed_parts()
+    server(Engine(Scripted(), store=MemoryStore()))
 
 
 def _serve(requests: socket.socket) -> Order | None:
@@ -149,6 +163,8 @@ def _perform(order: Order) -> None:
     warnings.resetwarnings()
     _open_streams(order.env)
     paths = order.env.get("PYTHONPATH", "").split(os.pathsep)
+    if {*filter(None, paths)} - {*sys.path}:
+        find_installed_parts.cache_clear()  # others may be installed there
     sys.path[:] = [*filter(None, paths), *[path for path in sys.path if path not in paths and path != os.getcwd()]]
     sys.path_importer_cache.clear()
     match order.command:
