@@ -4,9 +4,10 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from logging import getLogger
-from typing import cast
+from typing import Any, cast
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -19,7 +20,6 @@ from mainspring.http.auth import AuthMiddleware, Keys, find_path
 from mainspring.http.endpoints import Endpoint, FoundEndpoint, Handler, ScopeTable
 from mainspring.http.faults import Fault, fault_response, json_response, wrap_error
 from mainspring.http.openapi import build_document
-from mainspring.http.requests import ApiRequest
 
 log = getLogger(__name__)
 
@@ -136,3 +136,27 @@ class RequestIds:
             await send(message)
 
         await self._app(scope, receive, send_with_id)
+
+
+class HeaderTable(Headers):
+    """Headers by name: each request is asked for a dozen of them, and has few. Of several with one name, the first
+    counts, as it does for the framework."""
+
+    def __init__(self, raw: list[tuple[bytes, bytes]]) -> None:
+        super().__init__(raw=raw)
+        self._values = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(raw)}
+
+    def __getitem__(self, key: str) -> str:
+        return self._values[key.lower()]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self._values.get(key.lower(), default)
+
+    def __contains__(self, key: Any) -> bool:
+        return key.lower() in self._values
+
+
+class ApiRequest(Request):
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        super().__init__(scope, receive, send)
+        self._headers = HeaderTable(scope["headers"])

@@ -10,17 +10,8 @@ from collections.abc import Hashable
 from typing import Final, Generic, Self, TypeVar
 
 from mainspring.core.events import (
-    Delta,
-    ItemDone,
-    ReasoningDelta,
     Recorded,
-    RefusalDelta,
-    RunEnded,
-    RunStarted,
-    TextDelta,
-    TurnStarted,
 )
-from mainspring.core.items import Item, Message
 from mainspring.core.run import Run
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -92,53 +83,3 @@ class FrameLog(ABC, Generic[D]):
     def _add(self, frame: bytes) -> None:
         self.frames.append(frame)
         self._made += 1
-
-
-class AnswerLog(FrameLog[D]):
-    """The events of an API whose answers are one message: words and thoughts as they come, or, if it `_waits` with its words,
-    those at the end."""
-
-    def reset(self) -> None:
-        super().reset()
-        self._waits = False
-
-    def add(self, record: Recorded, run: Run) -> None:
-        match record.event:
-            case TextDelta() | RefusalDelta() | ReasoningDelta() as event:
-                self._tell_delta(event)
-            case ItemDone(item) if not (self._waits and isinstance(item, Message)):
-                self._finish(item)
-            case RunStarted():
-                self._begin(run)
-            case TurnStarted():
-                self._tell_server_calls(run)
-            case RunEnded():
-                self._end(run)
-            case _:
-                pass
-        self.ends.append(self._made)
-
-    def add_delta(self, record: Recorded) -> bool:
-        self._tell_delta(record.event)  # type: ignore[arg-type]
-        self.ends.append(self._made)
-        return True
-
-    @abstractmethod
-    def _begin(self, run: Run) -> None:
-        """Begins the message."""
-
-    @abstractmethod
-    def _tell_delta(self, event: Delta) -> None:
-        """Tells a piece of what is said or thought."""
-
-    @abstractmethod
-    def _finish(self, item: Item) -> None:
-        """Tells what of an item came without deltas."""
-
-    @abstractmethod
-    def _tell_server_calls(self, run: Run) -> None:
-        """Tells what the server's tools have done since this was last told, if the client wants to know."""
-
-    @abstractmethod
-    def _end(self, run: Run) -> None:
-        """Ends the message, or says why there is none."""

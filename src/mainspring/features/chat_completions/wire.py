@@ -25,11 +25,10 @@ from mainspring.core.items import FunctionCall, Item, Json, Message, OutputText,
 from mainspring.core.response import Response, response
 from mainspring.core.run import Run
 from mainspring.features.chat_completions.messages import OUTPUT
+from mainspring.http.answer_log import AnswerLog
 from mainspring.http.client_tools import read_custom_input
 from mainspring.http.faults import Fault, render_error
-from mainspring.http.frame_log import AnswerLog
 from mainspring.http.plain_answers import describe_waiting, find_client_calls, list_messages, list_thoughts, waits_with_words
-from mainspring.http.run_replies import find_failure
 from mainspring.http.wire import Dialect, render_response
 
 GAP = "\n\n"
@@ -218,14 +217,10 @@ class ChatWire(AnswerLog[ChatDialect]):
         self._text_head = self._head + b',"choices":[{"index":0,"delta":{"content":'
         self._tell({"role": "assistant", "content": ""})
 
-    def _end(self, run: Run) -> None:
-        if (failure := find_failure(run)) is not None:
-            self._add(render_failure(failure))
-            return
-        self._tell_server_calls(run)
-        told = response(run)
-        for message in list_messages(told) if self._waits else ():
-            self._finish(message)
+    def _fail(self, failure: Fault) -> None:
+        self._add(render_failure(failure))
+
+    def _complete(self, told: Response) -> None:
         ended = render_completion(told, ChatDialect())
         for words in describe_waiting(told):
             self._say("content", words, words, words)

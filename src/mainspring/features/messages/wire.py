@@ -23,12 +23,11 @@ from mainspring.core.items import FunctionCall, Item, Json, Message, OutputText,
 from mainspring.core.response import Response, response
 from mainspring.core.run import Run
 from mainspring.core.tokens import estimate
+from mainspring.http.answer_log import AnswerLog
 from mainspring.http.client_tools import parse_arguments
 from mainspring.http.faults import Fault, render_error
-from mainspring.http.frame_log import AnswerLog
 from mainspring.http.hosted_calls import SERVER_LABEL
 from mainspring.http.plain_answers import describe_waiting, find_client_calls, list_messages, list_thoughts, waits_with_words
-from mainspring.http.run_replies import find_failure
 from mainspring.http.wire import Dialect, render_response
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"]
@@ -261,14 +260,10 @@ class MessagesWire(AnswerLog[MessagesDialect]):
         self._tell("message_start", {"message": begun})
         self._add(PING)
 
-    def _end(self, run: Run) -> None:
-        if (failure := find_failure(run)) is not None:
-            self._add(render_failure(failure))
-            return
-        self._tell_server_calls(run)
-        told = response(run)
-        for message in list_messages(told) if self._waits else ():
-            self._finish(message)
+    def _fail(self, failure: Fault) -> None:
+        self._add(render_failure(failure))
+
+    def _complete(self, told: Response) -> None:
         for words in describe_waiting(told):
             self._say(words, words)
         self._close_block()
