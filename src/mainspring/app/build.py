@@ -1,7 +1,7 @@
 """From settings to an engine: the one way there, for the server and for the commands beside it."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -38,10 +38,12 @@ from mainspring.storage.location import Location
 from mainspring.storage.shared_limits import StoreLimits
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.builtins import LASTING, BuiltinTools
+from mainspring.tools.contract import ToolContext
 from mainspring.tools.functions import load_functions
 from mainspring.tools.mcp.connection import CONNECT_SECONDS
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.lock import LockFile
+from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.registry import Registry
 
 if TYPE_CHECKING:
@@ -80,20 +82,13 @@ def compose_engine(
     starting. In a trial nothing is performed: no spans are sent, and folders need not be there. Raises `InvalidRequest` for what
     is missing or wrong, and for tools that do not go together.
     """
-    functions = dict.fromkeys([function for reference in settings.tools for function in load_functions(reference)])
     guard, servers = AddressGuard(settings.allow_hosts), make_server_specs(settings.mcp)
-    has_sign_ins = any(server.oauth is not None for server in servers)
     store = choose_store(database)
     limits, http = StoreLimits(store), settings.http
     policies = build_policies(settings.governance, guard, None if database is None else limits)
     if not is_trial:
         check_working_dir(settings)
     builtins = _open_builtins(settings, database, guard, policies, wraps=any(server.is_held for server in servers))
-    registry = Registry(tuple(functions), context=builtins.context)
-    if settings.discover:
-        registry.discover()
-    if settings.tool_definitions is not None:
-        registry.load_definitions(Path(settings.tool_definitions))
     defined = settings.tool_definitions and os.path.realpath(settings.tool_definitions)
     return Engine(
         provider,
@@ -101,7 +96,7 @@ def compose_engine(
         owns_provider=True,
         parts=(*build_parts(settings), *_build_web_search(settings.web_search, builtins)),
         governed=digest_settings(settings.governance, settings.budget, sorted(settings.allow_hosts), defined),
-        tools=registry,
+        tools=_load_tools(settings, builtins.context),
         instructions=instructions,
         database=database,
         store=store,
@@ -113,7 +108,7 @@ def compose_engine(
             wrap=builtins.wrap,
             start_seconds=start_seconds,
             lock=_open_lock(settings),
-            sign_ins=None if not has_sign_ins else _open_sign_ins(settings, store, database, guard),
+            sign_ins=_open_sign_ins(settings, servers, store, database, guard),
         ),
         builtins=builtins,
         files=choose_file_storage(settings.files, database),
@@ -138,6 +133,16 @@ def compose_engine(
         observers=(KeyUse(limits, partial(find_key_limits, store, http.key_limits, http.requests_per_key)),),
         memory=build_memory(database, settings.memory) if settings.memory.enabled else False,
     )
+
+
+def _load_tools(settings: Settings, context: ToolContext) -> Registry:
+    functions = dict.fromkeys([function for reference in settings.tools for function in load_functions(reference)])
+    registry = Registry(tuple(functions), context=context)
+    if settings.discover:
+        registry.discover()
+    if settings.tool_definitions is not None:
+        registry.load_definitions(Path(settings.tool_definitions))
+    return registry
 
 
 def build_embedder(own: VectorStoreSettings, memory: MemorySettings) -> Embedder | None:
@@ -184,7 +189,11 @@ def _open_lock(settings: Settings) -> LockFile | None:
     return file
 
 
-def _open_sign_ins(settings: Settings, store: Store, database: Location | None, guard: AddressGuard) -> "SignIns":
+def _open_sign_ins(
+    settings: Settings, servers: Sequence[ServerSpec], store: Store, database: Location | None, guard: AddressGuard
+) -> "SignIns | None":
+    if not any(server.oauth is not None for server in servers):
+        return None
     # Who has no such servers needs no cryptography.
     from mainspring.features.mcp.open_sign_ins import open_sign_ins
 

@@ -24,7 +24,6 @@ from mainspring.tools.mcp.exchange import RejectedTool, RemoteTool
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.mcp.toolset import ServerOffer, is_sign_in
 
-LOCK_FILE = "mainspring.mcp.lock"
 TLS_SECONDS = 15.0
 
 
