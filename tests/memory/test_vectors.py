@@ -360,14 +360,14 @@ async def test_who_has_lost_the_turn_asks_for_no_more_texts() -> None:
 
 async def test_those_found_among_many_are_those_that_are_nearest() -> None:
     dice = random.Random(3)
-    rows = [tuple([dice.gauss(0, 1) for _ in range(128)]) for _ in range(3_000)]
+    rows = [tuple([dice.gauss(0, 1) for _ in range(64)]) for _ in range(8_000)]
     vectors = Vectors(None, 512)
     assert not await vectors.open_for("tiny")
     await vectors.add([PlacedVector(str(number), Scope("t"), row) for number, row in enumerate(rows)])
     found, wanted = 0, 0
+    lengths = [sum(map(mul, row, row)) ** 0.5 for row in rows]
     for number in range(12):
         question = tuple([0.35 * mine + dice.gauss(0, 1) for mine in rows[number]])
-        lengths = [sum(map(mul, row, row)) ** 0.5 for row in rows]
         close = [sum(map(mul, row, question)) / length for row, length in zip(rows, lengths, strict=True)]
         nearest = sorted(range(len(rows)), key=lambda each: close[each], reverse=True)[:10]
         hits = await vectors.find_nearest(question, Scope("t"), 10)
@@ -375,7 +375,7 @@ async def test_those_found_among_many_are_those_that_are_nearest() -> None:
     await vectors.remove(["0"])
     assert "0" not in [hit.id for hit in await vectors.find_nearest(rows[0], Scope("t"), 10)]
     await vectors.close()
-    assert found >= 0.95 * wanted
+    assert found >= 0.85 * wanted
 
 
 async def test_more_numbers_than_vectors_have_are_refused_before_they_are_made() -> None:

@@ -6,9 +6,9 @@ else opens this one. It holds ids and numbers, no text, and can be made again fr
 
 To compare a question with every vector of a tenant takes long if there are many. So the signs of its numbers are compared first,
 one bit each, and of the best the numbers themselves, rounded to bytes: these are in a table of their own, since a vector among
-others is slow to reach. To find so many that are best takes as long as their number times that of all, so of more vectors
-fewer are taken. Where signs tell little, because the numbers are few or hardly any is below zero, every
-vector is compared.
+others is slow to reach. sqlite-vec finds the best of a chunk one after the other, each by looking at all of it. So it is told
+how many signs may differ at most, which leaves it few to order: a sample of the vectors shows for how many this is so. Where
+signs tell little, because the numbers are few or hardly any is below zero, every vector is compared.
 """
 
 import struct
@@ -29,15 +29,22 @@ from mainspring.storage.sqlite import LOCK_SECONDS, Worker
 if TYPE_CHECKING:
     import apsw
 
-MOST_CANDIDATES: Final = 768
-LEAST_CANDIDATES: Final = 96
-# How many candidates times how many vectors there may be.
+# How many vectors are compared by their numbers, and how many sqlite-vec can give.
+CANDIDATES: Final = 1_200
+MOST_CANDIDATES: Final = 4_096
+# Where only a part of the vectors counts, a sample of all shows nothing: how many candidates times how many vectors there may be.
 WORK: Final = 4_000_000
+LEAST_CANDIDATES: Final = 96
+SAMPLE: Final = 1_024
+SAMPLED_CHUNKS: Final = 64
+# Vectors of a sample that are read together.
+RUN: Final = 4
 # Of those whose numbers are only among others, in files of earlier versions.
 OLD_CANDIDATES: Final = 64
 # A tenant with one row fills one of them.
 CHUNK: Final = 128
 FEW_NUMBERS: Final = 64
+MAPPED_BYTES: Final = 1024**3
 
 
 Renew: TypeAlias = Callable[[], Awaitable[object]]
@@ -135,6 +142,8 @@ def connect_vectors(path: Path | None) -> "apsw.Connection":
     connection.enable_load_extension(False)
     # A vector within a chunk is reached through the pages before it, so there should be few.
     connection.execute("PRAGMA page_size = 32768")
+    # Candidates are all over the file. What is mapped is the system's cache of it, and no memory of this process.
+    connection.execute(f"PRAGMA mmap_size = {MAPPED_BYTES}")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("CREATE TABLE IF NOT EXISTS model (name TEXT NOT NULL, size INTEGER NOT NULL)")
@@ -190,26 +199,72 @@ def add_vectors(connection: "apsw.Connection", placed: Sequence[PlacedVector], c
 def _find_nearest(connection: "apsw.Connection", vector: Vector, whose: Scope, limit: int) -> list[Hit]:
     if find_size(connection) != len(vector):
         return []
-    mine, names = "tenant = ?3", [whose.tenant]
+    if not (_has_signs(len(vector)) and 0.1 < sum([number > 0 for number in vector]) / len(vector) < 0.9):
+        return _list_hits(connection, vector, whose, "embedding MATCH ?1", limit)[:limit]
+    signs = "signs MATCH vec_quantize_binary(?1)"
+    if not _has_rounded(connection):
+        return _list_hits(connection, vector, whose, signs, max(OLD_CANDIDATES, limit))[:limit]
+    if whose.group is None and whose.member is None:
+        wanted = max(CANDIDATES, limit)
+        bound = _choose_bound(connection, vector, whose.tenant, wanted)
+        most = MOST_CANDIDATES if bound else wanted
+        hits = _list_hits(connection, vector, whose, f"{signs}{bound}", most, is_rounded=True)
+        if len(hits) >= limit or not bound:
+            return hits[:limit]
+    held = sum([size for _, size in _list_chunks(connection, whose.tenant)])
+    most = max(LEAST_CANDIDATES, min(CANDIDATES, WORK // max(held, 1)), limit)
+    return _list_hits(connection, vector, whose, signs, most, is_rounded=True)[:limit]
+
+
+def _list_hits(
+    connection: "apsw.Connection", vector: Vector, whose: Scope, nearest: str, most: int, *, is_rounded: bool = False
+) -> list[Hit]:
+    """So many vectors at most, nearest first; with `is_rounded` by their rounded numbers."""
+    mine, values = "tenant = ?3", [pack(vector), most, whose.tenant]
     for column, name in (("agent", whose.group), ("session", whose.member)):
         if name is not None:
-            names.append(name)
-            mine += f" AND {column} = ?{2 + len(names)}"
-    nearest, most = "embedding MATCH ?1", limit
-    if is_signed := _has_signs(len(vector)) and 0.1 < sum([number > 0 for number in vector]) / len(vector) < 0.9:
-        nearest = "signs MATCH vec_quantize_binary(?1)"
-        most = max(_choose_candidates(connection, whose), limit)
+            values.append(name)
+            mine += f" AND {column} = ?{len(values)}"
     found = f"SELECT id, vec_distance_cosine(embedding, ?1) FROM vectors WHERE {nearest} AND k = ?2 AND {mine}"
-    rounded: tuple[bytes, ...] = ()
-    if is_signed and _has_rounded(connection):
-        rounded = (pack_rounded(vector),)
+    if is_rounded:
+        values.append(pack_rounded(vector))
         found = (
-            f"SELECT rounded.id, vec_distance_cosine(vec_int8(numbers), vec_int8(?{3 + len(names)})) FROM "
+            f"SELECT rounded.id, vec_distance_cosine(vec_int8(numbers), vec_int8(?{len(values)})) FROM "
             f"(SELECT id FROM vectors WHERE {nearest} AND k = ?2 AND {mine}) AS near JOIN rounded ON rounded.id = near.id"
         )
-    rows = connection.execute(found, (pack(vector), most, *names, *rounded)).fetchall()
-    hits = [Hit(str(id), -distance) for id, distance in rows if isinstance(distance, float)]
-    return sorted(hits, key=lambda hit: hit.score, reverse=True)[:limit]
+    hits = [Hit(str(id), -distance) for id, distance in connection.execute(found, values) if isinstance(distance, float)]
+    return sorted(hits, key=lambda hit: hit.score, reverse=True)
+
+
+def _choose_bound(connection: "apsw.Connection", vector: Vector, tenant: str, wanted: int) -> str:
+    """How many signs may differ, as a condition that about so many vectors meet; none where all can be ordered."""
+    chunks = _list_chunks(connection, tenant)
+    held = sum([size for _, size in chunks])
+    if held <= 2 * wanted or len(chunks) < 2:
+        return ""
+    signs = connection.execute("SELECT vec_quantize_binary(?)", (pack(vector),)).get
+    assert isinstance(signs, bytes)
+    asked, length = int.from_bytes(signs, "little"), len(signs)
+    # The last chunk may not be full.
+    spread = chunks[: -1 : max(len(chunks) // SAMPLED_CHUNKS, 1)]
+    differing: list[int] = []
+    for id, size in spread:
+        runs = min(max(SAMPLE // len(spread) // RUN, 1), size // RUN)
+        with connection.blob_open("main", "vectors_vector_chunks01", "vectors", id, False) as blob:
+            for run in range(runs):
+                blob.seek(run * (size // runs) * length)
+                seen = blob.read(RUN * length)
+                differing += [
+                    (int.from_bytes(seen[start : start + length], "little") ^ asked).bit_count()
+                    for start in range(0, len(seen), length)
+                ]
+    return f" AND distance <= {sorted(differing)[len(differing) * wanted // held]}"
+
+
+def _list_chunks(connection: "apsw.Connection", tenant: str) -> list[tuple[int, int]]:
+    """The chunks that the vectors of a tenant are in, each with how many it has room for."""
+    rows = connection.execute("SELECT chunk_id, size FROM vectors_chunks WHERE partition00 = ?", (tenant,))
+    return [(id, size) for id, size in rows if isinstance(id, int) and isinstance(size, int)]
 
 
 def _has_signs(size: int) -> bool:
@@ -221,15 +276,6 @@ def remove_vectors(connection: "apsw.Connection", ids: Sequence[str]) -> None:
         connection.executemany("DELETE FROM vectors WHERE id = ?", [(id,) for id in ids])
         if _has_rounded(connection):
             connection.executemany("DELETE FROM rounded WHERE id = ?", [(id,) for id in ids])
-
-
-def _choose_candidates(connection: "apsw.Connection", whose: Scope) -> int:
-    """How many vectors are compared that have the most signs in common with the question."""
-    if not _has_rounded(connection):
-        return OLD_CANDIDATES
-    held = connection.execute("SELECT coalesce(sum(size), 0) FROM vectors_chunks WHERE partition00 = ?", (whose.tenant,)).get
-    assert isinstance(held, int)
-    return max(LEAST_CANDIDATES, min(MOST_CANDIDATES, WORK // max(held, 1)))
 
 
 def _has_rounded(connection: "apsw.Connection") -> bool:
