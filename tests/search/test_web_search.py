@@ -353,13 +353,15 @@ async def test_a_search_can_be_asked_for(choice: Any) -> None:
 async def test_a_client_that_keeps_the_history_sends_it_back() -> None:
     model = CitingModel()
     async with serving(model) as (client, services):
-        sent = await client.responses.create(
-            model="m", input="How long?", tools=declare(), store=False, include=["web_search_call.action.sources"]
-        )
+        asked: Any = ["web_search_call.action.sources", "web_search_call.results"]
+        sent = await client.responses.create(model="m", input="How long?", tools=declare(), store=False, include=asked)
+        shown = sent.output[0].model_dump()["results"]
+        assert [(page["url"], page["text"]) for page in shown] == [(page["url"], page["content"]) for page in PAGES[:3]]
         history: Any = [{"role": "user", "content": "How long?"}, *[item.model_dump(exclude_none=True) for item in sent.output]]
         again = await client.responses.create(model="m", input=[*history, {"role": "user", "content": "Sure?"}], tools=declare())
         [message] = again.output
         assert message.model_dump()["content"][0]["annotations"][0]["url"] == PAGES[0]["url"]
+        assert read_results(model.output)[0].text == PAGES[0]["content"]
         assert len(services.asked) == 1
 
 

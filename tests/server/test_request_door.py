@@ -157,7 +157,7 @@ PASSED: list[tuple[Json, str | None]] = [
     ({"tools": [WEATHER], "tool_choice": {"type": "allowed_tools", "mode": None, "tools": [WEATHER]}}, None),
     ({"service_tier": "priority"}, "service_tier"),
     ({"service_tier": "auto"}, None),
-    ({"include": ["web_search_call.results", "reasoning.encrypted_content"]}, "include[0]"),
+    ({"include": ["computer_call_output.output.image_url", "reasoning.encrypted_content"]}, "include[0]"),
     (
         {"input": [{"role": "user", "content": [{"type": "input_text", "text": "hello", "hue": 1}], "mood": "good"}]},
         "input[0].mood, input[0].content[0].hue",

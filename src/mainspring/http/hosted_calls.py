@@ -119,25 +119,31 @@ def _render_outputs(output: FunctionCallOutput) -> list[Json]:
 
 def _render_search_call(call: FunctionCall, output: FunctionCallOutput | None) -> Json:
     queries = parse_arguments(call).get("queries")
-    wanted = call.server.at if isinstance(call.server, ServerTool) else "{}"
-    is_shown = output is not None and _decode(wanted).get("include_results") is True
-    found = _decode(output.output).get("results", []) if is_shown and output is not None else None
     return {
         "queries": [str(query) for query in queries] if isinstance(queries, list) else [],
-        "results": found,
+        "results": _find_shown(call, output),
     }
 
 
+def _find_shown(call: FunctionCall, output: FunctionCallOutput | None) -> list[Json] | None:
+    """The results of a search, None if its client does not want to see them."""
+    wanted = call.server.at if isinstance(call.server, ServerTool) else "{}"
+    is_shown = output is not None and _decode(wanted).get("include_results") is True
+    return _decode(output.output).get("results", []) if is_shown and output is not None else None
+
+
 def _render_web_call(call: FunctionCall, output: FunctionCallOutput | None) -> Json:
-    given = parse_arguments(call)
+    given, shown = parse_arguments(call), _find_shown(call, output)
+    results = {} if shown is None else {"results": shown}
     if url := given.get("url"):
         opened: Json = {"type": "open_page", "url": str(url)}
         pattern = given.get("pattern")
-        return {"action": {**opened, "type": "find_in_page", "pattern": str(pattern)} if pattern else opened}
+        return {"action": {**opened, "type": "find_in_page", "pattern": str(pattern)} if pattern else opened, **results}
     queries = [str(query) for query in given["queries"]] if isinstance(given.get("queries"), list) else []
     found = [] if output is None else _decode(output.output).get("results", [])
     sources = [{"type": "url", "url": str(page["url"])} for page in found if "url" in page]
-    return {"action": {"type": "search", "query": queries[0] if queries else "", "queries": queries, "sources": sources}}
+    action = {"type": "search", "query": queries[0] if queries else "", "queries": queries, "sources": sources}
+    return {"action": action, **results}
 
 
 def _decode(text: str | Sequence[Part]) -> Json:
@@ -249,7 +255,7 @@ def _split_search_call(data: Json) -> tuple[Item, ...]:
 
 def split_web_call(item: Item) -> tuple[Item, ...]:
     """A `web_search_call`, as the call and the output that it stands for; other items as they are. The model is told what it
-    has done, and what was found, but not what it has read."""
+    has done, and what was found, and what it has read only if the client kept the `results`."""
     if not isinstance(item, Unknown) or item.data.get("type") != "web_search_call":
         return (item,)
     action = item.data.get("action")
@@ -263,7 +269,7 @@ def split_web_call(item: Item) -> tuple[Item, ...]:
     suffix = str(item.data.get("id", "")).removeprefix("ws_")
     encoded, whose = msgspec.json.encode(given).decode(), ServerTool(WEB_SEARCH, WEB_SEARCH)
     call = FunctionCall(f"call_{suffix}", WEB_SEARCH, encoded, id=f"fc_{suffix}", form=WEB_SEARCH, server=whose)
-    said = msgspec.json.encode({"results": found}).decode()
+    said = msgspec.json.encode({"results": item.data.get("results") or found}).decode()
     return call, FunctionCallOutput(call.call_id, said, id=f"fco_{suffix}", form=WEB_SEARCH)
 
 

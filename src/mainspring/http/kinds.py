@@ -79,7 +79,7 @@ ITEM_KINDS: Final[dict[str, frozenset[str]]] = {
     "mcp_list_tools": _names("id", "server_label", "tools", "error"),
     "code_interpreter_call": _names("id", "code", "container_id", "outputs", "status"),
     "file_search_call": _names("id", "queries", "results", "status"),
-    "web_search_call": _names("id", "action", "status"),
+    "web_search_call": _names("id", "action", "results", "status"),
     "compaction": _names("id", "encrypted_content"),
     TRIGGER: _names("id"),
     "item_reference": _names("id"),

@@ -1,5 +1,7 @@
 """From a Responses request to the order for a run: whose it is, with which tools, and as which agent, if it names one."""
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 from msgspec.structs import replace
 from starlette.requests import HTTPConnection
@@ -14,11 +16,12 @@ from mainspring.features.agents.agent_runtime import PREFIX, AgentRuntime
 from mainspring.features.prompts.prompts import PREFIX as PROMPT_PREFIX
 from mainspring.features.prompts.prompts import Prompt, fill_prompt
 from mainspring.features.responses.request import MOST_INPUT_CHARS, CreateResponse, find_logprobs, make_order
-from mainspring.features.responses.sent_request import FOREIGN_INCLUDES, RESULTS, SOURCES, SentRequest
+from mainspring.features.responses.sent_request import FOREIGN_INCLUDES, RESULTS, SOURCES, WEB_RESULTS, SentRequest
 from mainspring.features.vector_stores.file_search import INCLUDE
 from mainspring.features.vector_stores.file_search import NAME as FILE_SEARCH
 from mainspring.http.auth import INVOKE, get_caller, get_tenant, sign_order
 from mainspring.http.faults import Fault
+from mainspring.http.kinds import WEB_SEARCHES
 from mainspring.http.sent_items import check_text_size, resolve_references
 from mainspring.http.support import Need, check_needs, is_met, list_item_needs, list_sampling_needs, list_tool_needs
 from mainspring.ports import RunStore
@@ -60,17 +63,25 @@ async def read_order(engine: Engine, agents: AgentRuntime, client: HTTPConnectio
         spec = replace(spec, echo={**spec.echo, **echo})
     if choice is not None:
         spec = await _apply_selection(agents, client, choice, body, spec)
-    if RESULTS in (body.include or ()):
-        spec = replace(spec, tools=tuple([_include_results(tool) for tool in spec.tools]))
-    elif SOURCES not in (body.include or ()) and not needs and not sent.ignored.passable:
+    asked = {RESULTS, SOURCES, WEB_RESULTS}.intersection(body.include or ())
+    if not asked and not needs and not sent.ignored.passable:
         return spec
+    if shown := _list_shown(engine, spec, asked):
+        spec = replace(spec, tools=tuple([_include_results(tool, shown) for tool in spec.tools]))
     return _apply_features(engine, spec, sent, needs, is_lenient=offers_unasked(client))
 
 
-def _include_results(tool: Tool) -> Tool:
-    """A `file_search` whose results the client wants to see; see `features.vector_stores.file_search`."""
-    is_search = isinstance(tool, Unknown) and tool.data.get("type") == FILE_SEARCH
-    return Unknown({**tool.data, INCLUDE: True}) if isinstance(tool, Unknown) and is_search else tool
+def _list_shown(engine: Engine, spec: RunSpec, asked: set[str]) -> tuple[str, ...]:
+    """The types of tools whose results the client wants to see. Those of a backend's own web search are its business."""
+    shown = (FILE_SEARCH,) if RESULTS in asked else ()
+    is_ours = WEB_RESULTS in asked and "web_search" in find_features(engine.provider, spec.model)
+    return (*shown, *WEB_SEARCHES) if is_ours else shown
+
+
+def _include_results(tool: Tool, shown: Sequence[str]) -> Tool:
+    """A tool marked so; see `features.vector_stores.file_search` and `features.web_search.declaration`."""
+    is_shown = isinstance(tool, Unknown) and tool.data.get("type") in shown
+    return Unknown({**tool.data, INCLUDE: True}) if isinstance(tool, Unknown) and is_shown else tool
 
 
 def list_needs(body: CreateResponse) -> list[Need]:
@@ -97,7 +108,7 @@ def _apply_features(engine: Engine, spec: RunSpec, sent: SentRequest, needs: lis
     features = find_features(engine.provider, spec.model)
     if "passthrough" in features:
         check_needs(needs, features)
-        wanted = [value for value in sent.body.include or () if value in (RESULTS, SOURCES, *FOREIGN_INCLUDES)]
+        wanted = [value for value in sent.body.include or () if value in (RESULTS, SOURCES, WEB_RESULTS, *FOREIGN_INCLUDES)]
         extra = {**(spec.sampling.extra or {}), "include": wanted}
         return replace(spec, sampling=replace(spec.sampling, extra=extra)) if wanted else spec
     for path in sent.ignored.passable:

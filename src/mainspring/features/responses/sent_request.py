@@ -106,13 +106,13 @@ _STREAM_OPTIONS: Final = frozenset({"include_usage", "include_obfuscation"})
 # What is always there, or given when it is asked for.
 RESULTS: Final = "file_search_call.results"
 SOURCES: Final = "web_search_call.action.sources"
+WEB_RESULTS: Final = "web_search_call.results"
 INCLUDES: Final = (
-    "reasoning.encrypted_content", LOGPROBS, "code_interpreter_call.outputs", RESULTS, SOURCES, "message.input_image.image_url",
+    "reasoning.encrypted_content", LOGPROBS, "code_interpreter_call.outputs", RESULTS, SOURCES, WEB_RESULTS,
+    "message.input_image.image_url",
 )  # fmt: skip
 # What only a backend with such tools of its own can give.
-FOREIGN_INCLUDES: Final = (
-    "web_search_call.results", "computer_call_output.output.image_url",
-)  # fmt: skip
+FOREIGN_INCLUDES: Final = ("computer_call_output.output.image_url",)
 
 
 def _check_contradictions(request: CreateResponse) -> None:

@@ -60,6 +60,7 @@ class WebSearchTool(Struct, frozen=True, omit_defaults=True):
     external_web_access: bool | None = None
     search_content_types: tuple[Literal["text"], ...] | None = None
     domains: tuple[str, ...] = ()
+    include_results: bool = False
 
 
 class WebSearchStep(OrderStep):
