@@ -69,7 +69,7 @@ class TokenCounter(Protocol):
     async def count_tokens(self, request: ModelRequest) -> int: ...
 
 
-ModelFeature = Literal["logprobs", "audio_input", "penalties", "stop", "seed", "passthrough", "web_search"]
+ModelFeature = Literal["logprobs", "audio_input", "penalties", "seed", "passthrough", "web_search"]
 """What only some adapters can bring to a backend and back: log probabilities of the text, `input_audio` parts, penalties for
 tokens, texts that end an answer, a seed, and tools, items and parts of kinds that we do not know, passed on as they are. Where
 the operator has named a service that searches the web, every model has `web_search`."""

@@ -11,6 +11,7 @@ from tests.doors.chatting import WEATHER, opened
 from tests.kit.waiting import PATIENCE
 
 from mainspring.core.errors import RateLimited, Unavailable
+from mainspring.core.events import ItemDone, ItemStarted, TextDelta, TurnEnded
 from mainspring.core.items import (
     FunctionCall,
     FunctionCallOutput,
@@ -20,9 +21,10 @@ from mainspring.core.items import (
     Reasoning,
     ReasoningText,
     ToolDefinition,
+    assistant,
 )
 from mainspring.http.auth import Keys
-from mainspring.providers.scripted import Scripted, call, calls, fail, refuse, say, stall, turn
+from mainspring.providers.scripted import Scripted, call, calls, fail, raw, refuse, say, stall, turn
 from mainspring.storage.memory_runs import MemoryStore
 
 ASK: Any = [{"role": "user", "content": "What time is it?"}]
@@ -184,7 +186,6 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [{"type": "shell"}]}, "tools[0].type", "unsupported_value"),
     ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools[0].function.name", "invalid_request_error"),
     ({"tool_choice": {"type": "function", "function": {"name": "no"}}}, "tool_choice", "invalid_request_error"),
-    ({"stop": ["x"]}, "stop", "unsupported_value"),
     ({"seed": 1}, "seed", "unsupported_value"),
     ({"logprobs": True}, "logprobs", "unsupported_value"),
     ({"model": "agent:nobody"}, "model", "not_found"),
@@ -238,6 +239,21 @@ async def test_endings_have_their_reasons() -> None:
         told = [(await place.client.chat.completions.create(model="scripted", messages=ASK)).choices[0] for _ in range(3)]
     assert [choice.finish_reason for choice in told] == ["length", "content_filter", "stop"]
     assert (told[2].message.refusal, told[2].message.content) == ("I would rather not.", None)
+
+
+@pytest.mark.parametrize("cut", [1, 4, 9])
+async def test_an_answer_ends_before_a_stop_sequence_wherever_its_pieces_are_cut(cut: int) -> None:
+    said = "One, two, th END of it."
+    texts = [TextDelta("m", said[start : start + cut]) for start in range(0, len(said), cut)]
+    ended = raw([ItemStarted(Message("assistant", id="m")), *texts, ItemDone(assistant(said, id="m")), TurnEnded()])
+    async with opened(Scripted(ended, ended, ended)) as place:
+        options: Any = {"model": "scripted", "messages": ASK}
+        whole = await place.client.chat.completions.create(**options, stop=["END", "END of", "three"])
+        pieces = [piece async for piece in await place.client.chat.completions.create(**options, stop="END", stream=True)]
+        unmet = await place.client.chat.completions.create(**options, stop=["of it.!", "thr"])
+    assert (whole.choices[0].message.content, whole.choices[0].finish_reason) == ("One, two, th ", "stop")
+    assert "".join([piece.choices[0].delta.content or "" for piece in pieces]) == "One, two, th "
+    assert unmet.choices[0].message.content == said
 
 
 async def test_failures_have_their_status_or_end_the_stream() -> None:

@@ -28,6 +28,7 @@ from mainspring.core.items import (
     OutputText,
     Reasoning,
     ReasoningText,
+    Usage,
     assistant,
 )
 from mainspring.http.auth import Keys
@@ -67,6 +68,9 @@ def signed(*items: Item) -> Any:
             told += [ItemStarted(Message("assistant", id=item.id)), TextDelta(item.id, item.text)]
         told.append(ItemDone(item))
     return raw([*told, TurnEnded()])
+
+
+STOPPED = [TurnEnded(usage=Usage(3, 1), stop_sequence=", two")]
 
 
 async def test_the_servers_tools_work_behind_a_plain_message() -> None:
@@ -294,7 +298,6 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tool_choice": {"type": "perhaps"}}, "tool_choice", "invalid_value"),
     ({"thinking": {"type": "enabled"}}, "thinking", "invalid_value"),
     ({"output_config": {"format": {"type": "xml"}}}, "output_config.format", "invalid_value"),
-    ({"stop_sequences": ["x"]}, "stop_sequences", "unsupported_value"),
     ({"temperature": 1.5}, "temperature", "decimal_above_max_value"),
     ({"cache_control": {"type": "ephemeral", "ttl": "7d"}}, "cache_control.ttl", "invalid_value"),
     ({"system": [{"type": "text", "text": "a", "cache_control": {"ttl": [7]}}]}, "cache_control.ttl", "invalid_value"),
@@ -333,6 +336,21 @@ async def test_endings_have_their_reasons_and_failures_their_types() -> None:
             async with client.messages.stream(**options) as stream:
                 await stream.until_done()
     assert "rate_limit_error" in str(broken.value.body)
+
+
+async def test_a_stop_sequence_that_has_ended_the_message_is_told() -> None:
+    told = raw([ItemStarted(Message("assistant", id="m")), TextDelta("m", "One"), ItemDone(assistant("One", id="m")), *STOPPED])
+    script = Scripted(say("One, two, three."), say("One, two, three."), told, say("One."))
+    async with entered(script) as (client, _):
+        options: Any = {"model": "scripted", "max_tokens": 50, "messages": ASK, "stop_sequences": ["four", ", two"]}
+        whole = await client.messages.create(**options)
+        async with client.messages.stream(**options) as stream:
+            streamed = await stream.get_final_message()
+        by_backend, unmet = await client.messages.create(**options), await client.messages.create(**options)
+    for answer in (whole, streamed, by_backend):
+        assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", ", two")
+        assert [block.model_dump()["text"] for block in answer.content] == ["One"]
+    assert (unmet.stop_reason, unmet.stop_sequence) == ("end_turn", None)
 
 
 async def test_a_client_that_leaves_cancels_its_run() -> None:

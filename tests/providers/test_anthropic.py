@@ -80,6 +80,11 @@ def test_why_the_model_stopped_is_understood(reason: str, finish: str) -> None:
     assert (text(events), ended(events).finish) == ("Noon.", finish)
 
 
+def test_the_text_that_has_ended_the_answer_is_told() -> None:
+    events = read(started(), block(0, {"type": "text", "text": "Noon."}), stopped("stop_sequence", sequence="END"))
+    assert (ended(events).finish, ended(events).stop_sequence) == ("stop", "END")
+
+
 SEARCH: Json = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
 FOUND: Json = {
     "type": "web_search_tool_result",

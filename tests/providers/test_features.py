@@ -125,10 +125,11 @@ def test_adapters_say_what_they_can_carry_through_all_that_wraps_them() -> None:
         aliases={"any": ["house/a", "gemini/b"]},
     )
     assert find_features(Engine(router).core.provider, "house/qwen") == Chat.features
-    assert Chat.features == {"logprobs", "audio_input", "penalties", "stop", "seed"}
-    assert find_features(router, "any") == {"audio_input", "stop", "seed"}
-    assert find_features(router, "claude/opus") == {"stop"}
-    assert find_features(Constrained(chat), "m") == find_features(Scripted(), "m") == set()
+    assert Chat.features == {"logprobs", "audio_input", "penalties", "seed"}
+    assert find_features(router, "any") == {"audio_input", "seed"}
+    assert (
+        find_features(Constrained(chat), "m") == find_features(Scripted(), "m") == find_features(router, "claude/opus") == set()
+    )
 
 
 def test_texts_that_end_an_answer_and_a_seed_go_to_each_backend_under_its_own_name() -> None:

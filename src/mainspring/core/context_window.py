@@ -58,7 +58,8 @@ def summary_request(run: Run) -> ModelRequest:
     """What the model is asked to sum up: all that it would see in its next turn. The tools stay declared, since what was said
     with them is unreadable to some backends otherwise, and caches keep what they have."""
     request = request_for(run)
-    return replace(request, items=(*request.items, user(SUMMARIZE)), tool_choice=ToolChoice("none"), text=None, top_logprobs=None)
+    items, choice = (*request.items, user(SUMMARIZE)), ToolChoice("none")
+    return replace(request, items=items, tool_choice=choice, text=None, top_logprobs=None, stop=())
 
 
 def latest(items: Sequence[Item], room: int) -> Sequence[Item]:

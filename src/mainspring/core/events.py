@@ -116,12 +116,14 @@ class ItemDone(Struct, frozen=True, tag_field="type", tag="item_done"):
 
 
 class TurnEnded(Struct, frozen=True, tag_field="type", tag="turn_ended"):
-    """The model is done with this turn. `error` is set only if it failed; its items then stay visible but are not used."""
+    """The model is done with this turn. `error` is set only if it failed; its items then stay visible but are not used.
+    `stop_sequence` is the text before which the answer was to end, and has."""
 
     finish: Finish = "stop"
     usage: Usage | None = None
     error: ErrorInfo | None = None
     adaptations: tuple[Adaptation, ...] | UnsetType = UNSET
+    stop_sequence: str | UnsetType = UNSET
 
 
 class TurnAborted(Struct, frozen=True, tag_field="type", tag="turn_aborted"):

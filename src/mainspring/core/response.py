@@ -50,6 +50,8 @@ class Response(Struct, frozen=True, kw_only=True):
     prompt: Json | UnsetType = UNSET
     prompt_cache_key: str | None = None
     user: str | None = None
+    stop_sequence: str | UnsetType = UNSET
+    """Ours: the text before which the answer has ended, of those that the request named."""
 
 
 def response(run: Run) -> Response:
@@ -80,6 +82,7 @@ def response(run: Run) -> Response:
         "tools": tuple([_tool(tool) for tool in spec.tools if not _is_servers(tool)]),
         "truncation": spec.window.truncation,
         "usage": _usage(run.usage) if run.has_ended else None,
+        "stop_sequence": run.stop_sequence,
     }
     if spec.sampling.temperature is not None:
         fields["temperature"] = spec.sampling.temperature

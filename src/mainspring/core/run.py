@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import assert_never, cast
 
 import msgspec
-from msgspec import Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from mainspring.core.chain import Chain
@@ -132,6 +132,7 @@ class Run(Struct, frozen=True):
     unanswered: bool = True
     answered: int = 0
     finish: Finish | None = None
+    stop_sequence: str | UnsetType = UNSET
     failure: ErrorInfo | None = None
     overflows: int = 0
     overflows_in_row: int = 0
@@ -410,6 +411,7 @@ def _turn_ended(run: Run, event: TurnEnded) -> Changes:
         "unanswered": False,
         "answered": run.answered + 1,
         "finish": event.finish,
+        "stop_sequence": event.stop_sequence,
         "overflows_in_row": 0,
         "drafts": (),
         "transcript": run.transcript.extend(entries),

@@ -51,6 +51,7 @@ from mainspring.engine.gate import Gate
 from mainspring.engine.guard import GRACE, Runner, TimedOut, describe_error, is_cancelled
 from mainspring.engine.journal import Journal
 from mainspring.engine.seal import Seal
+from mainspring.engine.stop_sequences import StopSequences
 from mainspring.engine.toolbox import Toolbox
 from mainspring.engine.turn_meter import DELTA_BYTES, ITEM_BYTES, TurnMeter
 from mainspring.ports import Provider
@@ -194,7 +195,8 @@ class _Listening:
     async def listen(self, request: ModelRequest) -> None:
         self._meter = TurnMeter(request.max_output_tokens, request.max_bytes)
         special = {tool.name: tool for tool in request.all_tools if isinstance(tool, ToolDefinition) and _is_special(tool)}
-        async with aclosing(self.provider.stream(request)) as events:
+        stream, stops = self.provider.stream(request), StopSequences(request.stop) if request.stop else None
+        async with aclosing(stream if stops is None else stops.watch(stream)) as events:
             take: TakeEvent | None = None
             with suppress(StopAsyncIteration):
                 while True:
@@ -209,6 +211,9 @@ class _Listening:
                                     await anext(events, None)
                         return
                     take = self._hear_delta
+        if stops is not None and stops.found is not None and not self.is_over:
+            self._stop(stops.found, request)
+            return
         raise BadOutput(f"provider `{self.provider.name}` ended its stream without ending the turn")
 
     def _hear_delta(self, event: ModelEvent) -> bool:
@@ -238,6 +243,8 @@ class _Listening:
             event = _mark_call(event, special)
         if isinstance(event, TurnEnded):
             event = self._check_usage(event, request)
+            if event.stop_sequence and event.stop_sequence not in request.stop:
+                event = replace(event, stop_sequence=UNSET)
         elif kind is ItemStarted:
             self._count_item()
         chars = len(event.delta) if isinstance(event, Delta) else 0
@@ -286,6 +293,14 @@ class _Listening:
             if not draft.is_done:
                 self._hear(ItemDone(partial(draft)))
         self._hear(TurnEnded("length", _estimate_usage(request, self._said())))
+
+    def _stop(self, found: str, request: ModelRequest) -> None:
+        """Ends a turn before the text that it is to end before. A call that is half made then is none."""
+        left = [partial(draft) for draft in self._said() if not draft.is_done]
+        for item in left:
+            self._hear(ItemDone(replace(item, status="completed") if isinstance(item, Message) else item))
+        is_half = any(isinstance(item, FunctionCall) for item in left)
+        self._hear(TurnEnded("length" if is_half else "stop", _estimate_usage(request, self._said()), stop_sequence=found))
 
 
 def _find_flaw(event: ModelEvent, kind: type) -> str | None:

@@ -119,8 +119,6 @@ def _need_kind(param: str, what: str, kind: str, known: Sequence[str]) -> Need:
 def list_option_needs(sampling: Json) -> Iterator[Need]:
     """What the options need that other APIs have and a response has not."""
     said = "the backend of this model takes none; leave it out, or name a model that does"
-    if "stop" in sampling:
-        yield Need("stop", "stop", said)
     if "seed" in sampling:
         yield Need("seed", "seed", said)
 

@@ -39,6 +39,8 @@ class TurnEvents(ABC):
         self._events: list[ModelEvent] = []
         self.notes: list[items.Adaptation] = []
         """What was done so that the turn could be had and read."""
+        self.stop_sequence: str | UnsetType = UNSET
+        """The text that the backend says it has ended the answer before."""
 
     def take(self) -> list[ModelEvent]:
         """The events since the last time."""
@@ -336,7 +338,7 @@ class TurnBuilder(TurnEvents):
             elif not is_cut and (call.pieces or call.vendor_id) and not (is_named and call.arguments.strip() in _NOTHING):
                 raise build_unnamed_error(call.arguments)
         self._tell_beside()
-        self._events.append(events.TurnEnded(finish, usage))
+        self._events.append(events.TurnEnded(finish, usage, stop_sequence=self.stop_sequence))
 
     def _end_call(self, call: CallDraft, *, is_cut: bool) -> None:
         if call.original is not None:

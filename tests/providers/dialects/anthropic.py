@@ -140,9 +140,9 @@ def block(index: int, begun: Json, *deltas: Json) -> list[Json]:
     ]
 
 
-def stopped(reason: str, usage: Json | None = None, details: Json | None = None) -> list[Json]:
+def stopped(reason: str, usage: Json | None = None, details: Json | None = None, sequence: str | None = None) -> list[Json]:
     """The last two events."""
-    delta = {"stop_reason": reason, "stop_sequence": None, "stop_details": details}
+    delta = {"stop_reason": reason, "stop_sequence": sequence, "stop_details": details}
     return [{"type": "message_delta", "delta": delta, "usage": usage or {"output_tokens": 7}}, {"type": "message_stop"}]
 
 

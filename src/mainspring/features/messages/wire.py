@@ -74,6 +74,7 @@ def render_message(told: Response, dialect: MessagesDialect) -> AssistantMessage
         model=told.model,
         content=tuple(blocks),
         stop_reason=_find_stop(told),
+        stop_sequence=told.stop_sequence or None,
         usage=_render_usage(told.usage),
     )
 
@@ -138,7 +139,9 @@ def _find_stop(told: Response) -> StopReason:
     is_refused = any(isinstance(part, Refusal) for item in told.output if isinstance(item, Message) for part in item.content)
     if reason == "content_filter" or (is_refused and told.status == "completed"):
         return "refusal"
-    return "max_tokens" if told.status == "incomplete" else "end_turn"
+    if told.status == "incomplete":
+        return "max_tokens"
+    return "stop_sequence" if told.stop_sequence else "end_turn"
 
 
 def _render_usage(usage: Json | None) -> MessageUsage:
@@ -269,7 +272,7 @@ class MessagesWire(AnswerLog[MessagesDialect]):
         self._close_block()
         for call in find_client_calls(told):
             self._tell_block(_render_call(call))
-        ended = {"stop_reason": _find_stop(told), "stop_sequence": None}
+        ended = {"stop_reason": _find_stop(told), "stop_sequence": told.stop_sequence or None}
         self._tell("message_delta", {"delta": ended, "usage": _render_usage(told.usage)})
         self._tell("message_stop", {})
 

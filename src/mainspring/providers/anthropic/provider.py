@@ -32,7 +32,6 @@ class Anthropic(HttpProvider):
     models_path = "v1/models"
     models_query: ClassVar = {"limit": "1000"}
     owner = VENDOR
-    features: ClassVar = frozenset({"stop"})
 
     def __init__(self, base_url: str | None = None, **options: Unpack[HttpOptions]) -> None:
         super().__init__((base_url or self.default_url).strip().rstrip("/").removesuffix("/v1"), **options)

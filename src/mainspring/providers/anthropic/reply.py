@@ -79,7 +79,8 @@ class AnthropicReply(ReplyReader[TurnBuilder]):
             self._begin(index, block)
             self._stop(index)
         self._add_usage(event.usage)
-        self._stop_turn(_Block(stop_reason=event.stop_reason or "end_turn", stop_details=event.stop_details))
+        reason, told = event.stop_reason or "end_turn", event.stop_sequence
+        self._stop_turn(_Block(stop_reason=reason, stop_sequence=told, stop_details=event.stop_details))
         self.is_over = True
 
     def _begin(self, index: int, block: "_Block") -> None:
@@ -127,6 +128,8 @@ class AnthropicReply(ReplyReader[TurnBuilder]):
             return
         self._finish = read_finish(delta.stop_reason, _FINISH, self._http.url)
         self._is_paused = delta.stop_reason == "pause_turn"
+        if delta.stop_reason == "stop_sequence" and delta.stop_sequence:
+            self._turn.stop_sequence = delta.stop_sequence
         match delta.stop_details:
             case {"type": "refusal", "explanation": str(explanation)}:
                 self._turn.refusal(explanation)
@@ -179,6 +182,7 @@ class _Block(Struct, gc=False):
     partial_json: str | None = None
     citation: object = None
     stop_reason: str | None = None
+    stop_sequence: str | None = None
     stop_details: object = None
 
 
@@ -196,6 +200,7 @@ class _AnthropicEvent(Struct, gc=False):
     usage: msgspec.Raw = NULL
     content: list[_Block] | None = None
     stop_reason: str | None = None
+    stop_sequence: str | None = None
     stop_details: object = None
     error: object = None
 

@@ -47,7 +47,6 @@ class Bedrock(HttpProvider):
     """The Converse API in one region. A model is a model's id, an inference profile's id, or an ARN."""
 
     name = "bedrock"
-    features: ClassVar = frozenset({"stop"})
     owner = "amazon"
     fixed_headers: ClassVar = {"Accept": "application/vnd.amazon.eventstream, application/json"}
 

@@ -31,7 +31,7 @@ class Chat(HttpProvider):
 
     name = "chat"
     url_hint = ", which usually ends in /v1"
-    features: ClassVar = frozenset({"logprobs", "audio_input", "penalties", "stop", "seed"})
+    features: ClassVar = frozenset({"logprobs", "audio_input", "penalties", "seed"})
 
     def _reader(self, request: ModelRequest) -> ChatCompletionReply:
         return ChatCompletionReply(self._turn(request, leaks=True), self._http)

@@ -129,6 +129,9 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
         if reason := choice.finish_reason:
             self._finish = read_finish(reason, _FINISH, self._http.url)
             self._announces_calls = reason.lower() in _CALLING
+            # vLLM and SGLang tell which text has ended the answer.
+            if isinstance(told := choice.stop_reason or choice.matched_stop, str):
+                self._turn.stop_sequence = told
 
 
 def _is_complaint(data: bytes) -> bool:
@@ -308,6 +311,8 @@ class _Choice(Struct, gc=False):
     text: str | None = None
     finish_reason: str | None = None
     logprobs: object = None
+    stop_reason: object = None
+    matched_stop: object = None
 
 
 class _GroqNote(Struct, gc=False):

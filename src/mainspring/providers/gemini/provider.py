@@ -29,7 +29,7 @@ class Gemini(HttpProvider):
     default_url = "https://generativelanguage.googleapis.com"
     key_header = "x-goog-api-key"
     owner = "google"
-    features: ClassVar = frozenset({"audio_input", "stop", "seed"})
+    features: ClassVar = frozenset({"audio_input", "seed"})
 
     def _reader(self, request: ModelRequest) -> GeminiReply:
         # Gemini writes calls as code now and then, and Gemma knows no others.

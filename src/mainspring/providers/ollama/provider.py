@@ -23,7 +23,7 @@ class Ollama(HttpProvider):
 
     name = "ollama"
     default_url = "http://localhost:11434"
-    features: ClassVar = frozenset({"stop", "seed"})
+    features: ClassVar = frozenset({"seed"})
     owner = "library"
 
     def __init__(self, base_url: str | None = None, *, num_ctx: int | None = None, **options: Unpack[HttpOptions]) -> None:
