@@ -14,6 +14,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 from openai.types import FileObject
+from tests.kit.waiting import PATIENCE
 from tests.server.hosting import hosted
 
 from mainspring.app.engine import Engine
@@ -210,8 +211,31 @@ async def test_a_tenant_has_no_more_than_it_may() -> None:
         with pytest.raises(openai.BadRequestError) as raised:
             await client.files.create(file=("b", b"123456"), purpose="user_data")
         assert raised.value.code == "storage_limit_exceeded"
+        for head, body in (
+            (b"content-length: 90000000", b""),
+            (b"transfer-encoding: chunked", b"%x\r\n%b\r\n" % (len(FORM), FORM)),
+        ):
+            answer = await send_part(client, head, body)
+            assert b"storage_limit_exceeded" in answer, answer
         await client.files.delete(first.id)
         await client.files.create(file=("b", b"123456"), purpose="user_data")
+
+
+FORM = b'--x\r\ncontent-disposition: form-data; name="file"; filename="b"\r\n\r\n' + bytes(70_000)
+
+
+async def send_part(client: AsyncOpenAI, head: bytes, body: bytes) -> bytes:
+    """What the server answers to an upload of which it has had only this much."""
+    url = client.base_url
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    form = b"content-type: multipart/form-data; boundary=x"
+    host = b"host: 127.0.0.1:%d" % (url.port or 80)
+    writer.write(b"\r\n".join([b"POST /v1/files HTTP/1.1", host, form, head, b"connection: close", b"", body]))
+    try:
+        async with asyncio.timeout(PATIENCE):
+            return await reader.read()
+    finally:
+        writer.close()
 
 
 async def test_an_upload_in_parts_has_room_kept_for_it_until_it_is_over() -> None:

@@ -9,7 +9,7 @@ a tenant. So a crash costs room until the next sweep, and loses nothing; one bet
 for good.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from hashlib import md5, sha256
 from logging import getLogger
@@ -126,8 +126,9 @@ class Files:
         if self._temporary is not None:
             self._temporary.cleanup()
 
-    async def receive(self, pieces: AsyncIterable[bytes], most: int | None = None) -> Content:
-        """Keeps bytes as they come in. Raises `InvalidRequest` for more than `most`, else for more than a file may have."""
+    async def receive(self, pieces: AsyncIterable[bytes], most: int | None = None, room: int | None = None) -> Content:
+        """Keeps bytes as they come in. Raises `InvalidRequest` for more than `most`, else for more than a file may have, and for
+        more than the tenant has `room` for."""
         storage = await self.open_storage()
         name = random_id("b").partition("_")[2]
         key = f"{self._folder}/{name[:2]}/{name}"
@@ -140,6 +141,8 @@ class Files:
             nonlocal size
             async for piece in pieces:
                 size += len(piece)
+                if room is not None and size > room:
+                    raise self._refuse_more(room)
                 if size > limit:
                     told = f"the file has more than {limit} bytes, the most that it may have here; send a smaller one"
                     raise InvalidRequest(told, param="file", code="file_too_large")
@@ -275,11 +278,25 @@ class Files:
             await self.drop(content.key)
             raise
 
+    async def find_room(self, tenant: str, announced: int) -> int | None:
+        """How many bytes a tenant may add, None for any number. Raises `InvalidRequest` if that is less than is announced."""
+        if (most := self.settings.tenant_bytes) is None:
+            return None
+        found = await self.store.get(ROOM, ROOM, tenant=tenant)
+        claims = {} if found is None else decode(found.body, TenantRoom).claims
+        room = most - (await self._count_used(tenant, "", claims))[0]
+        if announced > room:
+            raise self._refuse_more(room)
+        return room
+
+    def _refuse_more(self, room: int) -> InvalidRequest:
+        told = f"your files may have {self.settings.tenant_bytes} bytes together, and {max(room, 0)} are left; delete some first"
+        return InvalidRequest(told, param="file", code="storage_limit_exceeded")
+
     async def claim_room(self, tenant: str, id: str, size: int | None, seconds: float = ROOM_SECONDS) -> None:
         """Has room kept for the file of this id, for None no longer. Raises `InvalidRequest` if there is not as much."""
         if (used := await self._change_claim(tenant, id, size, seconds)) is not None:
-            told = f"your files have {used} bytes, and may have {self.settings.tenant_bytes} together; delete some first"
-            raise InvalidRequest(told, param="file", code="storage_limit_exceeded")
+            raise self._refuse_more((self.settings.tenant_bytes or 0) - used)
 
     async def _change_claim(self, tenant: str, id: str, size: int | None, seconds: float = ROOM_SECONDS) -> int | None:
         """Has so much room kept for a file, or for None no longer. Returns how much is used if there is not as much."""
@@ -288,11 +305,7 @@ class Files:
             now, claims = await self.store.read_clock(), {} if found is None else dict(decode(found.body, TenantRoom).claims)
             claims.pop(id, None)
             if size is not None:
-                files = [decode(document.body, StoredFile) for document in await self.store.documents(FILE, tenant=tenant)]
-                there = {file.id for file in files}
-                claims = {name: claim for name, claim in claims.items() if claim.until > now and name not in there}
-                # Its own file is there if it was added before a crash, or by another request at once.
-                used = sum([file.size for file in files if file.id != id]) + sum([claim.size for claim in claims.values()])
+                used, claims = await self._count_used(tenant, id, claims)
                 if used + size > most:
                     return used
                 claims[id] = ClaimedRoom(size, now + seconds)
@@ -300,6 +313,16 @@ class Files:
             if await (self.store.put([changed], if_absent=True) if found is None else self.store.swap(changed, found.body)):
                 break
         return None
+
+    async def _count_used(self, tenant: str, id: str, claims: Mapping[str, ClaimedRoom]) -> tuple[int, dict[str, ClaimedRoom]]:
+        """The bytes of a tenant's files but this one, with those of the claims that still count, and these."""
+        now = await self.store.read_clock()
+        files = [decode(document.body, StoredFile) for document in await self.store.documents(FILE, tenant=tenant)]
+        there = {file.id for file in files}
+        left = {name: claim for name, claim in claims.items() if claim.until > now and name not in there}
+        # Its own file is there if it was added before a crash, or by another request at once.
+        used = sum([file.size for file in files if file.id != id]) + sum([claim.size for claim in left.values()])
+        return used, left
 
     async def read(self, file: StoredFile) -> AsyncGenerator[bytes, None]:
         """The bytes of a file, a piece at a time. Raises `NotFound` if it was deleted, `FilesUnavailable`."""

@@ -71,12 +71,13 @@ class FileRoutes:
         ignored, fields = IgnoredFields(), dict[str, str]()
         content: Content | None = None
         name = ""
+        room = await self._files.find_room(get_tenant(request), int(request.headers.get("content-length", 0)) - FORM_BYTES)
         try:
             async with aclosing(read_form(request, self._files.settings.file_bytes + FORM_BYTES)) as parts:
                 async for part in parts:
                     if part.name == "file" and content is None:
                         name = part.filename
-                        content = await self._files.receive(part.pieces)
+                        content = await self._files.receive(part.pieces, room=room)
                     elif part.name in ("file", *fields):
                         raise refuse_form(f"it has more than one `{part.name:.80}`")
                     else:
