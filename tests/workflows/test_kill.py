@@ -26,6 +26,7 @@ steps:
   - {id: two, action: transform, value: "{{ steps.one.output.status }}"}
   - {id: three, POST, url: "{{ inputs.base }}/three", body: {two: "{{ steps.two.output }}"}}
   - {id: four, action: invoke-agent, agent: noter, inputs: {topic: tides}}
+  - {id: talk, action: group-chat, task: Name a ship., agents: [noter, other], speaker: round_robin, max_rounds: 2}
   - id: five
     action: parallel-group
     steps:
@@ -54,7 +55,8 @@ EFFECTS = ["/one", "/three", "/agent", "/five-a", "/five-b", "/six-then", "/eigh
 def prepared(folder: Path, repeatable: str) -> None:
     post = f"action: http-request, method: POST, {repeatable}"
     written(folder / "flows", TEN.replace("POST", post), INNER.replace("POST", post))
-    agent(folder / "agents", "noter", inputs={"topic": {}}, outputs={"result": {}})
+    for name in ("noter", "other"):
+        agent(folder / "agents", name, inputs={"topic": {}}, outputs={"result": {}})
 
 
 def worker(folder: Path, url: str) -> Process:
@@ -101,7 +103,8 @@ async def test_a_workflow_killed_at_random_points_ends_with_each_effect_once(tmp
         finished(tmp_path, tally.url)
     ended = await runs(tmp_path)
     assert all(run.status == "success" and run.outputs == {"status": 200} for run, _ in ended), ended
-    assert tally.counted == dict.fromkeys(EFFECTS, len(ended)), "each effect once for each run, none lost, none twice"
+    wanted = {**dict.fromkeys(EFFECTS, len(ended)), "/agent": 3 * len(ended)}  # one alone, and two who talk
+    assert tally.counted == wanted, "each effect once for each run, none lost, none twice"
     assert sum(resumed for _, resumed in ended) >= KILLS // 2, "the kills did hit runs under way"
 
 
