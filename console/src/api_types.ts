@@ -219,7 +219,7 @@ export interface SettingList {
 
 export interface ShownDelivery {
   id: string;
-  type: "approval.requested" | "response.cancelled" | "response.completed" | "response.failed" | "response.incomplete";
+  type: "approval.requested" | "response.cancelled" | "response.completed" | "response.failed" | "response.incomplete" | "workflow.cancelled" | "workflow.completed" | "workflow.failed";
   data: Record<string, any>;
   state: string;
   attempts: number;
@@ -232,7 +232,7 @@ export interface ShownDelivery {
 export interface ShownEndpoint {
   id: string;
   url: string;
-  events: ("approval.requested" | "response.cancelled" | "response.completed" | "response.failed" | "response.incomplete")[];
+  events: ("approval.requested" | "response.cancelled" | "response.completed" | "response.failed" | "response.incomplete" | "workflow.cancelled" | "workflow.completed" | "workflow.failed")[];
   description: string;
   state: string;
   stopped: string;

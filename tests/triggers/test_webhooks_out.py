@@ -1,6 +1,7 @@
 """Webhooks out: who is told of ended runs and waiting approvals, by a real receiver on loopback."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -14,17 +15,19 @@ from openai.types.webhooks import ResponseCompletedWebhookEvent
 from tests.agents.world import engine_of, look, write
 from tests.agents.world import written as agent
 from tests.kit.waiting import PATIENCE
+from tests.workflows.world import engine_for
 
 from mainspring import Engine
 from mainspring.core.errors import NotFound
 from mainspring.core.items import encode
+from mainspring.features.prompts.prompts import PromptContent
 from mainspring.features.triggers.deliveries import Deliverer
 from mainspring.features.triggers.endpoints import Endpoints
 from mainspring.features.triggers.outbox import DEAD, DELIVERY, Delivery, EventType, load_outbox
 from mainspring.features.triggers.targets import Targets
 from mainspring.http.auth import Keys
 from mainspring.ports import Ask, Document, Store
-from mainspring.providers.scripted import call, say
+from mainspring.providers.scripted import Scripted, call, say
 from mainspring.tools.addresses import AddressGuard
 
 ALL: tuple[EventType, ...] = (
@@ -33,7 +36,18 @@ ALL: tuple[EventType, ...] = (
     "response.incomplete",
     "response.cancelled",
     "approval.requested",
+    "workflow.completed",
+    "workflow.failed",
+    "workflow.cancelled",
 )
+
+
+PROMPTED = """
+name: prompted
+inputs: {prompt: {type: string}}
+steps: [{id: s, action: invoke-agent, agent: "{{ inputs.prompt }}", inputs: {topic: tides}}]
+"""
+FAILING = "name: failing\nsteps: [{id: s, action: validate, value: 1, schema: {const: 2}}]"
 
 
 class Receiver:
@@ -141,6 +155,29 @@ async def test_the_end_of_a_run_is_told_as_the_sdk_of_openai_reads_it(world: Wor
     assert isinstance(event, ResponseCompletedWebhookEvent)
     assert (event.data.id, event.object) == (run.spec.id, "event")
     assert (len(receiver.messages), world.outcomes) == (1, ["delivered"])
+
+
+async def test_the_ends_of_workflows_are_told_and_a_prompt_is_a_step(tmp_path: Path, receiver: Receiver) -> None:
+    script = Scripted(say("Hushed."), say("noted"))
+    engine = engine_for(tmp_path, PROMPTED, FAILING, model=script)
+    async with engine:
+        made = await engine.agents.prompts.create("", PromptContent(instructions="Whisper of {{ topic }}."))
+        world = World(engine)
+        await world.endpoints.create("", f"{receiver.url}/in", ("workflow.completed", "workflow.failed", "workflow.cancelled"))
+        async with world.delivering():
+            whole = await engine.workflows.run("prompted", {"prompt": made.id})
+            failed = await engine.workflows.run("failing")
+            await engine.workflows.run("failing", dry_run=True)
+            lost = await engine.workflows.run("prompted", {"prompt": "pmpt_none"})
+            await receiver.wait(3)
+    assert "Whisper of tides." in str(script.requests[0].instructions)
+    told = [json.loads(body) for _, _, body in receiver.messages]
+    ends = {(event["type"], event["data"]["id"], event["data"]["status"]) for event in told}
+    assert ends == {
+        ("workflow.completed", whole.id, "success"),
+        ("workflow.failed", failed.id, "failed"),
+        ("workflow.failed", lost.id, "failed"),
+    }
 
 
 async def test_only_wanted_events_of_the_own_tenant_are_told_and_none_of_what_is_not_stored(world: World) -> None:

@@ -50,7 +50,7 @@ from mainspring.features.traces.metrics import Metrics
 from mainspring.features.traces.otel import Exporter
 from mainspring.features.traces.trace_builder import TraceObserver, read_trace
 from mainspring.features.traces.trace_record import TraceRecord
-from mainspring.features.triggers.outbox import Outbox, load_outbox
+from mainspring.features.triggers.outbox import Outbox, WorkflowOutbox, load_outbox
 from mainspring.features.workflows.step_actions import StepActions, StepProvider
 from mainspring.features.workflows.workflow_folder import WorkflowFolders
 from mainspring.features.workflows.workflows import Workflows
@@ -216,7 +216,8 @@ class Engine:
         )
         self.agents = AgentRuntime(self.core, own.agents, own.orders)
         actions = StepActions(self.core, self.agents, own.step_definitions)
-        self.workflows = Workflows(self.core, WorkflowFolders(workflows), actions, new_id=new_id)
+        told = WorkflowOutbox(self.outbox)
+        self.workflows = Workflows(self.core, WorkflowFolders(workflows), actions, new_id=new_id, observer=told)
         self._running, self._blocking = AsyncExitStack(), ExitStack()
         self._portal: BlockingPortal | None = None
         self._is_open, self._opening = False, Lock()

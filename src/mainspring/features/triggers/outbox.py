@@ -16,6 +16,8 @@ from mainspring.core.history import approval_id
 from mainspring.core.items import Json, decode, encode
 from mainspring.core.run import Run
 from mainspring.features.triggers.marks import Mark, Marks
+from mainspring.features.workflows.workflow_log import WorkflowObserver
+from mainspring.features.workflows.workflow_run import WorkflowRun
 from mainspring.ports import Document, DocumentStore, EndedRun, RunObserver
 
 ENDPOINT: Final = "webhook_endpoint"
@@ -23,7 +25,8 @@ DELIVERY: Final = "webhook_delivery"
 DEAD: Final = "webhook_dead"
 
 EventType = Literal[
-    "response.completed", "response.failed", "response.incomplete", "response.cancelled", "approval.requested"
+    "response.completed", "response.failed", "response.incomplete", "response.cancelled", "approval.requested",
+    "workflow.completed", "workflow.failed", "workflow.cancelled",
 ]  # fmt: skip
 
 Key = tuple[str, str]
@@ -99,22 +102,27 @@ class Outbox(RunObserver):
 
     def list_documents(self, run: Run) -> tuple[Document, ...]:
         """What is to be stored with the end of a run."""
-        if not (known := self._endpoints.get(run.spec.tenant)) or not _is_told(run):
+        if not self._endpoints.get(run.spec.tenant) or not _is_told(run):
             return ()
-        tenant, events = run.spec.tenant, _list_events(run)
+        return self.make_documents(run.spec.tenant, run.clock, _list_events(run))
+
+    def make_documents(self, tenant: str, at: float, events: Sequence[tuple[EventType, Json]]) -> tuple[Document, ...]:
+        """A delivery of each event to each endpoint of the tenant that wants it."""
         return tuple(
             [
                 Document(DELIVERY, event.id, encode(event), tenant, id)
-                for id, wanted in known.items()
-                for event in [_make_delivery(run, id, kind, data) for kind, data in events if kind in wanted]
+                for id, wanted in self._endpoints.get(tenant, {}).items()
+                for event in [_make_delivery(id, kind, at, data) for kind, data in events if kind in wanted]
             ]
         )
 
     def run_ended(self, ended: EndedRun) -> None:
-        tenant = ended.run.spec.tenant
-        if (known := self._endpoints.get(tenant)) and _is_told(ended.run):
-            for id in known:
-                self.wake((tenant, id))
+        if _is_told(ended.run):
+            self.wake_all(ended.run.spec.tenant)
+
+    def wake_all(self, tenant: str) -> None:
+        for id in self._endpoints.get(tenant, ()):
+            self.wake((tenant, id))
 
     def wake(self, key: Key) -> None:
         """There may be something to deliver to this endpoint."""
@@ -126,6 +134,23 @@ class Outbox(RunObserver):
         await self._came.wait()
         self._came, woken, self._woken = Event(), self._woken, set()
         return woken
+
+
+class WorkflowOutbox(WorkflowObserver):
+    """Has endpoints told of the ends of workflow runs, by the outbox."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+
+    def list_documents(self, run: WorkflowRun) -> tuple[Document, ...]:
+        ends: dict[str, EventType] = {"failed": "workflow.failed", "cancelled": "workflow.cancelled"}
+        kind, data = ends.get(run.status, "workflow.completed"), {"id": run.id, "workflow": run.order.workflow}
+        if run.order.dry_run:
+            return ()
+        return self._outbox.make_documents(run.order.tenant, run.clock, [(kind, {**data, "status": run.status})])
+
+    def run_ended(self, run: WorkflowRun) -> None:
+        self._outbox.wake_all(run.order.tenant)
 
 
 async def load_outbox(store: DocumentStore, outbox: Outbox) -> None:
@@ -160,6 +185,6 @@ def _list_events(run: Run) -> list[tuple[EventType, Json]]:
     return events
 
 
-def _make_delivery(run: Run, endpoint: str, kind: EventType, data: Json) -> Delivery:
+def _make_delivery(endpoint: str, kind: EventType, at: float, data: Json) -> Delivery:
     meant = f"{endpoint} {kind} {data['id']}"
-    return Delivery(f"evt_{sha256(meant.encode()).hexdigest()[:24]}", kind, run.clock, data)
+    return Delivery(f"evt_{sha256(meant.encode()).hexdigest()[:24]}", kind, at, data)

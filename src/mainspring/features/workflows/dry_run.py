@@ -9,6 +9,7 @@ from typing import Any
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
+from mainspring.features.prompts.prompts import PREFIX as PROMPT_PREFIX
 from mainspring.features.workflows.expressions import find_expression_reads, find_reads, is_true, resolve_values_now
 from mainspring.features.workflows.graph import EXPRESSIONS, list_expressions
 from mainspring.features.workflows.workflow_definition import (
@@ -96,7 +97,9 @@ class _DryRun:
     def _describe(self, step: Step, values: Json) -> str:
         match step:
             case InvokeAgent():
-                self._check_agents([values["agent"]] if "agent" in values else [])
+                # Whose prompts there are is known to the run alone.
+                named = [values["agent"]] if "agent" in values else []
+                self._check_agents([name for name in named if not name.startswith(PROMPT_PREFIX)])
                 return f"would invoke agent `{values.get('agent', step.agent)}`"
             case Handoff():
                 self._check_agents([values["agent"]] if "agent" in values else [])

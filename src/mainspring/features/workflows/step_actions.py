@@ -39,6 +39,7 @@ from mainspring.engine.engine import Engine
 from mainspring.engine.handle import Handle
 from mainspring.features.agents.agent_result import ToolLoopConfig, read_result
 from mainspring.features.agents.agent_runtime import AgentRuntime, make_failure
+from mainspring.features.prompts.prompts import PREFIX as PROMPT_PREFIX
 from mainspring.features.workflows.agent_steps import AgentSteps
 from mainspring.features.workflows.dry_run import find_unknown_agent
 from mainspring.features.workflows.expressions import resolve_values
@@ -74,7 +75,7 @@ class StepActions:
     async def invoke_agent(self, step: InvokeAgent, work: StepWork) -> Json:
         """The agent's output; it works with tools if there are any. Raises `RunFailed` if it gave no answer."""
         agent, model, inputs = await resolve_values((step.agent, step.model, step.inputs), work.names)
-        if (why := find_unknown_agent(agent, self.list_agents())) is not None:
+        if not agent.startswith(PROMPT_PREFIX) and (why := find_unknown_agent(agent, self.list_agents())) is not None:
             raise StepError(why, may_repeat=False)
         order = work.order
 

@@ -7,7 +7,8 @@ marks the run as unfinished, says who drives it, and is removed when the run end
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Self
+from functools import reduce
+from typing import Final, NamedTuple, Protocol, Self
 
 import anyio
 import msgspec
@@ -16,6 +17,9 @@ from anyio.lowlevel import checkpoint
 from mainspring.core.errors import MainspringError, NotFound, StoreError, Superseded
 from mainspring.core.items import decode, encode
 from mainspring.features.workflows.workflow_run import (
+    WorkflowCancelled,
+    WorkflowCompleted,
+    WorkflowFailed,
     WorkflowLogEvent,
     WorkflowOrder,
     WorkflowRecord,
@@ -31,25 +35,37 @@ OPEN: Final = "workflow_open"
 _BEHIND_TENANT: Final = "\0"
 
 
+class WorkflowObserver(Protocol):
+    """Is told of workflow runs when they end."""
+
+    def list_documents(self, run: WorkflowRun) -> tuple[Document, ...]:
+        """What is to be stored with the end of the run."""
+        ...
+
+    def run_ended(self, run: WorkflowRun) -> None: ...
+
+
 class WorkflowJournal:
     """The log of one run, its state, and the bytes that it has. `on_failure` is called once if the log cannot be written any
     more."""
 
-    def __init__(self, store: DocumentStore, run: WorkflowRun, log: Sequence[WorkflowRecord] = ()) -> None:
+    def __init__(self, store: DocumentStore, run: WorkflowRun, observer: WorkflowObserver | None = None) -> None:
         self.run = run
-        self.log = list(log)
+        self.log: list[WorkflowRecord] = []
         self.size = 0
         self.failure: MainspringError | None = None
         self.is_closed = False
         self.on_failure: Callable[[], None] = lambda: None
-        self._store = store
+        self._store, self._observer = store, observer
         self._writing = anyio.Lock()
         self._grown = anyio.Event()
 
     @classmethod
-    async def begin(cls, store: DocumentStore, order: WorkflowOrder, first: WorkflowStarted) -> Self:
+    async def begin(
+        cls, store: DocumentStore, order: WorkflowOrder, first: WorkflowStarted, observer: WorkflowObserver | None = None
+    ) -> Self:
         """Starts a run, which is durable when this returns. Raises `StoreError`."""
-        journal = cls(store, WorkflowRun(order))
+        journal = cls(store, WorkflowRun(order), observer)
         record = WorkflowRecord(0, order.created_at, first)
         documents = (
             Document(RUN, order.id, encode(order), order.tenant),
@@ -62,13 +78,13 @@ class WorkflowJournal:
         return journal
 
     @classmethod
-    async def read(cls, store: DocumentStore, id: str, tenant: str) -> Self:
+    async def read(cls, store: DocumentStore, id: str, tenant: str, observer: WorkflowObserver | None = None) -> Self:
         """Reads a run from the store. Raises `NotFound`, and `StoreError` for one that cannot be read."""
         found = await store.get(RUN, id, tenant=tenant)
         if found is None:
             raise NotFound(f"there is no workflow run `{id}`", param="run_id")
         try:
-            journal = cls(store, WorkflowRun(decode(found.body, WorkflowOrder)))
+            journal = cls(store, WorkflowRun(decode(found.body, WorkflowOrder)), observer)
             await journal.refresh()
         except msgspec.ValidationError as error:
             raise StoreError(f"workflow run `{id}` was written by another version, and cannot be read: {error}") from error
@@ -110,6 +126,8 @@ class WorkflowJournal:
         records = [WorkflowRecord(self.run.seq + place, now, event) for place, event in enumerate(events)]
         documents = [_document(self.run.order, record) for record in records]
         self.size += sum([len(document.body) for document in documents])
+        if self._observer is not None and isinstance(events[-1], WorkflowCompleted | WorkflowFailed | WorkflowCancelled):
+            documents += self._observer.list_documents(reduce(fold_workflow, records, self.run))
         try:
             if not await self._store.put(documents, if_absent=True):
                 self.failure = self._make_superseded()
@@ -120,6 +138,8 @@ class WorkflowJournal:
             return
         self._take(records)
         if self.run.has_ended:
+            if self._observer is not None:
+                self._observer.run_ended(self.run)
             await self._store.remove(OPEN, _open(self.run.id))
 
     def _make_superseded(self) -> Superseded:

@@ -30,7 +30,15 @@ from mainspring.features.workflows.step_driver import WorkflowDriver, end_open_s
 from mainspring.features.workflows.step_work import derive_next_id
 from mainspring.features.workflows.workflow_definition import complete_inputs
 from mainspring.features.workflows.workflow_folder import WorkflowFolders
-from mainspring.features.workflows.workflow_log import EVENT, RUN, WorkflowJournal, forget_open, list_unfinished, mark_driver
+from mainspring.features.workflows.workflow_log import (
+    EVENT,
+    RUN,
+    WorkflowJournal,
+    WorkflowObserver,
+    forget_open,
+    list_unfinished,
+    mark_driver,
+)
 from mainspring.features.workflows.workflow_run import (
     Status,
     StepState,
@@ -136,10 +144,19 @@ class WorkflowRunPage(Struct, frozen=True):
 
 
 class Workflows:
-    """Use as `async with`, inside of its engine's. `actions` performs their steps."""
+    """Use as `async with`, inside of its engine's. `actions` performs their steps; `observer` is told of the ends of runs."""
 
-    def __init__(self, engine: Engine, folders: WorkflowFolders, actions: StepActions, *, new_id: NewId = random_id) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        folders: WorkflowFolders,
+        actions: StepActions,
+        *,
+        new_id: NewId = random_id,
+        observer: WorkflowObserver | None = None,
+    ) -> None:
         self.folders = folders
+        self._observer = observer
         self._engine = engine
         self._store = engine.store
         self._actions = actions
@@ -201,7 +218,8 @@ class Workflows:
             await self._presence.show()
             driver = self._presence.id
         try:
-            journal = await WorkflowJournal.begin(self._store, order, WorkflowStarted(name, order.inputs, order.dry_run, driver))
+            started = WorkflowStarted(name, order.inputs, order.dry_run, driver)
+            journal = await WorkflowJournal.begin(self._store, order, started, self._observer)
             return self._drive(journal) if self._engine.drives else WorkflowHandle(journal)
         except StoreError:
             # Somebody else may have sent the same key in this moment.
@@ -242,7 +260,7 @@ class Workflows:
         """A run by its id. Raises `NotFound`, also for one of another tenant."""
         if (live := self._live.get(run_id)) is not None and live.run.order.tenant == tenant:
             return live
-        return WorkflowHandle(await WorkflowJournal.read(self._store, run_id, tenant))
+        return WorkflowHandle(await WorkflowJournal.read(self._store, run_id, tenant, self._observer))
 
     async def list(
         self,
