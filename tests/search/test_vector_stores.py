@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import openai
 import pytest
+from msgspec.structs import replace
 from openai import AsyncOpenAI
 from openai.types import VectorStore, VectorStoreSearchResponse
 from openai.types.vector_stores import VectorStoreFile
@@ -113,6 +114,10 @@ async def test_a_file_in_a_store_says_how_it_is() -> None:
         assert (await client.files.retrieve(ids["travel.txt"])).filename == "travel.txt", "the file itself stays"
 
 
+async def _say(data: bytes) -> AsyncIterator[bytes]:
+    yield data
+
+
 async def test_a_batch_counts_its_files_and_each_has_its_own_error() -> None:
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as made:
@@ -124,19 +129,22 @@ async def test_a_batch_counts_its_files_and_each_has_its_own_error() -> None:
         "blank.txt": b" \n ",
         "program.bin": b"\0\1\2\3",
     }
-    async with serving() as (client, _):
+    async with serving() as (client, engine):
         ids = await send(client)
         for name, data in bad.items():
             ids[name] = (await client.files.create(file=(name, data), purpose="assistants")).id
+        small = await engine.files.receive(_say(b"x"))
+        # Nothing of it may be read, so its bytes need not be there.
+        ids["huge.txt"] = (await engine.files.add("", replace(small, size=500 << 20), "huge.txt", "assistants")).id
         store = await client.vector_stores.create(name="mixed")
         batches = client.vector_stores.file_batches
         batch = await batches.create(store.id, file_ids=list(ids.values()))
-        assert (batch.object, batch.status, batch.file_counts.total) == ("vector_store.files_batch", "in_progress", 8)
+        assert (batch.object, batch.status, batch.file_counts.total) == ("vector_store.files_batch", "in_progress", 9)
         done = await batches.poll(batch.id, vector_store_id=store.id, poll_interval_ms=20)
-        assert (done.status, done.file_counts.completed, done.file_counts.failed) == ("completed", 3, 5)
+        assert (done.status, done.file_counts.completed, done.file_counts.failed) == ("completed", 3, 6)
         failed = [file async for file in batches.list_files(batch.id, vector_store_id=store.id, filter="failed")]
         codes = {file.id: file.last_error.code for file in failed if file.last_error is not None}
-        invalid = ("damaged.pdf", "bomb.docx", "text.pdf", "blank.txt")
+        invalid = ("damaged.pdf", "bomb.docx", "text.pdf", "blank.txt", "huge.txt")
         assert codes == {ids["program.bin"]: "unsupported_file", **dict.fromkeys([ids[name] for name in invalid], "invalid_file")}
         assert [file.id async for file in batches.list_files(batch.id, vector_store_id=store.id, limit=2, order="asc")] == [
             *ids.values()
