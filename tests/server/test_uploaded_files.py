@@ -281,6 +281,34 @@ async def test_uploads_at_once_get_no_more_room_than_there_is(location: Location
         assert await upload(places[1], "z"), "nothing is kept for a file that is there"
 
 
+class InterruptedStore(MemoryStore):
+    """Does something else once, right after files were listed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def documents(self, kind: str, **options: Any) -> Any:
+        found = await super().documents(kind, **options)
+        if kind == FILE and (meanwhile := self.meanwhile) is not None:
+            self.meanwhile = None
+            await meanwhile()
+        return found
+
+
+async def test_a_file_that_is_added_while_another_counts_is_counted(tmp_path: Path) -> None:
+    store = InterruptedStore()
+    files = Files(store, FileFolder(tmp_path / "files"), UploadSettings(tenant_bytes=10))
+
+    async def add(name: str) -> str:
+        return (await files.add("acme", await files.receive(in_pieces(name.encode() * 6)), name, "user_data")).id
+
+    await files.remove("acme", await add("a"))
+    store.meanwhile = lambda: add("b")
+    with pytest.raises(InvalidRequest):
+        await add("c")
+
+
 async def test_parts_at_once_are_no_more_than_twice_what_was_announced(location: Location, tmp_path: Path) -> None:
     async with open_store(location) as one, open_store(location) as other:
         places = [Uploads(Files(store, FileFolder(tmp_path / "files"), UploadSettings())) for store in (one, other)]

@@ -81,9 +81,10 @@ class ClaimedRoom(Struct, frozen=True):
 
 class TenantRoom(Struct, frozen=True):
     """Who is about to add files of a tenant, by the ids of those. Whoever counts its files writes here, so that of two that count
-    at once one counts again."""
+    at once one counts again; `version` counts the changes, since one may be undone while another counts."""
 
     claims: dict[str, ClaimedRoom] = {}
+    version: int = 0
 
 
 class Files:
@@ -302,14 +303,14 @@ class Files:
         """Has so much room kept for a file, or for None no longer. Returns how much is used if there is not as much."""
         while (most := self.settings.tenant_bytes) is not None:
             found = await self.store.get(ROOM, ROOM, tenant=tenant)  # first: what is no claim any more by then is a file
-            now, claims = await self.store.read_clock(), {} if found is None else dict(decode(found.body, TenantRoom).claims)
-            claims.pop(id, None)
+            now, known = await self.store.read_clock(), TenantRoom() if found is None else decode(found.body, TenantRoom)
+            claims = {name: claim for name, claim in known.claims.items() if name != id}
             if size is not None:
                 used, claims = await self._count_used(tenant, id, claims)
                 if used + size > most:
                     return used
                 claims[id] = ClaimedRoom(size, now + seconds)
-            changed = Document(ROOM, ROOM, encode(TenantRoom(claims)), tenant)
+            changed = Document(ROOM, ROOM, encode(TenantRoom(claims, known.version + 1)), tenant)
             if await (self.store.put([changed], if_absent=True) if found is None else self.store.swap(changed, found.body)):
                 break
         return None
