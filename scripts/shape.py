@@ -77,6 +77,7 @@ def main() -> None:
         _files(modules),
         _participles(modules),
         _inline_imports(modules),
+        _broad_excepts(modules),
         _protocols(modules),
         _getattr(modules),
         _small_files(modules),
@@ -160,6 +161,23 @@ def _inline_imports(modules: list[Module]) -> Figure:
                     if imported.partition(".")[0] not in HEAVY:
                         found.append(module.at(node, imported))
     return Figure("inline imports, but for heavy optional libraries", str(len(found)), "0", found)
+
+
+def _broad_excepts(modules: list[Module]) -> Figure:
+    """Those that undo and raise again are not among them."""
+    found, total = [], 0
+    for module in modules:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ExceptHandler) and _is_broad(node.type):
+                total += 1
+                if not any(isinstance(each, ast.Raise) for each in ast.walk(node)):
+                    found.append(f"{module.path}:{node.lineno}")
+    return Figure(f"broad excepts that swallow, of {total}", str(len(found)), "around others' code, threads", found)
+
+
+def _is_broad(caught: ast.expr | None) -> bool:
+    names = caught.elts if isinstance(caught, ast.Tuple) else [caught]
+    return any(each is None or ast.unparse(each) in ("Exception", "BaseException") for each in names)
 
 
 def _protocols(modules: list[Module]) -> Figure:
