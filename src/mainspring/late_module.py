@@ -8,9 +8,8 @@ from types import ModuleType
 
 
 class LateModule(ModuleType):
-    """Stands for a module until one of its names is asked for."""
+    """Stands for a module, and looks up there what it is asked for."""
 
     def __getattr__(self, name: str) -> object:
-        found = getattr(import_module(self.__name__), name)
-        setattr(self, name, found)
+        found: object = getattr(import_module(self.__name__), name)
         return found

@@ -11,13 +11,19 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest, StoreError
+from mainspring.late_module import LateModule
 from mainspring.parts import Host
 from mainspring.storage.location import Location, parse_location
 
 if TYPE_CHECKING:
-    from mainspring_tasks.conversations import Chats
-    from mainspring_tasks.decision_engine import LLMAgentEngine
-    from mainspring_tasks.task_tools import TaskServer
+    from mainspring_tasks import conversations, decision_engine, decision_log, task_tools
+    from mainspring_tasks.server import identity
+else:
+    conversations = LateModule("mainspring_tasks.conversations")
+    decision_engine = LateModule("mainspring_tasks.decision_engine")
+    decision_log = LateModule("mainspring_tasks.decision_log")
+    task_tools = LateModule("mainspring_tasks.task_tools")
+    identity = LateModule("mainspring_tasks.server.identity")
 
 log = getLogger(__name__)
 
@@ -118,9 +124,7 @@ async def check_log(settings: DecisionSettings, host: Host) -> None:
     is logged. None is made before the first chat."""
     place = find_log(settings, host.database, host.folder)
     if place.file is not None and place.file.exists():
-        from mainspring_tasks.decision_log import DecisionLogs
-
-        logs = DecisionLogs(place)
+        logs = decision_log.DecisionLogs(place)
         try:
             await logs.open()
         except StoreError as error:
@@ -133,8 +137,8 @@ async def check_log(settings: DecisionSettings, host: Host) -> None:
 class OpenTaskAgent(Struct, frozen=True):
     """An open agent, and its chats."""
 
-    agent: "LLMAgentEngine"
-    chats: "Chats"
+    agent: "decision_engine.LLMAgentEngine"
+    chats: "conversations.Chats"
 
 
 @asynccontextmanager
@@ -142,20 +146,17 @@ async def open_task_agent(
     settings: DecisionSettings, host: Host, *, model_seconds: float = MODEL_SECONDS
 ) -> AsyncIterator[OpenTaskAgent]:
     """Opens the agent that the settings describe, in an engine that is open."""
-    from mainspring_tasks.conversations import Chats
-    from mainspring_tasks.decision_engine import LLMAgentEngine
-    from mainspring_tasks.decision_log import DecisionLogs
-    from mainspring_tasks.task_tools import LocalTasks
-
     async with AsyncExitStack() as stack:
-        logs = DecisionLogs(find_log(settings, host.database, host.folder), retention_seconds=settings.retention_days * DAY)
+        logs = decision_log.DecisionLogs(
+            find_log(settings, host.database, host.folder), retention_seconds=settings.retention_days * DAY
+        )
         stack.push_async_callback(logs.close)
         await logs.open()
         tasks = _tasks(settings, host)
         stack.push_async_callback(tasks.close)
-        if isinstance(tasks, LocalTasks):
+        if isinstance(tasks, task_tools.LocalTasks):
             await tasks.open()
-        agent = LLMAgentEngine(
+        agent = decision_engine.LLMAgentEngine(
             host,
             tasks,
             logs,
@@ -167,13 +168,10 @@ async def open_task_agent(
             confirm_seconds=settings.confirm_seconds,
         )
         await stack.enter_async_context(agent)
-        yield OpenTaskAgent(agent, Chats(agent, host.engine.store, history=settings.history))
+        yield OpenTaskAgent(agent, conversations.Chats(agent, host.engine.store, history=settings.history))
 
 
-def _tasks(settings: DecisionSettings, host: Host) -> "TaskServer":
-    from mainspring_tasks.server.identity import read_secret
-    from mainspring_tasks.task_tools import LocalTasks, RemoteTasks
-
+def _tasks(settings: DecisionSettings, host: Host) -> "task_tools.TaskServer":
     if settings.is_remote and settings.tasks is not None and settings.tasks_secret_file is not None:
-        return RemoteTasks(settings.tasks, read_secret(Path(settings.tasks_secret_file)))
-    return LocalTasks(find_tasks(settings, host.database, host.folder).given)
+        return task_tools.RemoteTasks(settings.tasks, identity.read_secret(Path(settings.tasks_secret_file)))
+    return task_tools.LocalTasks(find_tasks(settings, host.database, host.folder).given)

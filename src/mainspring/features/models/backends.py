@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
 from mainspring.features.models.settings import Kind, ProviderSettings
+from mainspring.late_module import LateModule
 from mainspring.ports import Provider, Tape
 from mainspring.providers.compose import BackendOptions, compose
 from mainspring.providers.router import Router
@@ -22,6 +24,16 @@ from mainspring.providers.scripted import Scripted
 Progress = Callable[[str], None]
 
 LOCAL_QUEUE = 20
+# Only who has a model in a process of our own needs these.
+if TYPE_CHECKING:
+    from mainspring.providers.local import catalogue, repetition_stop, weights
+    from mainspring.providers.local import provider as local
+else:
+    catalogue = LateModule("mainspring.providers.local.catalogue")
+    local = LateModule("mainspring.providers.local.provider")
+    repetition_stop = LateModule("mainspring.providers.local.repetition_stop")
+    weights = LateModule("mainspring.providers.local.weights")
+
 OPENAI = "https://api.openai.com/v1"
 
 
@@ -62,12 +74,9 @@ OWN_FIELDS: dict[Kind, tuple[str, ...]] = {
 
 def find_own_model() -> str:
     """The local model where none is named: the ablest that was pulled and fits into memory, or the one that comes along."""
-    from mainspring.providers.local.catalogue import measure_memory, pick_model
-    from mainspring.providers.local.weights import SMOLLM2, find_cache_folder, find_target
-
-    cache = find_cache_folder()
-    pulled = pick_model(measure_memory(), lambda model: find_target(model.source, cache).exists())
-    return SMOLLM2 if pulled is None else pulled.name
+    cache = weights.find_cache_folder()
+    pulled = catalogue.pick_model(catalogue.measure_memory(), lambda model: weights.find_target(model.source, cache).exists())
+    return weights.SMOLLM2 if pulled is None else pulled.name
 
 
 class FoundBackend(Struct, frozen=True):
@@ -107,12 +116,10 @@ def make_provider(
             raise InvalidRequest(f"providers.{name}: a scripted provider needs its file; set `model`", param="providers")
         return Scripted.from_file(Path(backend.model))
     if backend.kind == "local":
-        from mainspring.providers.local.provider import SLOTS, Local
-        from mainspring.providers.local.repetition_stop import RepetitionStop
-
-        slots, model = backend.concurrency or SLOTS, backend.model or find_own_model()
+        slots, model = backend.concurrency or local.SLOTS, backend.model or find_own_model()
         options = replace(_pick_options(backend), concurrency=slots, queue=backend.queue or LOCAL_QUEUE)
-        return compose(RepetitionStop(Local(model, progress=progress, profiles=backend.profiles, slots=slots)), options)
+        made = local.Local(model, progress=progress, profiles=backend.profiles, slots=slots)
+        return compose(repetition_stop.RepetitionStop(made), options)
     key = backend.key or (environment.get(backend.key_env) if backend.key_env else None)
     if backend.key_env and not key:
         message = f"providers.{name}: the variable {backend.key_env}, named by `key_env`, is not set"
