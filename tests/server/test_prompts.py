@@ -1,4 +1,4 @@
-"""StoredPrompts: made, changed and listed over HTTP, and named in responses by OpenAI's own client."""
+"""Prompts: made, changed and listed over HTTP, and named in responses by OpenAI's own client."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""StoredPrompts that clients keep here: instructions and a first message with variables, in versions that never change.
+"""Prompts that clients keep here: instructions and a first message with variables, in versions that never change.
 
 A prompt is a document, and so is each of its versions, which belong to it. The newest version is the one that is used, unless the
 prompt names another one. A version is added by its number, which only one writer can take.
