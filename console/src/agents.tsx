@@ -1,6 +1,6 @@
 import type { ShownRun, ShownStep } from "./api_types";
 import { useEffect, useState } from "preact/hooks";
-import { get, type Json, post } from "./api";
+import { ApiError, get, type Json, post } from "./api";
 import { duration, visible } from "./format";
 import { type Given, type Input, Inputs, listGiven, startInputs } from "./inputs";
 import { go, link } from "./router";
@@ -20,9 +20,15 @@ interface List {
   problems?: string[];
 }
 
+/** A server without a folder of agents has none, and that is no failure. */
+function hasNone(error: unknown): List {
+  if (error instanceof ApiError && error.status === 503) return { data: [] };
+  throw error;
+}
+
 export function Agents() {
   useTitle("Agents");
-  const agents = useLoaded(() => get<List>("agents"));
+  const agents = useLoaded(() => get<List>("agents").catch(hasNone));
   const workflows = useLoaded(() => get<List>("workflows"));
   const invoke = async (agent: Definition, inputs: Record<string, Json>) => {
     const run = await post<{ id: string }>("responses", { model: `agent:${agent.name}`, input: JSON.stringify(inputs), background: true });

@@ -1,6 +1,6 @@
 // A form from typed inputs. Lists and objects have an entry for each value, of any kind and as deep as one likes, or are written as JSON.
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Json, JsonObject } from "./api";
 import { visible } from "./format";
 
@@ -172,7 +172,7 @@ function Entries({ name, value, change, children }: { name: string; value: Json;
     const last = entries.at(-1)?.[1];
     put([...entries, [isList ? "" : freeName(entries), last === undefined ? "" : emptyOf(kindOf(last))]]);
   };
-  useEffect(() => {
+  useLayoutEffect(() => {
     // Whoever adds an entry goes on by filling it in.
     if (isAdded.current) box.current?.querySelector<HTMLElement>(":scope > :last-child > :is(input, textarea)")?.focus();
     isAdded.current = false;
@@ -206,16 +206,15 @@ function freeName(entries: [string, Json][]): string {
 
 /** The name of a field. One that another field has is told, and not taken: the two would become one. */
 function NameInput({ label, value, taken, change }: { label: string; value: string; taken: string[]; change: (name: string) => void }) {
-  const [typed, setTyped] = useState(value);
-  const isTaken = typed !== value && taken.includes(typed);
+  const [refused, refuse] = useState<string | null>(null);
   const box = useRef<HTMLInputElement>(null);
-  useEffect(() => setTyped(value), [value]);
-  useEffect(() => box.current?.setCustomValidity(isTaken ? "Another field has this name." : ""), [isTaken]);
+  useEffect(() => box.current?.setCustomValidity(refused === null ? "" : "Another field has this name."), [refused]);
   const type = (name: string) => {
-    setTyped(name);
-    if (!taken.includes(name)) change(name);
+    const isFree = name === value || !taken.includes(name);
+    refuse(isFree ? null : name);
+    if (isFree) change(name);
   };
-  return <input ref={box} class="fieldname" aria-label={label} aria-invalid={isTaken ? "true" : undefined} value={typed} onInput={(event) => type(event.currentTarget.value)} />;
+  return <input ref={box} class="fieldname" aria-label={label} aria-invalid={refused === null ? undefined : "true"} value={refused ?? value} onInput={(event) => type(event.currentTarget.value)} />;
 }
 
 const KINDS: [kind: string, name: string][] = [["string", "text"], ["number", "number"], ["boolean", "true or false"], ["array", "list"], ["object", "object"], ["null", "null"]];

@@ -22,10 +22,11 @@ export function Status({ status, waiting = false }: { status: string; waiting?: 
   );
 }
 
-export function Time({ at }: { at: number }) {
+/** A moment: as short as tells it from now, or `told` otherwise. */
+export function Time({ at, told = time }: { at: number; told?: (seconds: number) => string }) {
   return (
     <time dateTime={new Date(at * 1000).toISOString()} title={exactTime(at)}>
-      {time(at)}
+      {told(at)}
     </time>
   );
 }
@@ -39,14 +40,9 @@ export function Failure({ error, retry }: { error: unknown; retry?: () => void }
   );
 }
 
-/** Does what cannot be undone: the first press asks, the second one acts. */
+/** Does what cannot be undone: the first press asks, the second one acts, and who goes elsewhere has not said yes. */
 export function Confirm({ label, act, kind = "quiet" }: { label: string; act: () => void; kind?: string }) {
   const [isAsked, ask] = useState(false);
-  useEffect(() => {
-    if (!isAsked) return;
-    const timer = setTimeout(() => ask(false), 6000);
-    return () => clearTimeout(timer);
-  }, [isAsked]);
   return <button class={isAsked ? `${kind} danger` : kind} onClick={() => { ask(!isAsked); if (isAsked) act(); }} onBlur={() => ask(false)}>{isAsked ? `${label} for good?` : label}</button>;
 }
 

@@ -59,6 +59,7 @@ def served(tmp_path: Path, turns: list[dict[str, object]]) -> Iterator[Served]:
     (tmp_path / "mainspring.toml").write_text(SETTINGS)
     (tmp_path / "workflows").mkdir()
     (tmp_path / "workflows" / "tidy.yaml").write_text(WORKFLOW)
+    (tmp_path / "workflows" / "broken.yaml").write_text("nmae: broken\n")
     with serving(tmp_path, turns, "--tool", "archive_tools", env={"PYTHONPATH": str(tmp_path)}) as server:
         yield server
 
@@ -101,6 +102,7 @@ def test_an_approval_is_answered_in_the_page_and_the_run_goes_on(page: Page, ser
     card = page.get_by_role("article", name="Approve remove_report?")
     expect(card).to_contain_text("/archive/2019.pdf")
     expect(card).to_contain_text("Declares: write")
+    expect(card).to_contain_text("23 h 5")
     expect(page).to_have_title("(1) Approvals · Mainspring")
     card.get_by_label("Reason").fill("It is old.")
     card.get_by_role("button", name="Approve").click()
@@ -146,6 +148,13 @@ def test_runs_appear_by_themselves_and_filters_are_in_the_address(page: Page, se
     page.reload()
     expect(page.get_by_text("No run fits these filters.")).to_be_visible()
     page.get_by_label("Status").select_option("")
+    # Who pauses keeps the place, and is told how many are new.
+    page.get_by_role("button", name="Pause").click()
+    ask(served, "Later.")
+    expect(page.get_by_text("Paused, 1 new")).to_be_visible()
+    expect(page.get_by_role("row").filter(has_text="Later.")).to_have_count(0)
+    page.get_by_role("button", name="Go on").click()
+    expect(page.get_by_role("row").filter(has_text="Later.")).to_be_visible()
     page.get_by_role("link", name="Clean up.").click()
     expect(page).to_have_url(address(served, f"runs/{run}"))
 
@@ -272,21 +281,25 @@ def test_a_key_signs_in_and_a_tenant_sees_only_its_own(page: Page, served: Serve
 
 def test_a_workflow_runs_from_its_form(page: Page, served: Served) -> None:
     page.goto(address(served, "agents"))
+    expect(page.get_by_role("alert")).to_contain_text("broken.yaml")
     page.get_by_label("folder").fill("/archive")
     page.get_by_label("depth").select_option("2")
-    # Lists and objects by keyboard alone: who adds an entry is in it, and the next key of the Tab is its kind.
+    # Lists and objects by keyboard: who adds an entry is in it.
     add = page.get_by_role("button", name="Add an entry to kinds", exact=True)
     add.press("Enter")
+    expect(page.get_by_label("kinds, entry 1", exact=True)).to_be_focused()
     page.keyboard.type("pdf")
     add.press("Enter")
-    page.keyboard.press("Tab")
+    expect(page.get_by_label("kinds, entry 2", exact=True)).to_be_focused()
     page.get_by_label("Kind of kinds, entry 2", exact=True).select_option("object")
     page.get_by_role("button", name="Add a field to kinds, entry 2").press("Enter")
+    expect(page.get_by_label("Name of field 1 of kinds, entry 2")).to_be_focused()
     page.keyboard.press("Control+A")
     page.keyboard.type("newer")
     page.get_by_label("Kind of kinds, entry 2, newer").select_option("number")
     page.get_by_label("kinds, entry 2, newer", exact=True).fill("2.5")
     add.press("Enter")
+    expect(page.get_by_label("Kind of kinds, entry 3", exact=True)).to_have_value("object")
     page.get_by_role("button", name="Remove kinds, entry 3", exact=True).press("Enter")
     expect(add).to_be_focused()
     page.get_by_role("button", name="Write it as JSON (options)").click()

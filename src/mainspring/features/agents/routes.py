@@ -87,7 +87,10 @@ class InvokedIterative(ToolLoopResult, frozen=True, kw_only=True):
 
 
 class AgentList(Struct, frozen=True):
+    """`problems` are the files that hold no agent that could be used, and why."""
+
     data: Sequence[AgentDefinition]
+    problems: Sequence[str]
     object: str = "list"
 
 
@@ -125,7 +128,8 @@ class AgentRoutes:
 
     async def list(self, request: Request) -> HttpResponse:
         """Lists the agents, by name."""
-        return json_response(AgentList(list(require_agents(self._agents).registry.definitions.values())))
+        registry = require_agents(self._agents).registry
+        return json_response(AgentList(list(registry.definitions.values()), registry.problems))
 
     async def retrieve(self, request: Request) -> HttpResponse:
         """Retrieves the definition of an agent."""
