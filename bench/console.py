@@ -1,10 +1,14 @@
 """What people who watch cost the server: live runs with and without ten consoles that follow them. Under two minutes.
 
     python bench/console.py [--people N] [--streams N] [--seconds S] [--rounds N]
+    python bench/console.py --long [--rounds N]
 
 The work is runs whose answers come at 20 pieces a second, each streamed to the client that asked. A person has what an open page
 of the console has: the feed of changes, the events of one live run, and a look at the approvals now and then. Rounds with and
 without them take turns on one server, so a busy machine is busy for both; the figure is CPU of the server's process.
+
+With `--long`, what it takes to open a run of 10,000 events and to scroll through it, in Debian's Chromium: CPU of the server and
+of the page's process. Wall time is told as well, and means something on a quiet machine only.
 """
 
 import argparse
@@ -14,6 +18,9 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import NamedTuple
 
 import aiohttp
 
@@ -21,11 +28,32 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.processes import cpu_of, parse_options
 from bench.targets import Target, mainspring, surroundings, wait_until_quiet
+from playwright.async_api import Browser, CDPSession, async_playwright
+from tests.console.conftest import FLAGS
+from tests.console.test_long_run import RUN, make_log
+from tests.store.logs import answer
+
+from mainspring.storage.sqlite_runs import SqliteStore
+from mainspring.tools.browser.chromium import find_chromium
 
 RATE = 20
 AIM = 0.05
 SECONDS_BETWEEN_LOOKS = 10
 PACE = 150  # milliseconds, as the console asks for
+FRAMES, STEP = 300, 400
+# Goes down the page by a step in each frame, and tells the times between frames.
+SCROLL = """([frames, step]) => new Promise((done) => {
+    const gaps = [];
+    let last = performance.now();
+    const draw = () => {
+        const now = performance.now();
+        gaps.push(now - last);
+        last = now;
+        window.scrollBy(0, step);
+        if (gaps.length < frames) requestAnimationFrame(draw); else done(gaps);
+    };
+    requestAnimationFrame(draw);
+})"""
 
 
 class Round:
@@ -102,13 +130,70 @@ async def compare(options: argparse.Namespace) -> None:
     print(f"with {options.people} people who follow them: {median(watched):.2f} s, {more:+.1%} (aim {AIM:+.0%})")
 
 
+class Opened(NamedTuple):
+    """Seconds. `wall` is until the first turn is seen, `frame` the median between two frames while it is scrolled, `late` the
+    longest but three."""
+
+    wall: float
+    page: float
+    server: float
+    scrolled: float
+    frame: float
+    late: float
+
+
+async def open_long_run(browser: Browser, system: CDPSession, server: Target) -> Opened:
+    async def page_cpu() -> float:
+        told = await system.send("SystemInfo.getProcessInfo")
+        return float(sum([each["cpuTime"] for each in told["processInfo"] if each["type"] == "renderer"]))
+
+    context = await browser.new_context(viewport={"width": 1280, "height": 900})
+    page = await context.new_page()
+    await page.goto(f"{server.base.removesuffix('/v1')}/#/nothing")
+    await page.get_by_text("There is nothing here.").wait_for()
+    await wait_until_quiet(server.pid)
+    mine, theirs, began = await page_cpu(), cpu_of(server.pid), perf_counter()
+    await page.evaluate(f"location.hash = '#/runs/{RUN}'")
+    await page.get_by_text("Page 0 comes next.").wait_for()
+    wall = perf_counter() - began
+    await page.get_by_text("The model gave its answer.").first.wait_for()
+    opened = await page_cpu()
+    gaps = sorted(await page.evaluate(SCROLL, [FRAMES, STEP]))
+    found = Opened(
+        wall, opened - mine, cpu_of(server.pid) - theirs, await page_cpu() - opened, median(gaps) / 1000, gaps[-4] / 1000
+    )
+    await context.close()
+    return found
+
+
+async def open_long_runs(rounds: int) -> None:
+    log = make_log()
+    with TemporaryDirectory() as folder, surroundings() as ports:
+        database = Path(folder, "long.db")
+        async with SqliteStore(database) as store:
+            await store.append(RUN, log, answer(RUN, "That was **all** of it."))
+        with mainspring(ports, database) as server:
+            async with async_playwright() as playwright:
+                browser = await playwright.chromium.launch(executable_path=str(find_chromium()), args=FLAGS)
+                system = await browser.new_browser_cdp_session()
+                found = [await open_long_run(browser, system, server) for _ in range(rounds)]
+                await browser.close()
+    wall, page, spent, scrolled, frame, late = [median(each) for each in zip(*found, strict=True)]
+    soonest = min([each.wall for each in found])
+    print(f"a run of {len(log):,} events opens with {page:.2f} s of CPU of the page and {spent:.2f} s of the server")
+    print(f"{wall:.2f} s until its first turn is seen, {soonest:.2f} s at best (aim 1 s, on a quiet machine)")
+    print(f"{FRAMES} frames of {STEP} pixels: {scrolled:.2f} s of CPU, {frame * 1000:.0f} ms a frame, late {late * 1000:.0f} ms")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--people", type=int, default=10)
     parser.add_argument("--streams", type=int, default=100, help="live runs at a time (default 100)")
     parser.add_argument("--seconds", type=float, default=6.0, help="how long each run speaks (default 6)")
     parser.add_argument("--rounds", type=int, default=4, help="rounds with and without people (default 4)")
-    asyncio.run(compare(parse_options(parser)))
+    parser.add_argument("--long", action="store_true", help="open a run of 10,000 events in a browser instead")
+    options = parse_options(parser)
+    asyncio.run(open_long_runs(options.rounds) if options.long else compare(options))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@ import { Component } from "preact";
 import { useState } from "preact/hooks";
 import { get } from "./api";
 import type { CallExplanation } from "./api_types";
-import { duration, reasonSentence, visible } from "./format";
+import { clockTime, duration, reasonSentence, visible } from "./format";
 import { Markdown } from "./markdown";
 import { link } from "./router";
 import type { Call, Entry } from "./run_model";
@@ -35,7 +35,7 @@ export class EntryView extends Component<Props> {
           {entry.call ? <CallState call={entry.call} revision={revision} /> : null}
           <span class="fill" />
           {branch && BRANCHES.includes(entry.kind) ? <button class="link" onClick={() => branch(entry)}>Branch</button> : null}
-          <Time at={entry.at} />
+          <Time at={entry.at} told={clockTime} />
           <a class="anchor" href={link(`runs/${runId}`, { event: entry.seq })} aria-label={`Link to event ${entry.seq}`}>#{entry.seq}</a>
         </div>
         <Body entry={entry} runId={runId} revision={revision} />

@@ -11,6 +11,7 @@ export const number = (value: number): string => count.format(value);
 export const compact = (value: number): string => (value < 10_000 ? count.format(value) : short.format(value));
 /** An amount in the currency of the prices, with as many digits as tell it from nothing. */
 export const money = (amount: number): string => (amount === 0 || amount >= 0.1 ? amount.toFixed(2) : amount.toPrecision(2));
+export const clockTime = (seconds: number): string => clock.format(seconds * 1000);
 export const exactTime = (seconds: number): string => day.format(seconds * 1000);
 
 /** As short as tells it from now: the time of today, the minute of this year, else the day. */

@@ -4,6 +4,8 @@ import { follow, get } from "./api";
 import { type LogEvent, RunModel } from "./run_model";
 
 const PAGE = 10_000;
+/** What is seen at once of a long run, while the rest of it is read. */
+const FIRST_PAGE = 400;
 /** Milliseconds between two looks at what is new: people do not read faster, and ten of them cost the server next to nothing. */
 const PACE = 150;
 
@@ -11,6 +13,8 @@ export class LiveRun {
   readonly model = new RunModel();
   readonly drawn = signal(0);
   readonly connected = signal(true);
+  /** Whether all that has happened so far was read. */
+  readonly isRead = signal(false);
   readonly error = signal<unknown>(null);
   private stopping = new AbortController();
   private scheduled = false;
@@ -24,6 +28,7 @@ export class LiveRun {
     const path = `runs/${encodeURIComponent(this.id)}/events`;
     try {
       await this.readLog(path);
+      this.isRead.value = true;
       if (!this.model.isOver) {
         await follow(
           path,
@@ -46,7 +51,7 @@ export class LiveRun {
   /** What has happened so far, without the pieces of texts that are whole by now. */
   private async readLog(path: string): Promise<void> {
     for (;;) {
-      const query = { after: this.last < 0 ? undefined : this.last, limit: PAGE };
+      const query = { after: this.last < 0 ? undefined : this.last, limit: this.last < 0 ? FIRST_PAGE : PAGE };
       const page = await get<{ data: LogEvent[]; last_seq: number; has_more: boolean }>(path, query, this.stopping.signal);
       await this.readEarlier(page.data[0]);
       page.data.forEach((event) => this.take(event));

@@ -5,11 +5,11 @@ import type { Approval } from "./api_types";
 import { approvals, type OwnedApproval } from "./approvals_data";
 import { ApprovalCard } from "./approvals";
 import { EntryView } from "./entry";
-import { compact, duration, money, number, reasonSentence, visible } from "./format";
+import { compact, duration, exactTime, money, number, reasonSentence, visible } from "./format";
 import { LiveRun } from "./live_run";
 import { readLog, save, writeMarkdown } from "./run_files";
 import { RunTree } from "./run_tree";
-import { hasTenants } from "./session";
+import { exampleHeader, exampleKey, hasTenants } from "./session";
 import { adjust, go, link, place } from "./router";
 import { Copy, Failure, now, Status, Time, useKeys, useLoaded, useTitle } from "./parts";
 import { type Entry, RunModel, textOf } from "./run_model";
@@ -48,7 +48,8 @@ export function RunScreen({ id }: { id: string }) {
   if (live.error.value && !model.spec) return <div class="page"><Failure error={live.error.value} /><p><a href={link("runs")}>All runs</a></p></div>;
   return (
     <div class="page run">
-      <Head id={id} model={model} drawn={drawn} connected={live.connected.value} prompt={prompt} again={canBegin ? () => setOrigin({ id, spec: model.spec, until: null }) : null} />
+      <Head id={id} model={model} drawn={drawn} connected={live.connected.value} isRead={live.isRead.value} prompt={prompt} again={canBegin ? () => setOrigin({ id, spec: model.spec, until: null }) : null} />
+      {live.error.value ? <Failure error={live.error.value} /> : null}
       {model.spec ? <RunTree spec={model.spec} isOver={model.isOver} delegated={model.delegated} returned={model.returned} /> : null}
       {model.startedAt ? <Waterfall model={model} drawn={drawn} now={model.isOver ? 0 : now.value} chosen={chosen} choose={choose} /> : null}
       <div class="bar tools">
@@ -123,11 +124,12 @@ interface HeadProps {
   model: RunModel;
   drawn: number;
   connected: boolean;
+  isRead: boolean;
   prompt: string;
   again: (() => void) | null;
 }
 
-function Head({ id, model, connected, prompt, again }: HeadProps) {
+function Head({ id, model, connected, isRead, prompt, again }: HeadProps) {
   const [error, setError] = useState<unknown>(null);
   const spec = model.spec;
   const took = (model.endedAt ?? now.value) - model.startedAt;
@@ -140,12 +142,12 @@ function Head({ id, model, connected, prompt, again }: HeadProps) {
       <p class="crumbs"><a href={link("runs")}>Runs</a> / <code>{id}</code></p>
       <h1>{prompt ? visible(prompt).slice(0, 240) : "Run"}</h1>
       <div class="facts">
-        <Status status={model.status} waiting={model.reason === "approval_needed"} />
+        {isRead ? <Status status={model.status} waiting={model.reason === "approval_needed"} /> : null}
         {spec ? <span><span class="faint">Model</span> {visible(spec.model)}</span> : null}
         {spec?.agent ? <span><span class="faint">Agent</span> {visible(spec.agent)}</span> : null}
         {spec?.tenant ? <span><span class="faint">Tenant</span> {visible(spec.tenant)}</span> : null}
-        {model.startedAt ? <span><span class="faint">Began</span> <Time at={model.startedAt} /></span> : null}
-        {model.startedAt ? <span><span class="faint">Took</span> {duration(took)}</span> : null}
+        {model.startedAt ? <span><span class="faint">Began</span> <Time at={model.startedAt} told={exactTime} /></span> : null}
+        {isRead && model.startedAt ? <span><span class="faint">Took</span> {duration(took)}</span> : null}
         <span><span class="faint">Turns</span> {number(model.turns.length)}</span>
         <span><span class="faint">Calls</span> {number(calls)}</span>
         <span title={`${number(model.usage.input_tokens)} in, ${number(model.usage.output_tokens)} out, ${number(model.usage.cached)} from the cache`}>
@@ -154,10 +156,10 @@ function Head({ id, model, connected, prompt, again }: HeadProps) {
         {priced.value === null ? null : <span><span class="faint">Cost</span> {money(priced.value)}</span>}
       </div>
       <p class="why" role="status">
-        {model.isOver ? `${reasonSentence(model.reason)} ${visible(model.error)}` : connected ? "It is running; this page follows it." : "The connection is lost; trying again."}
+        {model.isOver ? `${reasonSentence(model.reason)} ${visible(model.error)}` : !isRead ? "Reading what has happened…" : connected ? "It is running; this page follows it." : "The connection is lost; trying again."}
       </p>
       <div class="actions">
-        {model.startedAt && !model.isOver ? <button class="danger" onClick={cancel}>Cancel</button> : null}
+        {isRead && model.startedAt && !model.isOver ? <button class="danger" onClick={cancel}>Cancel</button> : null}
         {spec ? <Copy label="Copy as curl" text={() => asCurl(spec)} /> : null}
         {spec ? <Copy label="Copy as Python" text={() => asPython(spec)} /> : null}
         {model.isOver ? <button class="quiet" onClick={() => void readLog(id).then((log) => save(`${id}.json`, log), setError)}>Download JSON</button> : null}
@@ -188,12 +190,12 @@ function bodyOf(spec: any) {
 
 function asCurl(spec: any): string {
   const body = JSON.stringify(bodyOf(spec)).replace(/'/g, "'\\''");
-  return `curl ${serverUrl}/responses -H 'content-type: application/json' -d '${body}'`;
+  return `curl ${serverUrl}/responses${exampleHeader()} -H 'content-type: application/json' -d '${body}'`;
 }
 
 function asPython(spec: any): string {
   const given = Object.entries(bodyOf(spec)).map(([name, value]) => `    ${name}=${JSON.stringify(value)},\n`).join("");
-  return `from openai import OpenAI\n\nclient = OpenAI(base_url="${serverUrl}", api_key="unused")\nanswer = client.responses.create(\n${given})\nprint(answer.output_text)\n`;
+  return `from openai import OpenAI\n\nclient = OpenAI(base_url="${serverUrl}", api_key="${exampleKey()}")\nanswer = client.responses.create(\n${given})\nprint(answer.output_text)\n`;
 }
 
 interface EntriesProps {

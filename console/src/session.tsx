@@ -18,6 +18,10 @@ window.addEventListener("signed-out", () => {
 
 /** Whether there are tenants of which one may see all: where no key is needed, nobody has one. */
 export const hasTenants = (): boolean => Boolean(session.value?.needs_key && session.value.is_operator);
+/** What stands for the key in examples. */
+export const exampleKey = (): string => (session.value?.needs_key ? "YOUR_KEY" : "unused");
+export const exampleHeader = (): string => (session.value?.needs_key ? " -H 'authorization: Bearer YOUR_KEY'" : "");
+
 /** Whether one may see what is not for tenants. */
 export const isOperator = (): boolean => session.value?.is_operator ?? true;
 

@@ -2,6 +2,7 @@ import type { Model } from "./api_types";
 import { useState } from "preact/hooks";
 import { get, post, serverUrl } from "./api";
 import { go, link } from "./router";
+import { exampleHeader, exampleKey } from "./session";
 import { Code, Failure, useLoaded, useTitle } from "./parts";
 
 export function Welcome() {
@@ -71,11 +72,11 @@ function Talk({ model, isKnown }: { model: string; isKnown: boolean }) {
 
 const EXAMPLES = {
   curl: (model: string) =>
-    `curl ${serverUrl}/responses \\\n  -H 'content-type: application/json' \\\n  -d '${JSON.stringify({ model, input: "Hello" })}'`,
+    `curl ${serverUrl}/responses${exampleHeader()} \\\n  -H 'content-type: application/json' \\\n  -d '${JSON.stringify({ model, input: "Hello" })}'`,
   Python: (model: string) =>
-    `from openai import OpenAI\n\nclient = OpenAI(base_url="${serverUrl}", api_key="unused")\nanswer = client.responses.create(model="${model}", input="Hello")\nprint(answer.output_text)`,
+    `from openai import OpenAI\n\nclient = OpenAI(base_url="${serverUrl}", api_key="${exampleKey()}")\nanswer = client.responses.create(model="${model}", input="Hello")\nprint(answer.output_text)`,
   JavaScript: (model: string) =>
-    `import OpenAI from "openai";\n\nconst client = new OpenAI({ baseURL: "${serverUrl}", apiKey: "unused" });\nconst answer = await client.responses.create({ model: "${model}", input: "Hello" });\nconsole.log(answer.output_text);`,
+    `import OpenAI from "openai";\n\nconst client = new OpenAI({ baseURL: "${serverUrl}", apiKey: "${exampleKey()}" });\nconst answer = await client.responses.create({ model: "${model}", input: "Hello" });\nconsole.log(answer.output_text);`,
 };
 
 type Language = keyof typeof EXAMPLES;

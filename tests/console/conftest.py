@@ -1,6 +1,7 @@
 """Chromium, driven by Playwright, before a real server. Without a browser or the built pages there is nothing to test."""
 
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -39,7 +40,10 @@ def page(browser: Browser) -> Iterator[Page]:
     opened = context.new_page()
     problems: list[str] = []
     opened.on("pageerror", lambda error: problems.append(str(error)))
+    asked: set[str] = set()
+    opened.on("request", lambda request: asked.add(urlsplit(request.url).netloc))
     opened.on("console", lambda said: problems.append(said.text) if "Content Security Policy" in said.text else None)
     yield opened
     context.close()
     assert problems == []
+    assert len(asked - {""}) <= 1, "the page asks no other host"

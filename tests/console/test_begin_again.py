@@ -58,6 +58,15 @@ def test_a_run_is_run_again_with_other_instructions_and_another_question(page: P
         "id"
     ]
     page.goto(address(served, f"runs/{run}"))
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    for language, sign in (
+        ("curl", f"curl {served.url}/responses -H"),
+        ("Python", 'client.responses.create(\n    model="scripted",\n'),
+    ):
+        page.get_by_role("button", name=f"Copy as {language}").click()
+        expect(page.get_by_role("button", name="Copied")).to_be_visible()
+        assert sign in page.evaluate("navigator.clipboard.readText()")
+        expect(page.get_by_role("button", name="Copied")).to_have_count(0)
     page.get_by_role("button", name="Run again").click()
     form = page.get_by_role("dialog", name="Run again")
     expect(form.get_by_label("Question")).to_have_value("Read it.")

@@ -14,24 +14,32 @@ from tests.store.logs import answer
 
 from mainspring.core.events import (
     CallJudged,
+    Compacted,
+    ErrorInfo,
     Event,
     ItemDone,
     ItemStarted,
+    Nudged,
     Reason,
     Recorded,
     RunEnded,
+    RunResumed,
     RunStarted,
     ToolEnded,
+    ToolProgress,
     ToolStarted,
+    ToolWithheld,
+    TurnAborted,
     TurnEnded,
     TurnStarted,
 )  # fmt: skip
-from mainspring.core.items import FunctionCall, assistant, user
+from mainspring.core.items import FunctionCall, InputImage, Part, assistant, user
 from mainspring.core.spec import spec_for
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import parse_location
 
-RUN = "resp_long"
+RUN, ODD = "resp_long", "resp_odd"
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 TURNS = 1110
 PER_TURN = 9
 BEGAN = 1_700_000_000.0
@@ -61,24 +69,46 @@ def make_log() -> list[Recorded]:
     return [Recorded(seq, BEGAN + seq / 10, event) for seq, event in enumerate(happened)]
 
 
-async def store_run(folder: Path) -> int:
+def make_odd_log() -> list[Recorded]:
+    """A run in which something of each kind has happened."""
+    asked = spec_for("responses", id=ODD, model="scripted", input=(user("Try all."),))
+    outputs: list[str | tuple[Part, ...]] = [
+        "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-old line\n+new line\n",
+        '[{"city": "Oslo", "people": 700000}, {"city": "Bergen", "people": 290000}]',
+        (InputImage(image_url=f"data:image/png;base64,{PIXEL}"), InputImage(image_url="http://elsewhere.example/spy.png")),
+    ]
+    happened: list[Event] = [RunStarted(asked), TurnStarted(), TurnAborted(), RunResumed(), TurnStarted()]
+    calls = [FunctionCall(f"call_odd_{number}", f"odd_{number}", "{}", id=f"fc_odd_{number}") for number in range(len(outputs))]
+    happened += [event for call in calls for event in (ItemStarted(call), ItemDone(call))]
+    happened += [TurnEnded(), *[CallJudged(call.call_id, "allow", "tool_rules", "because I say so") for call in calls]]
+    for call, output in zip(calls, outputs, strict=True):
+        happened += [ToolStarted(call.call_id), ToolProgress(call.call_id, "half of it"), ToolEnded(call.call_id, output)]
+    happened += [Nudged("close", "Come to an end."), Compacted(assistant("All in all.", id="msg_sum"))]
+    happened += [ToolWithheld("odd_0", "the same call again and again"), TurnStarted()]
+    happened += [TurnEnded("error", error=ErrorInfo("provider_unavailable", "nobody is at home"))]
+    happened += [RunEnded("failed", Reason.PROVIDER_ERROR, ErrorInfo("provider_unavailable", "nobody is at home"))]
+    return [Recorded(seq, BEGAN + seq, event) for seq, event in enumerate(happened)]
+
+
+async def store_runs(folder: Path) -> int:
     log = make_log()
     async with open_store(parse_location(database_in(folder, "served.db"))) as store:
         await store.append(RUN, log, answer(RUN, "That was **all** of it."))
+        await store.append(ODD, make_odd_log(), answer(ODD, ""))
     return len(log)
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("long")
-    assert asyncio.run(store_run(folder)) >= 9_990
+    assert asyncio.run(store_runs(folder)) >= 9_990
     with serving(folder, [{"say": "unasked"}]) as server:
         yield server
 
 
-def address(served: Served, **query: object) -> str:
+def address(served: Served, run: str = RUN, **query: object) -> str:
     said = "&".join([f"{name}={value}" for name, value in query.items()])
-    return f"{served.url.removesuffix('/v1')}/#/runs/{RUN}?{said}"
+    return f"{served.url.removesuffix('/v1')}/#/runs/{run}?{said}"
 
 
 def seq_of(turn: int) -> int:
@@ -94,7 +124,7 @@ def expect_few(page: Page) -> None:
 def test_only_what_is_near_the_view_is_in_the_page(served: Served, page: Page) -> None:
     page.goto(address(served))
     expect(page.get_by_text("Page 0 comes next.")).to_be_visible()
-    expect(page.locator(".runhead .facts")).to_contain_text(f"Turns {TURNS + 1}")
+    expect(page.locator(".runhead .facts")).to_contain_text(f"Turns {TURNS + 1:,}")
     expect_few(page)
     page.keyboard.press("End")
     expect(page.get_by_text("That was all of it.").last).to_be_in_viewport()
@@ -132,3 +162,25 @@ def test_search_finds_one_event_among_all_and_leads_to_its_place(served: Served,
     expect(page.get_by_text("Page 988 comes next.")).to_be_in_viewport()
     assert f"event={seq_of(987)}" in page.url
     expect_few(page)
+
+
+def test_whatever_happens_in_a_run_is_shown_and_thousands_of_runs_stay_few_in_the_page(served: Served, page: Page) -> None:
+    page.goto(address(served, ODD))
+    for told in (
+        "The turn was cut off", "Taken up by another process", "The engine reminded the model", "Come to an end.",
+        "What came before was summed up", "The tool odd_0 is withheld", "nobody is at home", "because I say so", "half of it",
+    ):  # fmt: skip
+        expect(page.get_by_text(told).first).to_be_visible()
+    expect(page.locator(".added")).to_contain_text(["+++ b/x", "+new line"])
+    expect(page.get_by_role("cell", name="Bergen")).to_be_visible()
+    expect(page.locator("img.picture")).to_have_count(1)
+    expect(page.get_by_text("not loaded: http://elsewhere.example/spy.png")).to_be_visible()
+    lines = page.request.get(f"{served.url}/runs").json()
+    many = [{**lines["data"][0], "id": f"resp_{number}", "prompt": f"Question {number}"} for number in range(5000)]
+    page.route("**/v1/runs?*", lambda route: route.fulfill(json={**lines, "data": many, "has_more": False}))
+    page.get_by_role("link", name="Runs", exact=True).first.click()
+    expect(page.get_by_role("link", name="Question 0", exact=True)).to_be_visible()
+    assert page.locator(".runs tr").count() < 100
+    page.keyboard.press("End")
+    expect(page.get_by_role("link", name="Question 4999")).to_be_in_viewport()
+    assert page.locator(".runs tr").count() < 100

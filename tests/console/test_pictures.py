@@ -174,6 +174,9 @@ def test_usage_shows_charts_money_and_what_is_used_of_a_budget(
     expect(page.get_by_role("button", name="Cost")).to_have_attribute("aria-pressed", "true")
     page.get_by_label("By").select_option("model")
     expect(page.locator(".bars .label").first).to_have_text("small-model")
+    with page.expect_download() as awaited:
+        page.get_by_role("button", name="Download CSV").click()
+    assert '"small-model",9,0,' in Path(awaited.value.path()).read_text()
     expect(page.get_by_role("img", name="tokens: ")).to_be_visible()
     page.get_by_role("button", name="Suspend").click()
     page.get_by_role("button", name="Activate").click()
