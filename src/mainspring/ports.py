@@ -348,10 +348,12 @@ class Allow(Struct, frozen=True):
 
 
 class Deny(Struct, frozen=True):
-    """The call is not performed and the model reads why. `stop` ends the run once the turn's calls are answered."""
+    """The call is not performed and the model reads why. `stop` ends the run once the turn's calls are answered. A call that
+    `is_returned` goes back to the model, and the answer to the client has neither it nor its output."""
 
     reason: str
     stop: Reason | None = None
+    is_returned: bool = False
 
 
 class Ask(Struct, frozen=True):

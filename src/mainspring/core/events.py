@@ -134,6 +134,7 @@ class CallJudged(Struct, frozen=True, tag_field="type", tag="call_judged"):
     """What the gate says about a call, by which policy and why. `stop` ends the run once the turn's calls are answered.
 
     A call that was started may ask a person something itself: `elicitation` is what, `kept` what it needs to go on from there.
+    A denied one that `is_returned` is between us and the model.
     """
 
     call_id: str
@@ -143,6 +144,7 @@ class CallJudged(Struct, frozen=True, tag_field="type", tag="call_judged"):
     stop: Reason | None = None
     elicitation: Json | UnsetType = UNSET
     kept: Json | UnsetType = UNSET
+    is_returned: bool | UnsetType = UNSET
 
 
 class ToolStarted(Struct, frozen=True, tag_field="type", tag="tool_started"):

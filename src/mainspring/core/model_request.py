@@ -150,11 +150,12 @@ def request_for(run: Run) -> ModelRequest:
 
 
 def _choice(run: Run) -> ToolChoice:
-    """A forced or required choice holds until the model has answered once; then it would keep the run from ever ending."""
+    """A forced or required choice holds until the model has answered once; then it would keep the run from ever ending. A call
+    that was returned to it is no answer."""
     choice = run.spec.tool_choice
     if tools_off(run):
         return ToolChoice("none")
-    if (choice.mode == "required" or choice.name) and run.answered:
+    if (choice.mode == "required" or choice.name) and run.answered > len(run.returned):
         choice = ToolChoice("auto", allowed=choice.allowed)
     return _without_withheld(choice, run) if run.withheld else choice
 

@@ -110,7 +110,8 @@ class Run(Struct, frozen=True):
     `lost` is what turns without an end must have used, by an estimate. `context` is how many tokens the last turn had, in and
     out, when the transcript had `counted` entries; 0 if that is not known. `delegated` is what other runs have used on behalf of
     its calls: it counts against the limits of this one. `withheld` are tools that may not be called any more, `rungs` what was
-    done about a model that goes round in circles, each once, `loaded` the deferred tools that were found by searches in it.
+    done about a model that goes round in circles, each once, `loaded` the deferred tools that were found by searches in it,
+    `returned` the calls that went back to the model, of which the client is not told.
     `sums_up` is false once the model was asked for a summary and gave none: from then on, what is old is left out instead.
     `clock` is the moment of the last event, `idle` the time nobody drove the run.
     """
@@ -158,6 +159,7 @@ class Run(Struct, frozen=True):
     stop: Reason | None = None
     closing: Reason | None = None
     loaded: tuple[str, ...] = ()
+    returned: tuple[str, ...] = ()
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -181,6 +183,8 @@ class Run(Struct, frozen=True):
     def output(self) -> tuple[Item, ...]:
         """The answer: what the model said and the tools returned, in order; a turn under way is in it as far as it got."""
         said = [entry.item for entry in self.transcript[self.base :] if entry.origin in ("model", "tool")]
+        if self.returned:
+            said = [item for item in said if not _is_returned(item, self.returned)]
         return tuple(said + [partial(draft) for draft in self.drafts])
 
     @property
@@ -493,6 +497,8 @@ def _call_judged(run: Run, event: CallJudged) -> Changes:
         case "deny":
             denied = CallResult(event.reason, is_error=True, is_reusable=False)
             changes |= _answered(replace(run, calls=changes["calls"]), judged, denied)
+            if event.is_returned is True:
+                changes["returned"] = (*run.returned, event.call_id)
         case "client":
             pass
         case _:
@@ -615,6 +621,10 @@ def _output(call: FunctionCall, output: str | tuple[Part, ...], is_error: bool) 
 
 def _is_call(item: Item, call_id: str) -> bool:
     return isinstance(item, FunctionCall) and item.call_id == call_id
+
+
+def _is_returned(item: Item, returned: tuple[str, ...]) -> bool:
+    return isinstance(item, FunctionCall | FunctionCallOutput) and item.call_id in returned
 
 
 def _is_cut_call(item: Item) -> bool:

@@ -223,7 +223,8 @@ class RunSpec(Struct, frozen=True):
     `within` is the run that has delegated this one, if one has. `flags` say what in the input reads like orders to the model.
     `governed` is a digest of the operator's settings that it began under, empty if there were none. `dictated` is the call that a
     step of a workflow makes; no model is asked then. `goal` is what the run is for: an answer, one compaction of the
-    conversation, or nothing but to keep its input for the run that continues it."""
+    conversation, or nothing but to keep its input for the run that continues it. `checks_calls` says that calls of the client's
+    functions are held against their schemas, which takes a client that is not shown them as they come."""
 
     id: str
     model: str
@@ -258,6 +259,7 @@ class RunSpec(Struct, frozen=True):
     dictated: StepCall | None = None
     goal: Goal = "answer"
     role: str = ""
+    checks_calls: bool = False
 
     @property
     def user(self) -> str:

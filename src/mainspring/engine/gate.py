@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from logging import getLogger
 from typing import assert_never
 
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
 
 from mainspring.core.actions import Finish
 from mainspring.core.events import CallJudged, ErrorInfo, Reason
@@ -109,8 +109,8 @@ def _record_verdict(call: Call, policy: str, verdict: Verdict) -> CallJudged:
     match verdict:
         case Allow(note):
             return CallJudged(call_id, "allow", policy, note)
-        case Deny(reason, stop):
-            return CallJudged(call_id, "deny", policy, reason, stop)
+        case Deny(reason, stop, is_returned):
+            return CallJudged(call_id, "deny", policy, reason, stop, is_returned=is_returned or UNSET)
         case Ask(prompt):
             return CallJudged(call_id, "ask", policy, prompt)
         case Client():

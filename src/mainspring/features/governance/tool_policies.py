@@ -4,8 +4,9 @@ tool status, approval, and who performs the call; and the check of an answer's f
 from collections.abc import Callable, Sequence
 
 import msgspec
+from msgspec import UNSET
 
-from mainspring.core.errors import NotFound
+from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.items import Json, ServerTool, ToolDefinition, parse_arguments
 from mainspring.core.rules import excess
 from mainspring.core.run import Call, Run
@@ -70,7 +71,8 @@ class AllowedTools(QuickPolicy):
 class ValidArguments(QuickPolicy):
     """Denies server-run calls whose arguments are not JSON or do not fit the schema, listing every error.
 
-    A client's own calls pass: the client knows its functions better than we do.
+    A call of the client's own function goes back to the model, once in a run that `checks_calls` and if no other call waits for
+    the client. Then it passes as it is: the client knows its functions better than we do.
     """
 
     name = "valid_arguments"
@@ -80,14 +82,27 @@ class ValidArguments(QuickPolicy):
 
     async def judge(self, call: Call, run: Run) -> Verdict:
         tool = run.spec.tool(call.item.name)
-        if tool is None or tool.kind == "function":
+        if tool is None or (tool.kind == "function" and not self._may_return(tool, call, run)):
             return Allow()
         try:
             arguments = parse_arguments(call.item.arguments)
         except ValueError as error:
-            return Deny(f"Invalid call of `{tool.name}`: {error}.")
-        problems = self._validate(tool, arguments)
-        return Deny(f"Invalid arguments for `{tool.name}`: {'; '.join(problems)}.") if problems else Allow()
+            return Deny(f"Invalid call of `{tool.name}`: {error}.", is_returned=tool.kind == "function")
+        try:
+            problems = self._validate(tool, arguments)
+        except InvalidRequest:
+            if tool.kind != "function":
+                raise
+            return Allow()  # of a schema that is none, nobody knows what fits
+        if not problems:
+            return Allow()
+        return Deny(f"Invalid arguments for `{tool.name}`: {'; '.join(problems)}.", is_returned=tool.kind == "function")
+
+    def _may_return(self, tool: ToolDefinition, call: Call, run: Run) -> bool:
+        if not run.spec.checks_calls or run.returned or tool.form is not UNSET or not isinstance(tool.parameters, dict):
+            return False
+        others = [run.spec.tool(each.item.name) for each in run.open_calls if each.item.call_id != call.item.call_id]
+        return all(other is None or other.kind != "function" for other in others)
 
 
 class CallerScopes(QuickPolicy):

@@ -18,7 +18,7 @@ from mainspring.core.spec import RunSpec
 from mainspring.engine.engine import Engine
 from mainspring.engine.handle import Handle
 from mainspring.features.agents.agent_runtime import AgentRuntime
-from mainspring.features.responses.order import read_order
+from mainspring.features.responses.order import check_client_calls, read_order
 from mainspring.features.responses.sent_request import SentRequest
 from mainspring.http.faults import Fault
 from mainspring.http.idempotency import IdempotentRuns, read_key
@@ -73,7 +73,8 @@ class Door:
     async def read_order(self, request: Request, asked: DoorRequest) -> RunSpec:
         """The order that a request stands for. Raises as `read_order` does."""
         with asked.names.apply():
-            spec = await read_order(self._engine, self._agents, request, asked.sent)
+            # These APIs tell of calls at the end.
+            spec = check_client_calls(await read_order(self._engine, self._agents, request, asked.sent))
             if needs := [*list_option_needs(asked.sampling)]:
                 check_needs(needs, find_features(self._engine.provider, spec.model))
             return replace(spec, sampling=replace(spec.sampling, **asked.sampling)) if asked.sampling else spec

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from starlette.requests import HTTPConnection
 
 from mainspring.core.errors import InvalidRequest, NotFound
-from mainspring.core.items import Json, Message, Tool, Unknown, user
+from mainspring.core.items import Json, Message, Tool, ToolDefinition, Unknown, user
 from mainspring.core.spec import RunSpec
 from mainspring.engine.engine import Engine
 from mainspring.features.agents.agent_order import InvocationSettings
@@ -69,6 +69,12 @@ async def read_order(engine: Engine, agents: AgentRuntime, client: HTTPConnectio
     if shown := _list_shown(engine, spec, asked):
         spec = replace(spec, tools=tuple([_include_results(tool, shown) for tool in spec.tools]))
     return _apply_features(engine, spec, sent, needs, is_lenient=offers_unasked(client))
+
+
+def check_client_calls(spec: RunSpec) -> RunSpec:
+    """The order with calls of the client's functions checked, for a client that is not shown them as they come."""
+    has_functions = any(isinstance(tool, ToolDefinition) and tool.kind == "function" for tool in spec.tools)
+    return replace(spec, checks_calls=True) if has_functions else spec
 
 
 def _list_shown(engine: Engine, spec: RunSpec, asked: set[str]) -> tuple[str, ...]:

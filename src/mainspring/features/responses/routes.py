@@ -16,7 +16,7 @@ from mainspring.engine.engine import Engine
 from mainspring.engine.handle import Handle
 from mainspring.features.agents.agent_runtime import AgentRuntime
 from mainspring.features.responses.compact import Compaction, compact
-from mainspring.features.responses.order import read_order
+from mainspring.features.responses.order import check_client_calls, read_order
 from mainspring.features.responses.request import CreateResponse
 from mainspring.features.responses.sent_request import parse_request
 from mainspring.features.responses.websocket import ResponseSockets
@@ -85,6 +85,7 @@ class ResponseRoutes:
         sent = parse_request(raw)
         body = sent.body
         spec = await read_order(self._engine, self._agents, request, sent)
+        spec = spec if body.stream else check_client_calls(spec)
         headers = sent.ignored.make_headers()
         is_followed = body.stream is True or not spec.background
         if (key := read_key(request)) is None:
