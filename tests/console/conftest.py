@@ -1,6 +1,7 @@
 """Chromium, driven by Playwright, before a real server. Without a browser or the built pages there is nothing to test."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,9 +18,9 @@ FLAGS = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def browser() -> Iterator[Browser]:
-    """One for each test: while Playwright is there, its event loop runs, and no other test could have one."""
+@contextmanager
+def open_browser() -> Iterator[Browser]:
+    """While it is there, the event loop of Playwright runs, and nothing else in the process could run one."""
     if not (FILES / "index.html").is_file():
         pytest.skip(f"the console is not built; {BUILD_COMMAND} builds it")
     try:
@@ -30,6 +31,13 @@ def browser() -> Iterator[Browser]:
         opened = playwright.chromium.launch(executable_path=str(program), args=FLAGS)
         yield opened
         opened.close()
+
+
+@pytest.fixture
+def browser() -> Iterator[Browser]:
+    """One for each test. Files whose tests and fixtures run no loop have one for all."""
+    with open_browser() as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Browser, Page, Route, expect
+from tests.console.conftest import open_browser
 from tests.kit.waiting import PATIENCE
 from tests.server.process import Served, serving
 
@@ -46,6 +47,12 @@ expect.set_options(timeout=PATIENCE * 1000)
 
 def removal(path: str) -> dict[str, object]:
     return {"think": "The old report has to go.", "calls": [{"name": "remove_report", "arguments": {"path": path}}]}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with open_browser() as opened:
+        yield opened
 
 
 @pytest.fixture
