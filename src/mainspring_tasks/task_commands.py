@@ -98,7 +98,11 @@ async def list_tasks(
         await store.close()
     titles = ("task", "state", "added", "description")
     write_list(
-        tasks, titles, lambda task: (str(task.id), task.status, f"{task.created_at:%Y-%m-%d}", task.description), as_json=json
+        tasks,
+        titles,
+        lambda task: (str(task.id), task.status, f"{task.created_at:%Y-%m-%d}", task.description),
+        as_json=json,
+        none="there are no tasks; tell `mainspring chat` what there is to do",
     )
 
 

@@ -3,6 +3,8 @@
 import json
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -71,7 +73,25 @@ def test_every_command_that_lists_can_do_so_for_programs() -> None:
             assert any("--json" in option.opts for option in command.params), path
 
 
-@pytest.mark.parametrize("command", [("--help",), ("run", "--help"), ("models", "pull", "--help")])
+def test_an_empty_list_says_what_there_is_none_of(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["keys", "create", "--name", "a", "--database", "a.db"]) == 0
+    capsys.readouterr()
+    for command in ("runs", "traces list", "audit list", "approvals list", "prompts list"):
+        assert run_command([*command.split(), "--database", "a.db"]) == 0, command
+        out, err = capsys.readouterr()
+        assert (out, err.startswith("mainspring: ") and " no " in err) == ("", True), command
+
+
+def test_output_for_which_there_is_no_room_is_told_in_a_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "mainspring", "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr.count("\n"), "No space left" in done.stderr) == (1, 1, True)
+    assert "internal error" not in done.stderr
+
+
+@pytest.mark.parametrize("command", [("--help",), ("run", "--help"), ("models", "pull", "--help"), ("policy", "show")])
 def test_help_fits_a_terminal_of_80_columns(folder: Path, command: tuple[str, ...]) -> None:
     shown = ESCAPES.sub("", Shell(folder).run_on_terminal(*command).out)
     assert max([len(line) for line in shown.splitlines()]) <= 80

@@ -4,6 +4,7 @@ Whatever goes wrong becomes one line on standard error that names the next step;
 log come with it. The exit codes are described in the help of `mainspring`.
 """
 
+import errno
 import os
 import sys
 import threading
@@ -19,6 +20,7 @@ USAGE: Final = 2
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 GRACE: Final = 0.2
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def run_reporting_errors(work: Callable[[], object]) -> int:
@@ -38,6 +40,8 @@ def run_reporting_errors(work: Callable[[], object]) -> int:
             return report(error, error.message, USAGE if isinstance(error, CallerError) else FAILURE)
         if hasattr(error, "format_message"):
             raise
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            return report(error, f"what is written cannot be kept: {error.strerror}; make room, or write elsewhere", FAILURE)
         if isinstance(error, OSError) and error.filename is not None:  # of the user's, not of ours
             told = f"`{os.fsdecode(error.filename)}` cannot be used: {error.strerror}"
             return report(error, f"{told}; check that it is there, and that you may read and write it", FAILURE)
@@ -79,8 +83,11 @@ def leave(code: int) -> NoReturn:
     abort a process whose interpreter is ending when they answer."""
     try:
         sys.stdout.flush()
-    except OSError:
+    except OSError as error:
         silence()
+        if error.errno in NO_ROOM:
+            say(f"the output was not written: {error.strerror}; make room, or write elsewhere")
+            code = code or FAILURE
     others = [thread for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()]
     for thread in others:
         thread.join(GRACE / len(others))

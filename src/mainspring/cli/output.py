@@ -6,11 +6,15 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import TypeVar
+from textwrap import wrap
+from typing import Final, TypeVar
 
 from mainspring.core.items import encode
 
 T = TypeVar("T")
+
+MOST_COLUMNS: Final = 79
+LEAST_ROOM: Final = 24
 
 # Everything a terminal could take as a command: C0 and C1, but for newline and tab. Without its ESC a sequence is inert.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -38,20 +42,37 @@ def write_lines(values: Sequence[object]) -> None:
     sys.stdout.buffer.flush()
 
 
-def write_table(rows: Sequence[tuple[str, ...]]) -> None:
-    """Writes the rows in columns, each row on one line."""
+def write_table(rows: Sequence[tuple[str, ...]], *, none: str = "") -> None:
+    """Writes the rows in columns, each row on one line; on a terminal, the last column goes on in the next ones. Where there is
+    only the header, `none` says what to do about that."""
+    if len(rows) == 1 and none:
+        say(none)
+        return
     widths = [max([len(row[column]) for row in rows]) for column in range(len(rows[0]))]
     for row in rows:
         line = "  ".join([f"{text:{width}}" for text, width in zip(row, widths, strict=True)])
-        print(clean(line).replace("\n", " ").rstrip())
+        print(fold_line(clean(line).replace("\n", " ").rstrip(), sum(widths[:-1]) + 2 * (len(widths) - 1)))
 
 
-def write_list(values: Sequence[T], titles: tuple[str, ...], cells: Callable[[T], tuple[str, ...]], *, as_json: bool) -> None:
-    """Writes values as lines of JSON, or as the rows of a table."""
+def fold_line(line: str, indent: int) -> str:
+    """A line as a terminal has room for it: what does not fit stands below, behind the indent. Elsewhere it is as it is."""
+    if len(line) <= MOST_COLUMNS or not sys.stdout.isatty():
+        return line
+    columns = os.get_terminal_size(sys.stdout.fileno()).columns or MOST_COLUMNS
+    room = columns - 1 - indent
+    if room < LEAST_ROOM:
+        return line
+    return line[:indent] + f"\n{'':{indent}}".join(wrap(line[indent:], room, break_on_hyphens=False))
+
+
+def write_list(
+    values: Sequence[T], titles: tuple[str, ...], cells: Callable[[T], tuple[str, ...]], *, as_json: bool, none: str = ""
+) -> None:
+    """Writes values as lines of JSON, or as the rows of a table; `none` as `write_table` has it."""
     if as_json:
         write_lines(values)
     else:
-        write_table([titles, *[cells(value) for value in values]])
+        write_table([titles, *[cells(value) for value in values]], none=none)
 
 
 def report_problems(problems: Sequence[str]) -> int:

@@ -30,12 +30,14 @@ def write_of_tenants(
     *,
     as_json: bool,
     named: bool,
+    none: str = "",
 ) -> None:
-    """Writes what each tenant has as lines of JSON, or as the rows of a table; if `named`, each says whose it is."""
+    """Writes what each tenant has as lines of JSON, or as the rows of a table; if `named`, each says whose it is. `none` is as
+    `write_table` has it."""
     if as_json:
         lines = [(tenant, value) for tenant, values in found.items() for value in values]
         write_lines([{"tenant": tenant, **msgspec.to_builtins(value)} if named else value for tenant, value in lines])
         return
     rows = [(tenant or "-", *cells(value)) for tenant, values in found.items() for value in values]
     table = [("tenant", *titles), *rows]
-    write_table(table if named else [row[1:] for row in table])
+    write_table(table if named else [row[1:] for row in table], none=none)

@@ -43,8 +43,10 @@ def init(
     enter = "" if folder == Path() else f"cd {quote(str(folder))} && "
     print("\nTry it:")
     print(f"  {enter}python -m unittest")
-    print("  mainspring agents run order-desk --input question='Where is A-17?' --model scripted:order-desk.json")
-    print("  mainspring agents run order-desk --input question='Where is A-17?'    # with a real model")
+    print("  mainspring agents run order-desk --input question='Where is A-17?' \\")
+    print("    --model scripted:order-desk.json")
+    print("  # With a real model:")
+    print("  mainspring agents run order-desk --input question='Where is A-17?'")
 
 
 def _list_files(folder: Traversable, prefix: str = "") -> dict[str, Traversable]:

@@ -69,7 +69,8 @@ async def list_records(database: Database, tenant: OneTenant = None, limit: Limi
         write_lines([{"number": link.number, "hash": link.hash.hex(), "entry": entry_of(link.note)} for link in links])
         return
     titles = ("record", "at", "tenant", "who", "run", "call", "what")
-    write_table([titles, *[(str(link.number), *_cells(entry_of(link.note))) for link in links]])
+    none = "there are no records; calls that are judged leave them"
+    write_table([titles, *[(str(link.number), *_cells(entry_of(link.note))) for link in links]], none=none)
 
 
 async def explain(call_id: Annotated[str, typer.Argument(metavar="CALL_ID", help="Call.")], database: Database) -> None:

@@ -71,7 +71,11 @@ async def list_keys(database: Database, tenant: OneTenant = None, json: AsJson =
     if json:
         write_lines([{name: getattr(key, name) for name in key.__struct_fields__ if name != "digest"} for key in keys])
     else:
-        write_table([("key", "name", "tenant", "scopes", "created", "state"), *[_cells(key) for key in keys]])
+        titles, none = (
+            ("key", "name", "tenant", "scopes", "created", "state"),
+            "there are no keys; make one with `mainspring keys create`",
+        )
+        write_table([titles, *[_cells(key) for key in keys]], none=none)
 
 
 @app.command()

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from mainspring.cli.console import ConsoleWriter
 from mainspring.cli.context import load_settings
 from mainspring.cli.options import ApiKey, AsJson, BaseUrl, Config, DatabaseOfSettings, DatabaseSettings, Model
-from mainspring.cli.output import say, write_lines
+from mainspring.cli.output import fold_line, say, write_lines
 from mainspring.core.errors import MainspringError, SandboxError
 from mainspring.features.models import commands, model_choice
 from mainspring.features.models.model_choice import ABILITIES
@@ -106,9 +106,9 @@ class Examination(Struct, frozen=True):
         with writer:
             writer.put(f"  {mark} ", f"bold {colour}")
             writer.put(f"{finding.question:<24}")
-            writer.put(f"{finding.detail}\n", "dim" if finding.verdict == "ok" else "")
+            writer.put(f"{_fold(finding.detail).lstrip()}\n", "dim" if finding.verdict == "ok" else "")
             if finding.advice:
-                writer.put(f"    {'':<24}{finding.advice}\n", colour)
+                writer.put(f"{_fold(finding.advice)}\n", colour)
 
     def _tell_quirks(self, title: str, quirks: list[Quirk]) -> None:
         if self.as_json:
@@ -245,3 +245,8 @@ async def examine_sandbox(choice: SandboxChoice) -> ProbeResult:
         return ProbeResult("holds code", "weak", why, "`shell` and `code_interpreter` are refused; the rest works without.")
     totals = f"memory and processes in all by {health.totals}" if health.totals != "none" else "memory and processes one by one"
     return ProbeResult("holds code", "ok", f"{health.backend} ({health.version}), {totals}", "; ".join(health.warnings))
+
+
+def _fold(text: str) -> str:
+    """What stands beside a question."""
+    return fold_line(f"{'':28}{text}", 28)

@@ -34,7 +34,11 @@ async def list_prompts(
         tenants, prompts = await choose_tenants(engine.store, tenant, all_tenants=all_tenants), StoredPrompts(engine.store)
         pages = {each: await prompts.list(each, None, limit + 1, newest_first=True) for each in tenants}
     found = {each: [render_prompt(prompt) for prompt in page[:limit]] for each, page in pages.items()}
-    write_of_tenants(found, ("prompt", "version", "variables", "description"), _cells, as_json=json, named=all_tenants)
+    titles, none = (
+        ("prompt", "version", "variables", "description"),
+        "there are no prompts; make one with `mainspring prompts create`",
+    )
+    write_of_tenants(found, titles, _cells, as_json=json, named=all_tenants, none=none)
     if any(len(page) > limit for page in pages.values()) and not json:
         say_more(limit)
 

@@ -182,6 +182,9 @@ async def runs(
     if json:
         write_lines(newest)
         return
+    if not newest:
+        say("there are no runs here; `mainspring run` makes one")
+        return
     _print_table(newest)
     if page.has_more:
         say_more(limit)

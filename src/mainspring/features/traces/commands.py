@@ -15,6 +15,7 @@ from mainspring.ports import Filter
 from mainspring.storage.location import Location
 
 app = typer.Typer()
+NO_RUNS = "there are no runs here; `mainspring run` makes one"
 
 
 @app.command("list")
@@ -26,7 +27,7 @@ async def list_traces(database: Database, tenant: OneTenant = None, limit: Limit
     if any(run.tenant for run in page.runs) and not json:
         write_table([("tenant", *TITLES), *[(trace.tenant_id or "-", *make_cells(trace)) for trace in traces]])
     else:
-        write_list(traces, TITLES, make_cells, as_json=json)
+        write_list(traces, TITLES, make_cells, as_json=json, none=NO_RUNS)
     if page.has_more and not json:
         say_more(limit)
 
