@@ -52,6 +52,9 @@ CALL_CHANGED: Final = "approved_call_changed"
 NOT_ALLOWED: Final = "approval_not_allowed"
 BAD_CONTENT: Final = "answer_content_invalid"
 
+# For how long an answer can be given again whose run has not begun.
+AGAIN_SECONDS: Final = 3600.0
+
 APPROVE: Final = "approvals"
 """The scope of those who may answer what the operator's rules ask."""
 
@@ -223,7 +226,7 @@ async def use_answers(
     if await store.put(used, if_absent=True):
         return
     for document in used:
-        if not await _is_kept(store, document.id, spec):
+        if not await _is_kept(store, document.id, spec, now):
             raise refuse_spent(document.id)
     await store.put(used)
 
@@ -264,7 +267,7 @@ async def check(
         check_content(said, question)
         if said.approve:
             _check_tool(spec, call, question)
-        if not (question.is_own or _may_answer(spec) or await _is_kept(store, said.approval_request_id, spec)):
+        if not (question.is_own or _may_answer(spec) or await _is_kept(store, said.approval_request_id, spec, now)):
             raise _refuse_forbidden(said)
 
 
@@ -357,16 +360,19 @@ async def _find_asked(store: Store, spec: RunSpec, id: str) -> ApprovalQuestion 
     return question
 
 
-async def _is_kept(store: Store, id: str, spec: RunSpec) -> bool:
+async def _is_kept(store: Store, id: str, spec: RunSpec, now: float) -> bool:
     """Whether the answer that is there was kept for this run, which has not begun."""
     found = await store.get(GIVEN, id, tenant=spec.tenant)
-    return found is not None and await is_open_for(store, decode(found.body, ApprovalAnswer), spec.id)
+    return found is not None and await is_open_for(store, decode(found.body, ApprovalAnswer), spec.id, now)
 
 
-async def is_open_for(store: Store, answer: ApprovalAnswer, run_id: str) -> bool:
-    """Whether the run may act on this answer: it was kept for that, and whoever used it may have died before the run began."""
+async def is_open_for(store: Store, answer: ApprovalAnswer, run_id: str, now: float) -> bool:
+    """Whether the run may act on this answer: it was kept for that, and whoever used it may have died before the run began. Of an
+    old one that is not known: the run may have been pruned."""
     if answer.run != run_id or not answer.used:
         return answer.run == run_id
+    if now > answer.at + AGAIN_SECONDS:
+        return False
     try:
         await store.load(run_id)
     except NotFound:

@@ -190,7 +190,7 @@ class Approvals:
     async def _check(self, order: RunSpec, paused: _Paused, said: ApprovalResponse) -> None:
         """Raises `InvalidRequest` before the answer is kept if the run that goes on could not act on it."""
         known = await self._find_answer(said.approval_request_id, order.tenant)
-        if known is not None and known.used and not await is_open_for(self._store, known, order.id):
+        if known is not None and known.used and not await is_open_for(self._store, known, order.id, self._clock()):
             raise refuse_spent(said.approval_request_id)
         joining = [tool for tool in paused.spec.tools if _server(tool) is not None]
         try:
@@ -304,7 +304,11 @@ class Approvals:
             return True
         known = await self._find_answer(said.approval_request_id, order.tenant)
         # Whoever gave the same answer may have died before the run began.
-        if known is None or known.approve is not said.approve or not await is_open_for(self._store, known, order.id):
+        if (
+            known is None
+            or known.approve is not said.approve
+            or not await is_open_for(self._store, known, order.id, self._clock())
+        ):
             raise refuse_spent(said.approval_request_id)
         return False
 

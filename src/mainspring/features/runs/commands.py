@@ -218,7 +218,7 @@ async def prune(
     """
     Deletes the runs that ended longer ago than that, with their logs and answers.
 
-    Runs that continue them stay, and cannot be continued any more. Conversations, approvals, budgets and the audit stay, too. It
+    What a kept run continues is kept with it. Conversations, approvals, budgets and the audit stay, too. It
     can be run while servers work.
     """
     before, count = time.time() - keep, 0
