@@ -11,13 +11,21 @@ from tests.engine.test_engine import ASK_USER, SEARCH, search, searcher
 from tests.kit.engine import RecordingExecutor, make_engine, make_order
 
 from mainspring.core.conversation_items import CONVERSATION, ITEM
-from mainspring.core.errors import AlreadyInConversation, Interrupted, InvalidRequest, NotFound, PreviousNotFound, StoreError
+from mainspring.core.errors import (
+    AlreadyInConversation,
+    Interrupted,
+    InvalidRequest,
+    NotFound,
+    PreviousNotFound,
+    StoreError,
+    Unavailable,
+)
 from mainspring.core.events import RunStarted
 from mainspring.core.items import FunctionCall, FunctionCallOutput, Item, Message, Unknown, decode, user
 from mainspring.core.spec import Conversation, RunSpec
 from mainspring.engine.engine import Engine
 from mainspring.ports import CallContext, Document, Store, ToolCall, ToolResult
-from mainspring.providers.scripted import Scripted, call, calls, say, stall
+from mainspring.providers.scripted import Scripted, call, calls, fail, say, stall
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring.storage.sqlite_runs import SqliteStore
 
@@ -217,6 +225,14 @@ async def test_a_resumed_run_keeps_its_tenant(store: Store) -> None:
         [resumed] = await engine.resume_all()
         assert (await resumed.wait()).spec.tenant == "acme"
     assert texts(await items(store, "acme")) == ["Go.", "Done."]
+
+
+async def test_a_run_that_failed_before_it_said_anything_leaves_nothing_and_can_be_sent_again(store: Store) -> None:
+    async with engine_of(Scripted(fail(Unavailable("no model")), say("Hello.")), store) as engine:
+        failed = await (await engine.start(order("resp_1", "Hi."))).wait()
+        assert (failed.status, await items(store)) == ("failed", [])
+        await (await engine.start(order("resp_1b", "Hi."))).wait()
+    assert texts(await items(store)) == ["Hi.", "Hello."]
 
 
 class Unwritable(MemoryStore):

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from mainspring.core.conversation_items import CONVERSATION, ITEM, build_history, list_new_items
 from mainspring.core.drafts import item_id
 from mainspring.core.errors import AlreadyInConversation, NotFound
-from mainspring.core.history import History
+from mainspring.core.history import History, list_answers
 from mainspring.core.items import Item, decode, encode
 from mainspring.core.run import Run
 from mainspring.core.spec import Conversation, RunSpec
@@ -43,8 +43,10 @@ async def reread(store: DocumentStore, tenant: str, conversation: Conversation) 
 
 
 def documents(run: Run) -> tuple[Document, ...]:
-    """What this run adds to its conversation, if it has one."""
-    if (conversation := run.spec.conversation) is None:
+    """What this run adds to its conversation, if it has one. One that failed before it said or did anything adds nothing: its
+    request is sent again, and would be there twice. An answer of a person is used up, and stays."""
+    came_to_nothing = run.status == "failed" and not run.output and not run.tools_used
+    if (conversation := run.spec.conversation) is None or (came_to_nothing and not list_answers(run.spec.input)):
         return ()
     tenant = run.spec.tenant
     return tuple([Document(ITEM, item_id(item), encode(item), tenant, conversation.id) for item in list_new_items(run)])
