@@ -374,7 +374,7 @@ INCLUDES = (
     _include("message.input_image.image_url", "works", "always there"),
     _include("code_interpreter_call.outputs", "works", "always there"),
     _include("file_search_call.results", "works"),
-    _include("web_search_call.results", "works", sent={"include": ["web_search_call.results"]}),
+    _include("web_search_call.results", "works"),
     _include("web_search_call.action.sources", "works", "there in any case"),
     _include(
         "computer_call_output.output.image_url",
