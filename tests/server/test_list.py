@@ -1,14 +1,30 @@
 """`GET /v1/responses`: which responses are listed, and in which order."""
 
 import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+import anyio
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response as HttpResponse
+from tests.kit.waiting import PATIENCE
+from tests.server.hosting import hosted
 from tests.server.linter import Json
 from tests.server.process import Served, serving
 from tests.server.test_connections import create_key
 from tests.server.test_memory_quota import Client
 from tests.server.test_serve import WEATHER, get, post, settled
+
+from mainspring.http.app import build_app
+from mainspring.http.auth import Keys, get_tenant
+from mainspring.http.endpoints import Endpoint
+from mainspring.http.faults import json_response
+from mainspring.http.queries import Page, make_page
+from mainspring.storage.memory_runs import MemoryStore
 
 SCRIPT: list[Json] = [
     {"when": "hello", "say": "Hello there."},
@@ -51,6 +67,45 @@ async def test_responses_are_listed_by_what_they_say_of_themselves(tmp_path: Pat
         assert await listed(served, "status=completed") == everything[1:], "as the wire tells it, what waits is completed"
         assert await listed(served, "status=requires_action") == [paused["id"]]
         assert await listed(served, f"status=completed&limit=2&after={behind['id']}") == [paused["id"], second["id"]]
+
+
+async def test_a_key_reads_two_lists_at_a_time_and_keeps_nobody_else_from_theirs(http: aiohttp.ClientSession) -> None:
+    under_way, begun, may_end = Counter[str](), anyio.Event(), anyio.Event()
+
+    async def read(request: Request) -> HttpResponse:
+        """Lists nothing, in its own time."""
+        tenant = get_tenant(request)
+        under_way[tenant] += 1
+        if tenant == "other":
+            begun.set()
+        await may_end.wait()
+        return json_response(make_page([], [], has_more=False))
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+
+    async with MemoryStore() as store:
+        keys = Keys(store)
+        heads = {tenant: {"authorization": f"Bearer {await keys.create(tenant=tenant)}"} for tenant in ("acme", "other")}
+        endpoint = Endpoint("GET", "/v1/things", read, "responses", Page)
+        app = build_app([endpoint], keys=keys, is_local=True, version="0", lifespan=lifespan)
+        async with hosted(app) as url, anyio.create_task_group() as tasks:
+
+            async def ask(tenant: str) -> None:
+                async with http.get(f"{url}/things", headers=heads[tenant]) as answer:
+                    assert answer.status == 200
+
+            for _ in range(8):
+                tasks.start_soon(ask, "acme")
+            with anyio.fail_after(PATIENCE):
+                while under_way["acme"] < 2:  # noqa: ASYNC110
+                    await anyio.sleep(0.01)
+                tasks.start_soon(ask, "other")
+                await begun.wait()
+            assert under_way["acme"] == 2
+            may_end.set()
+        assert under_way == {"acme": 8, "other": 1}
 
 
 async def test_responses_are_listed_by_their_conversation(tmp_path: Path) -> None:

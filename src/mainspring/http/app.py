@@ -1,10 +1,12 @@
 """The ASGI application over an endpoint table, and what surrounds every request: ids, keys, errors."""
 
 import re
+from asyncio import Semaphore
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from logging import getLogger
-from typing import Any, cast
+from typing import Any, Final, cast
+from weakref import WeakValueDictionary
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -16,12 +18,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mainspring.core.errors import MainspringError
 from mainspring.core.ids import random_id
-from mainspring.http.auth import AuthMiddleware, Keys, find_path
+from mainspring.http.auth import AuthMiddleware, Keys, find_path, get_caller
 from mainspring.http.endpoints import Endpoint, FoundEndpoint, Handler, ScopeTable
 from mainspring.http.faults import Fault, fault_response, json_response, wrap_error
 from mainspring.http.openapi import build_document
+from mainspring.http.queries import Page
 
 log = getLogger(__name__)
+
+LISTS_AT_ONCE: Final = 2
 
 Lifespan = Callable[[Starlette], AbstractAsyncContextManager[None]]
 
@@ -79,6 +84,7 @@ class RequestHandler:
 
     def __init__(self, table: ScopeTable, router: ASGIApp) -> None:
         self._table, self._router = table, router
+        self._lists: WeakValueDictionary[str, Semaphore] = WeakValueDictionary()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -104,7 +110,12 @@ class RequestHandler:
     async def _find_answer(self, request: Request, found: FoundEndpoint) -> HttpResponse:
         if found.endpoint is not None:
             request.scope["path_params"] = found.params
-            return await cast("Handler", found.endpoint.handler)(request)
+            handler = cast("Handler", found.endpoint.handler)
+            if found.endpoint.answer is not Page:
+                return await handler(request)
+            # A page may have megabytes: those of one key do not keep the others from the store and the loop.
+            async with self._lists.setdefault(get_caller(request).holder, Semaphore(LISTS_AT_ONCE)):
+                return await handler(request)
         if not found.allowed:
             raise Fault(404, "not_found", f"there is nothing at {request.url.path}")
         allowed = ", ".join(found.allowed)
