@@ -8,6 +8,8 @@ from tests.mcp_server.world import ALL, Wire, make_engine
 from tests.server.hosting import hosted
 
 from mainspring.app.server import server
+from mainspring.core.items import Json, decode
+from mainspring.features.mcp_server.sessions import SESSION, ClientSession
 from mainspring.features.mcp_server.settings import OfferSettings
 from mainspring.http.auth import Keys
 from mainspring.providers.scripted import say
@@ -112,12 +114,20 @@ async def test_headers_must_say_what_the_body_says(tmp_path: Path, http: aiohttp
         assert "result" in await wire.ask("tools/call", add, headers={"mcp-name": "=?base64?YWRk?="})
 
 
-async def test_capabilities_that_a_session_cannot_keep_are_refused(tmp_path: Path, http: aiohttp.ClientSession) -> None:
-    async with hosted(server(make_engine(tmp_path, say("Done.")))) as url:
-        params = {"protocolVersion": "2025-11-25", "capabilities": {"elicitation": {}, "experimental": {"x": "y" * 65_536}}}
-        told = await Wire(http, url).send({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params})
-        assert told is not None
-        assert told["error"]["code"] == -32602
+async def test_a_session_keeps_the_capabilities_that_are_read_and_no_more(tmp_path: Path, http: aiohttp.ClientSession) -> None:
+    engine = make_engine(tmp_path, say("Done."))
+    async with hosted(server(engine)) as url:
+        large: Json = {"x": "y" * 65_536}
+        for capabilities, key in (
+            ({"elicitation": {"url": {}}, "experimental": large}, "result"),
+            ({"elicitation": large}, "error"),
+        ):
+            params = {"protocolVersion": "2025-11-25", "capabilities": capabilities}
+            told = await Wire(http, url).send({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params})
+            assert told is not None
+            assert key in told
+        [kept] = await engine.store.documents(SESSION, parent="nobody")
+        assert decode(kept.body, ClientSession).capabilities == {"elicitation": {"url": {}}}
 
 
 async def test_ids_of_requests_are_bounded(tmp_path: Path, http: aiohttp.ClientSession) -> None:

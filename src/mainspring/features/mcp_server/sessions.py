@@ -5,9 +5,11 @@ number; one that was not used for a while has ended. That it was used is written
 """
 
 import time
+from asyncio import Lock
 from collections.abc import Callable
 from secrets import token_urlsafe
 from typing import Final
+from weakref import WeakValueDictionary
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,7 +26,9 @@ CALL: Final = "mcp_call"
 NOTE_SECONDS: Final = 60.0
 REMEMBERED_SECONDS: Final = 5.0
 REMEMBERED: Final = 1_024
-MOST_CAPABILITIES: Final = 65_536
+MOST_CAPABILITIES: Final = 4_096
+# What is read of the capabilities of a client; nothing else is kept.
+READ_CAPABILITIES: Final = ("elicitation", "extensions")
 
 
 class ClientSession(Struct, frozen=True):
@@ -42,13 +46,20 @@ class McpSessions:
     def __init__(self, store: DocumentStore, settings: OfferSettings, clock: Callable[[], float] = time.time) -> None:
         self._store, self._clock = store, clock
         self._most, self._seconds = settings.sessions_per_key, settings.session_seconds
+        self._opening: WeakValueDictionary[str, Lock] = WeakValueDictionary()
         self._seen: LRUCache[tuple[str, str], _Seen] = LRUCache(REMEMBERED)
 
     async def open(self, holder: str, revision: str, capabilities: Json) -> str:
         """The id of a new session. Those of this key that are over end, and with too many the one unused longest. Raises
         `RpcError` for more capabilities than a session keeps."""
-        if len(encode(capabilities)) > MOST_CAPABILITIES:
-            raise RpcError(INVALID_PARAMS, f"`capabilities` has more than {MOST_CAPABILITIES} bytes; say less")
+        kept: Json = {name: capabilities[name] for name in READ_CAPABILITIES if name in capabilities}
+        if len(encode(kept)) > MOST_CAPABILITIES:
+            told = f"`elicitation` and `extensions` of `capabilities` have more than {MOST_CAPABILITIES} bytes; say less"
+            raise RpcError(INVALID_PARAMS, told)
+        async with self._opening.setdefault(holder, Lock()):
+            return await self._open(holder, revision, kept)
+
+    async def _open(self, holder: str, revision: str, capabilities: Json) -> str:
         id, now = token_urlsafe(24), self._clock()
         parent = _name(holder)
         await self._store.put([Document(HOLDER, parent, b"{}")], if_absent=True)
