@@ -98,6 +98,7 @@ async def test_schedules_are_refused_with_the_field_at_fault_and_belong_to_their
         hourly = {"name": "hourly", "agent": "noter", "cron": "0 * * * *", "inputs": {"topic": "x"}}
         for change, status, param in (
             ({"inputs": {}}, 422, "inputs"),
+            ({"inputs": {"topic": "x" * 65_536}}, 400, "inputs"),
             ({"inputs": {"topic": "x", "more": 1}}, 422, "inputs"),
             ({"agent": "nobody"}, 400, "agent"),
             ({"agent": "", "workflow": "digest"}, 403, "workflow"),
@@ -115,6 +116,8 @@ async def test_schedules_are_refused_with_the_field_at_fault_and_belong_to_their
             assert (await answer(http, method, f"{url}/hourly{path}", headers=other))[0] == 404
         assert (await answer(http, "GET", url, headers=other))[1]["data"] == []
         hook = {"name": "notes", "agent": "noter", "mapping": {"topic": "/title"}}
+        large = {"name": "notes", "agent": "noter", "inputs": {"topic": "x" * 65_536}}
+        assert (await answer(http, "POST", f"{served.url}/webhooks", json=large, headers=acme))[0] == 400
         _, webhook = await answer(http, "POST", f"{served.url}/webhooks", json=hook, headers=acme)
         # Nobody starts what another key's triggers start who may not start it themselves.
         for weak in (await make_key("acme", "triggers"), await make_key("acme", "triggers", "workflows:run")):

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.items import encode
 from mainspring.http.endpoints import Parameter
-from mainspring.ports import PAGE_BYTES
+from mainspring.ports import PAGE_BYTES, Document, DocumentStore
 
 T = TypeVar("T")
 
@@ -113,6 +113,32 @@ def cut_page(data: Sequence[object], ids: Sequence[str], cursor: Cursor) -> Page
         start = ids.index(cursor.after) + 1
     end = start + cursor.limit
     return make_page(data[start:end], ids[start:end], has_more=end < len(data))
+
+
+class DocumentPage(Struct, frozen=True):
+    """The documents that a page shows."""
+
+    documents: Sequence[Document]
+    has_more: bool
+
+
+async def read_document_page(store: DocumentStore, kind: str, tenant: str, cursor: Cursor) -> DocumentPage:
+    """The wanted part of a tenant's documents; no others are read. Raises `NotFound` for an unknown `after`."""
+    number = None
+    if cursor.after is not None:
+        if (last := await store.get(kind, cursor.after, tenant=tenant)) is None:
+            raise NotFound(f"No item with id '{cursor.after[:80]}'.", param="after")
+        number = last.number
+    found = await store.documents(
+        kind,
+        tenant=tenant,
+        after=number,
+        limit=cursor.limit + 1,
+        newest_first=cursor.newest_first,
+        most_bytes=PAGE_BYTES,
+    )
+    is_cut = sum([len(document.body) for document in found]) > PAGE_BYTES
+    return DocumentPage(found[: cursor.limit], is_cut or len(found) > cursor.limit)
 
 
 def _invalid(name: str, wanted: str, text: str) -> InvalidRequest:

@@ -120,7 +120,12 @@ class Uploads:
         return UploadPart(made.id, int(await self._store.read_clock()), id)
 
     async def _measure_parts(self, tenant: str, id: str) -> int:
-        return sum([decode(each.body, StoredPart).size for each in await self._store.documents(PART, tenant=tenant, parent=id)])
+        """Raises `InvalidRequest` for more parts than one request can name."""
+        parts = await self._store.documents(PART, tenant=tenant, parent=id, limit=MOST_PARTS)
+        if len(parts) == MOST_PARTS:
+            told = f"an upload has at most {MOST_PARTS} parts; complete it, or cancel it and send larger ones"
+            raise InvalidRequest(told, param="data", code="file_too_large")
+        return sum([decode(each.body, StoredPart).size for each in parts])
 
     async def cancel(self, tenant: str, id: str) -> UploadObject:
         """Raises `NotFound`, and `InvalidRequest` for an upload that is over."""

@@ -18,15 +18,18 @@ from mainspring.core.ids import NewId
 from mainspring.core.items import Json, decode, encode
 from mainspring.features.triggers.schedule import Name
 from mainspring.features.triggers.signatures import WINDOW_SECONDS, SignedHead, check_signature, make_secret, read_head
-from mainspring.features.triggers.targets import KeyLost, Target, TargetName, Targets
+from mainspring.features.triggers.targets import KeyLost, Target, TargetName, Targets, check_size
 from mainspring.http.auth import ApiCaller
 from mainspring.http.faults import Fault
+from mainspring.http.queries import Cursor, read_document_page
 from mainspring.ports import Document, DocumentStore
 
 WEBHOOK: Final = "webhook"
 OWNER: Final = "webhook_owner"
 RECEIPT: Final = "webhook_receipt"
 MOST_WEBHOOKS: Final = 1_000
+# What the webhooks of a tenant may have together: all of them are read to count them.
+MOST_BYTES: Final = 4 * 1024 * 1024
 MOST_BODY_BYTES: Final = 1024 * 1024
 RECEIPT_SECONDS: Final = 2 * WINDOW_SECONDS + 60
 # How many old receipts a new one takes away.
@@ -99,6 +102,12 @@ class WebhookBook:
         found = [decode(document.body, IncomingWebhook) for document in await self._store.documents(WEBHOOK, tenant=tenant)]
         return [webhook for webhook in found if webhook.secret]
 
+    async def list_page(self, tenant: str, cursor: Cursor) -> tuple[Sequence[IncomingWebhook], bool]:
+        """Some of a tenant's, and whether there are more. Raises `NotFound` for an unknown `after`."""
+        page = await read_document_page(self._store, WEBHOOK, tenant, cursor)
+        found = [decode(document.body, IncomingWebhook) for document in page.documents]
+        return [webhook for webhook in found if webhook.secret], page.has_more
+
     async def get(self, tenant: str, id: str) -> IncomingWebhook:
         """Raises `NotFound`."""
         return decode((await self._find(tenant, id)).body, IncomingWebhook)
@@ -138,6 +147,9 @@ class Webhooks(WebhookBook):
     async def create(self, caller: ApiCaller, definition: WebhookDefinition) -> IncomingWebhook:
         """Raises `InvalidRequest`, `InvalidInputs` (422) for inputs that the target does not take, `Fault` 403."""
         await self._check(caller, definition)
+        check_size(definition)
+        if await self._store.measure_documents(WEBHOOK, tenant=caller.tenant) > MOST_BYTES:
+            raise InvalidRequest(f"the webhooks of a tenant may have {MOST_BYTES} bytes; remove one", param="name")
         if len(await self.list(caller.tenant)) >= MOST_WEBHOOKS:
             raise InvalidRequest(f"a tenant has at most {MOST_WEBHOOKS} webhooks; remove one", param="name")
         now = await self._store.read_clock()

@@ -17,7 +17,7 @@ from mainspring.http.auth import get_caller, get_tenant
 from mainspring.http.bodies import parse_body, read_json_body
 from mainspring.http.endpoints import Endpoint, KeyScope
 from mainspring.http.faults import json_response
-from mainspring.http.queries import CURSOR, Deleted, Page, cut_page, read_cursor
+from mainspring.http.queries import CURSOR, Deleted, Page, make_page, read_cursor
 
 SCOPE: Final[KeyScope] = "triggers"
 _PATH: Final = "/v1/schedules"
@@ -66,9 +66,9 @@ class ScheduleRoutes:
 
     async def list(self, request: Request) -> HttpResponse:
         """Lists the schedules, newest first."""
-        found = await self._schedules.list(get_tenant(request))
+        found, has_more = await self._schedules.list_page(get_tenant(request), read_cursor(request))
         shown = [show_schedule(schedule) for schedule in found]
-        return json_response(cut_page(shown, [each.name for each in shown], read_cursor(request)))
+        return json_response(make_page(shown, [each.name for each in shown], has_more=has_more))
 
     async def create(self, request: Request) -> HttpResponse:
         """Creates a schedule. What it starts is bound by the limits and scopes of the API key that creates it."""

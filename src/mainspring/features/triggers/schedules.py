@@ -34,15 +34,16 @@ from mainspring.features.triggers.due_times import check_timing, find_next
 from mainspring.features.triggers.firing import MOST_WAITING, FiredSchedule, fire_due, remember
 from mainspring.features.triggers.marks import Mark, make_mark, put_mark, remove_mark
 from mainspring.features.triggers.schedule import Firing, ScheduleDefinition, ScheduleFacts, ScheduleState
-from mainspring.features.triggers.targets import Targets
+from mainspring.features.triggers.targets import Targets, check_size
 from mainspring.http.auth import ApiCaller
-from mainspring.ports import DocumentStore, Drivers
+from mainspring.http.queries import Cursor, read_document_page
+from mainspring.ports import Document, DocumentStore, Drivers
 from mainspring.tools.builtin.leased_documents import LeasedBody, LeasedDocuments
 
 log = getLogger(__name__)
 
 SCHEDULE: Final = "schedule"
-# What the schedules of a tenant may have together: thousands of them, and few with large inputs.
+# What the schedules of a tenant may have together: thousands of them.
 MOST_BYTES: Final = 32 * 1024 * 1024
 # How long a change waits for a process that has the schedule in hands.
 CHANGE_SECONDS: Final = 10.0
@@ -87,6 +88,7 @@ class Schedules:
         """Raises `InvalidRequest` for a time that cannot be, `DocumentConflict` if the name is taken."""
         now = await self._store.read_clock()
         check_timing(definition.make_timing(now))
+        check_size(definition)
         key = (tenant, definition.name)
         await self._check_room(tenant, len(encode(definition)))
         facts = ScheduleFacts(self._new_id("sched"), now, by, of_file)
@@ -110,16 +112,19 @@ class Schedules:
 
     async def list(self, tenant: str) -> Sequence[Schedule]:
         """Those of a tenant, by the time they were made."""
-        found = [decode(document.body, LeasedBody) for document in await self._store.documents(SCHEDULE, tenant=tenant)]
-        return [
-            Schedule(tenant, decode(bytes(body.facts), ScheduleFacts), decode(bytes(body.state), ScheduleState)) for body in found
-        ]
+        return [_read(document) for document in await self._store.documents(SCHEDULE, tenant=tenant)]
+
+    async def list_page(self, tenant: str, cursor: Cursor) -> tuple[Sequence[Schedule], bool]:
+        """Some of a tenant's, and whether there are more. Raises `NotFound` for an unknown `after`."""
+        page = await read_document_page(self._store, SCHEDULE, tenant, cursor)
+        return [_read(document) for document in page.documents], page.has_more
 
     async def replace(self, tenant: str, definition: ScheduleDefinition) -> Schedule:
         """Gives a schedule another definition; it is due as if it were new. Raises `NotFound`, `InvalidRequest`."""
         now = await self._store.read_clock()
         timing = definition.make_timing(now)
         check_timing(timing)
+        check_size(definition)
         next_due = find_next(timing, now)
         return await self._change(
             tenant,
@@ -218,6 +223,11 @@ class Schedules:
                 raise InvalidRequest(f"the schedules of a tenant may have {MOST_BYTES} bytes; remove some", param="name")
             room = (MOST_BYTES - measured) // 2 - size
         self._room[tenant] = room
+
+
+def _read(document: Document) -> Schedule:
+    body = decode(document.body, LeasedBody)
+    return Schedule(document.tenant, decode(bytes(body.facts), ScheduleFacts), decode(bytes(body.state), ScheduleState))
 
 
 def find_wake(state: ScheduleState, now: float) -> float | None:

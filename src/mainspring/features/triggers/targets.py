@@ -13,7 +13,7 @@ from anyio import Lock
 from msgspec import Meta, Struct
 
 from mainspring.core.errors import InvalidInputs, InvalidRequest, NotFound, Superseded
-from mainspring.core.items import Json
+from mainspring.core.items import Json, encode
 from mainspring.definitions import parameters
 from mainspring.definitions.parameters import InputParameter
 from mainspring.definitions.parsed_file import hint
@@ -29,6 +29,7 @@ from mainspring.ports import Filter, Store
 
 KEY: Final = "key:"
 WORKFLOW_RUN: Final = "wfr_"
+MOST_DEFINITION: Final = 65_536
 
 TargetName = Annotated[str, Meta(max_length=128)]
 
@@ -186,6 +187,13 @@ class Targets:
         if target.workflow:
             return derive_id(tenant, target.workflow, word)
         return f"resp_{sha256(chr(0).join((tenant, target.agent, word)).encode()).hexdigest()[:24]}"
+
+
+def check_size(definition: Struct) -> None:
+    """Raises `InvalidRequest` for a trigger that is too large to be listed together with others."""
+    if (size := len(encode(definition))) > MOST_DEFINITION:
+        told = f"a trigger may have {MOST_DEFINITION} bytes, and this one has {size}; keep large inputs in a file, and name that"
+        raise InvalidRequest(told, param="inputs", code="invalid_value")
 
 
 def check_maker(caller: ApiCaller) -> None:

@@ -23,7 +23,7 @@ from mainspring.http.auth import get_caller, get_tenant
 from mainspring.http.bodies import parse_body, read_body, read_json_body
 from mainspring.http.endpoints import PUBLIC, Endpoint, Parameter
 from mainspring.http.faults import json_response
-from mainspring.http.queries import CURSOR, Deleted, Page, cut_page, read_choice, read_cursor
+from mainspring.http.queries import CURSOR, Deleted, Page, cut_page, make_page, read_choice, read_cursor
 from mainspring.tools.addresses import AddressGuard
 
 _WEBHOOKS: Final = "/v1/webhooks"
@@ -111,8 +111,8 @@ class WebhookRoutes:
 
     async def list(self, request: Request) -> HttpResponse:
         """Lists the webhooks, newest first, without their secrets."""
-        found = await self._webhooks.list(get_tenant(request))
-        return json_response(cut_page([show_webhook(each) for each in found], [each.id for each in found], read_cursor(request)))
+        found, has_more = await self._webhooks.list_page(get_tenant(request), read_cursor(request))
+        return json_response(make_page([show_webhook(each) for each in found], [each.id for each in found], has_more=has_more))
 
     async def create(self, request: Request) -> HttpResponse:
         """Creates a webhook. The answer has its secret, this once."""
