@@ -199,7 +199,9 @@ export function useKeys(keys: Record<string, (event: KeyboardEvent) => void>): v
     const pressed = (event: KeyboardEvent) => {
       const target = event.target as HTMLElement;
       if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName)) return;
-      if (target.closest("[role=dialog]")) return;
+      if (target.closest("[role=dialog], dialog")) return;
+      // What is focused has the first right to this key: a link is opened, a button pressed.
+      if (event.key === "Enter" && target.closest("a, button, summary")) return;
       const act = keys[event.key];
       if (act) {
         event.preventDefault();

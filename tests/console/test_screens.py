@@ -162,7 +162,7 @@ def test_runs_appear_by_themselves_and_filters_are_in_the_address(page: Page, se
     expect(page.get_by_role("row").filter(has_text="Later.")).to_have_count(0)
     page.get_by_role("button", name="Go on").click()
     expect(page.get_by_role("row").filter(has_text="Later.")).to_be_visible()
-    page.get_by_role("link", name="Clean up.").click()
+    page.get_by_role("link", name="Clean up.").press("Enter")
     expect(page).to_have_url(address(served, f"runs/{run}"))
 
 
