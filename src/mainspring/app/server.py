@@ -21,6 +21,7 @@ from mainspring.features.agents.routes import AgentRoutes, show_as_prompt
 from mainspring.features.approvals.pending import Approvals
 from mainspring.features.approvals.routes import ApprovalRoutes
 from mainspring.features.audit.routes import AuditRoutes
+from mainspring.features.audit.watch import AuditWatch
 from mainspring.features.budgets.routes import BudgetRoutes
 from mainspring.features.chat_completions.routes import ChatCompletionRoutes
 from mainspring.features.containers.routes import ContainerRoutes
@@ -126,6 +127,8 @@ def server(
                     tasks.start_soon(engine.watch_over)
                     if sign_ins is not None and not is_worker:
                         tasks.start_soon(sign_ins.waiting.watch)
+                    if engine.core.is_audited:
+                        tasks.start_soon(AuditWatch(engine.store, engine.metrics.count_audit).run)
                     if keep_days is not None:
                         tasks.start_soon(_prune_regularly, engine.store, keep_days * DAY)
                     yield
