@@ -196,3 +196,11 @@ def cut(text: str, cuts: set[int]) -> list[str]:
 def test_no_mark_is_passed_over_wherever_it_is_cut(mark: str) -> None:
     for size in range(1, len(mark) + 1):
         assert _MAY_BEGIN.search(f"Look:\n{mark[:size]}")
+
+
+@given(cuts=st.sets(st.integers(0, 40)))
+@example(cuts=set(range(40)))
+def test_tokens_around_an_answer_are_left_out_however_it_is_cut(cuts: set[int]) -> None:
+    for text in ("<s> It is noon.</s>", "<s>It is noon.", "assistant\n\nIt is noon.", "<|im_start|>assistant\nIt is noon."):
+        said = [event.delta for event in play(cut(text, cuts)) if isinstance(event, TextDelta)]
+        assert "".join(said) == "It is noon.", text

@@ -141,7 +141,7 @@ class TagSplitter:
         if begun.startswith(START) and (is_token := is_start(begun)) is not False:
             self._held = held if is_token is None else ""
             return (yield from self._begin(begun[len(START) :].lstrip())) if is_token else ""
-        while (header := _find_start(begun, HEADERS)) and not _SPOKEN_OF.match(begun, len(header)):
+        while header := find_header(begun):
             held = begun = begun[len(header) :].lstrip()
         if self._may_open(begun):
             self._held = held
@@ -315,9 +315,19 @@ def mark_channels(text: str) -> str:
     return marked if count and marked.startswith("<|channel|>") and _ANSWERED.search(marked) else ""
 
 
+def find_header(text: str) -> str:
+    """The header of a turn that a text begins with. Whoever speaks of one goes on with a space or a quote, or behind a word with
+    another that begins no sentence."""
+    header = _find_start(text, HEADERS)
+    follows = text[len(header) : len(header) + 1]
+    return header if follows.strip(" `'\"") and not (header[:1].isalpha() and follows.islower()) else ""
+
+
 def is_start(text: str) -> bool | None:
     """Whether an answer begins with the token that begins a text, and none that strikes words out or that is spoken of; None if
     it cannot be told yet, and is one if nothing follows."""
+    if text.startswith(START) and not text[len(START) :].strip():
+        return None
     if not text.startswith(START) or _SPOKEN_OF.match(text, len(START)):
         return False
     struck, closed, rest = text[len(START) :].partition("</s>")
@@ -379,8 +389,8 @@ CLOSING_TAGS: Final = ("</think>", "</thinking>", "</seed:think>")
 """Those that models write which did not open their thoughts."""
 _NEXT_START: Final = f"{START}[INST]"
 _MOST_STRUCK: Final = 500
-# Whoever speaks of a token goes on in the line, or with a word that begins no sentence.
-_SPOKEN_OF: Final = re.compile(r"[ `'\"](?![A-Z])|[a-z]|\Z")
+# Whoever speaks of a token goes on in the line, with a word that begins no sentence.
+_SPOKEN_OF: Final = re.compile(r"[ `'\"](?![A-Z])")
 _MAY_CLOSE: Final = re.compile(r"[<\[◁]")
 _LONGEST_END: Final = 24
 _ANY_TAG: Final = re.compile(r"</?(?:\w+[:_])?think(?:ing)?[\s>]|\[/?THINK\]|◁/?think▷")

@@ -16,12 +16,11 @@ from mainspring.ports import ProfileValue
 from mainspring.providers.called_names import find_tool_name
 from mainspring.providers.cassette import Exchange
 from mainspring.providers.chat.refusals import REFUSALS
-from mainspring.providers.control_tokens import HEADERS
 from mainspring.providers.json_text import may_be_wrapped
 from mainspring.providers.leak_reader import LeakReader
 from mainspring.providers.leaked_calls import parse_calls
 from mainspring.providers.profiles import AS_NAMED
-from mainspring.providers.thinking import TagSplitter, find_unopened, mark_channels
+from mainspring.providers.thinking import TagSplitter, find_header, find_unopened, mark_channels
 
 PATH: Final = "chat/completions"
 Change = tuple[str, ProfileValue]
@@ -435,7 +434,7 @@ _IN_ONE: Final[Mapping[str, Callable[[SeenExchange], object]]] = {
     "call in thoughts": lambda seen: not seen.calls and not seen.text and _is_call(seen, seen.thoughts),
     "call beside its text": lambda seen: seen.calls and re.search(r"(?i)</?(?:tool_call|function)", seen.text),
     "stop tokens": _leaves_stops,
-    "turn headers": lambda seen: seen.text.lstrip().startswith(HEADERS),
+    "turn headers": lambda seen: find_header(seen.text.lstrip()),
     "thinking tags": lambda seen: any(is_thought for is_thought, _ in _split_thoughts(seen.text)),
     "thinking never opened": lambda seen: find_unopened(seen.text),
     "reasoning": lambda seen: any(isinstance(delta.get("reasoning"), str) for delta in seen.deltas),
