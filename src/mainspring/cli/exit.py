@@ -41,6 +41,7 @@ def run_reporting_errors(work: Callable[[], object]) -> int:
         if hasattr(error, "format_message"):
             raise
         if isinstance(error, OSError) and error.errno in NO_ROOM:
+            silence()  # what is left would be told once more
             return report(error, f"what is written cannot be kept: {error.strerror}; make room, or write elsewhere", FAILURE)
         if isinstance(error, OSError) and error.filename is not None:  # of the user's, not of ours
             told = f"`{os.fsdecode(error.filename)}` cannot be used: {error.strerror}"

@@ -44,8 +44,8 @@ async def list_approvals(
         tenants = await choose_tenants(engine.store, tenant, all_tenants=all_tenants)
         pages = {each: await Approvals(engine).list(tenant=each, state=wanted, limit=limit) for each in tenants}
     found = {each: page.approvals for each, page in pages.items()}
-    titles, none = ("approval", "state", "asked", "expires", "call"), "no call waits for a person, or has waited for one"
-    write_of_tenants(found, titles, _cells, as_json=json, named=all_tenants, none=none)
+    none = "no call waits for a person; `--state all` lists those that did" if state == "pending" else "there is no such call"
+    write_of_tenants(found, ("approval", "state", "asked", "expires", "call"), _cells, as_json=json, named=all_tenants, none=none)
     if any(page.has_more for page in pages.values()) and not json:
         say_more(limit)
 
