@@ -18,11 +18,11 @@ from starlette.types import Message, Receive, Scope, Send
 from tests.kit.processes import Ended, run
 from tests.server.hosting import hosted
 
-from mainspring.app import server as server_module
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
 from mainspring.core.errors import NotFound
 from mainspring.core.items import Json
+from mainspring.features.system import health_routes
 from mainspring.http.auth import MEMORY, ApiCaller, AuthMiddleware, Key, Keys
 from mainspring.http.endpoints import PUBLIC, Endpoint, KeyScope, Public, ScopeTable
 from mainspring.http.faults import Fault
@@ -278,7 +278,7 @@ async def test_what_the_server_is_made_of_is_told_to_those_who_look_after_it(tmp
 
 
 async def test_a_server_is_alive_though_its_store_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "READY_SECONDS", 0.1)
+    monkeypatch.setattr(health_routes, "READY_SECONDS", 0.1)
     async with house(tmp_path) as at:
         at.base_url = at.base_url.removesuffix("/v1")
         key = await at.keys.create(scopes=["metrics"])
