@@ -38,6 +38,8 @@ from mainspring.storage.location import parse_location
 
 # How long clients have to read what they are told at the end.
 GOODBYE_SECONDS = 5
+# And how long those who have just connected have to ask, where other processes take who comes next.
+BEGIN_SECONDS = 1
 TICKS_PER_SECOND = 10  # of uvicorn
 # After so many new objects, garbage is looked for among them; Python itself says 700.
 GARBAGE_OBJECTS = 10_000
@@ -149,6 +151,12 @@ class EngineServer(Server):
                 self._metrics.write(self._choice.engine.core.live)
         return await super().on_tick(counter)
 
+    async def _let_begin(self, accepting: SharedListener) -> None:
+        """Waits a moment for requests on connections that were accepted just now: nobody else can answer them."""
+        with move_on_after(BEGIN_SECONDS):
+            while accepting.is_beginning or any(map(_is_beginning, self.server_state.connections)):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         """Takes no more requests, lets runs finish for a while, and leaves the rest to be resumed; its clients are told so."""
         for listening in self.servers:
@@ -158,6 +166,7 @@ class EngineServer(Server):
             for connection in list(self.server_state.connections):
                 if isinstance(connection, BoundedProtocol):
                     connection.leave()  # the next request goes to another process
+            await self._let_begin(self._accepting)
         for listener in sockets or ():
             listener.close()
         with move_on_after(self._settings.drain_seconds):
@@ -168,6 +177,10 @@ class EngineServer(Server):
             self._metrics.write(0)
         # Stopping when told to is a success; uvicorn would raise the signal once more.
         self._captured_signals.clear()
+
+
+def _is_beginning(connection: object) -> bool:
+    return isinstance(connection, BoundedProtocol) and connection.is_beginning
 
 
 def is_only_local(settings: Settings) -> bool:

@@ -79,6 +79,11 @@ class SharedListener:
             self._listener.close()
         self._loads.tell(MOST)
 
+    @property
+    def is_beginning(self) -> bool:
+        """Whether a connection was accepted that is not among the others yet."""
+        return bool(self._beginning)
+
     def tell_load(self) -> int:
         """Tells the other processes how many connections there are here."""
         count = len(self._connections) + len(self._beginning)

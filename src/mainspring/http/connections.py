@@ -140,6 +140,11 @@ class BoundedProtocol(_WatchedReader, HttpToolsProtocol):
         if not self._is_new:
             self.shutdown()
 
+    @property
+    def is_beginning(self) -> bool:
+        """Whether its request is on its way, or has not been answered with a word yet."""
+        return self._is_new or (self.cycle is not None and not self.cycle.response_started)
+
     def data_received(self, data: bytes) -> None:
         if self._received == 0:
             self._since = self.loop.time()
