@@ -23,6 +23,8 @@ from typing import IO, NamedTuple
 
 from tests.kit.waiting import PATIENCE
 
+from mainspring.app.serve_command import LARGE_BYTES
+
 __all__ = ["DEVNULL", "PIPE", "ROOT", "STDOUT", "Ended", "Process", "run", "start"]
 
 ROOT = Path(__file__).parents[2]
@@ -173,6 +175,8 @@ def _server() -> _Server:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.kit.fork_server", str(theirs.fileno())],
             cwd=ROOT,
+            # As `mainspring serve` has it for the process that serves; the C library reads it only when a process starts.
+            env={**os.environ, "MALLOC_MMAP_THRESHOLD_": str(LARGE_BYTES)},
             stdin=DEVNULL,
             stdout=DEVNULL,
             pass_fds=[theirs.fileno()],
