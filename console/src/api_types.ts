@@ -54,8 +54,8 @@ export interface CallExplanation {
 
 export interface ChatReply {
   conversation_id: string;
-  message: mainspring_tasks_routes_ChatMessage;
-  messages: mainspring_tasks_routes_ChatMessage[];
+  message: ShownMessage;
+  messages: ShownMessage[];
   decision: Record<string, any>;
 }
 
@@ -99,6 +99,12 @@ export interface ListedConversation {
   metadata: Record<string, string>;
   title: string;
   object: string;
+}
+
+export interface McpTool {
+  name: string;
+  description: string;
+  parameters: Record<string, any>;
 }
 
 export interface Model {
@@ -255,6 +261,13 @@ export interface ShownKey {
   object: string;
 }
 
+export interface ShownMessage {
+  id: string;
+  role: string;
+  content: string;
+  created_at: string | null;
+}
+
 export interface ShownProfile {
   provider: string;
   model: string;
@@ -300,7 +313,7 @@ export interface ShownServer {
   label: string;
   state: string;
   error: string | null;
-  tools: mainspring_features_mcp_routes_ServerTool[];
+  tools: McpTool[];
   rejected: UnusableTool[];
   server: string;
   protocol: string;
@@ -447,17 +460,4 @@ export interface WorkerList {
   unfinished: number;
   claimable: number;
   object: string;
-}
-
-export interface mainspring_features_mcp_routes_ServerTool {
-  name: string;
-  description: string;
-  parameters: Record<string, any>;
-}
-
-export interface mainspring_tasks_routes_ChatMessage {
-  id: string;
-  role: string;
-  content: string;
-  created_at: string | null;
 }

@@ -17,7 +17,7 @@ from mainspring.core.items import to_json
 from mainspring.parts import Host
 from mainspring.storage.location import parse_location
 from mainspring.storage.sqlite import make_folder
-from mainspring_tasks.conversations import Chats, SentMessage
+from mainspring_tasks.conversations import Chats, MessageResult
 from mainspring_tasks.decision_settings import TaskTables, check_constitution, open_task_agent, with_options
 from mainspring_tasks.server.identity import check_user_name
 from mainspring_tasks.speech import ReplyListener
@@ -125,7 +125,7 @@ async def _greet(chats: Chats, talk: ChatOptions) -> None:
         print(f"{'> ' if spoken.role == 'user' else ''}{clean(spoken.content)}")
 
 
-async def _send(message: str, conversation: str | None, talk: ChatOptions, chats: Chats, as_json: bool) -> SentMessage | None:
+async def _send(message: str, conversation: str | None, talk: ChatOptions, chats: Chats, as_json: bool) -> MessageResult | None:
     """Sends a message and shows the reply. A message that is refused is reported, and the chat goes on if it is interactive."""
     screen = ReplyScreen()
     try:

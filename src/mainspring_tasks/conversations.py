@@ -41,7 +41,7 @@ class SpokenMessage(Struct, frozen=True):
     created_at: datetime | None
 
 
-class SentMessage(Struct, frozen=True):
+class MessageResult(Struct, frozen=True):
     """The result of a message: its conversation, the reply, the latest messages including both, and the decision."""
 
     conversation_id: str
@@ -75,7 +75,7 @@ class Chats:
         caller: Caller | None = None,
         listener: ReplyListener | None = None,
         key: str = "",
-    ) -> SentMessage:
+    ) -> MessageResult:
         """Sends a message in a conversation, or starts one. The agent sees its first 4000 characters. With a `key`, `recall`
         finds what came of it.
 
@@ -102,11 +102,11 @@ class Chats:
             said = user(content, id=self._message_id(key, "user"))
             recorded = await turn.decide(context, listener=listener, key=key)
             told = await self._keep(said, recorded, own, conversation_id, key)
-        return SentMessage(conversation_id, told[-1], (*earlier, *told)[-MOST_MESSAGES:], recorded)
+        return MessageResult(conversation_id, told[-1], (*earlier, *told)[-MOST_MESSAGES:], recorded)
 
     async def recall(
         self, person: str, content: str, conversation_id: str | None, key: str, *, tenant: str = ""
-    ) -> SentMessage | None:
+    ) -> MessageResult | None:
         """What came of a message that was sent with this key, and is added to its conversation if that had no time to be; None if
         it cannot be told. Raises `NotFound` if nothing was decided about it."""
         id, own = conversation_id or derive_id("conv", key), derive_owner(tenant, person)
@@ -119,7 +119,7 @@ class Chats:
                 said = user(content, id=self._message_id(key, "user"))
                 found = (*found, *await self._keep(said, recorded, own, id, key))[-MOST_MESSAGES:]
                 places = [len(found) - 1]
-        return SentMessage(id, found[places[0]], found[: places[0] + 1], recorded)
+        return MessageResult(id, found[places[0]], found[: places[0] + 1], recorded)
 
     async def _keep(
         self, said: MessageItem, recorded: RecordedDecision, own: str, conversation_id: str, key: str

@@ -26,8 +26,8 @@ from mainspring_tasks.decision_types import Outcome
 from mainspring_tasks.entries import (
     MIN_SAMPLE,
     BaselineSnapshot,
-    Comparison,
     DecisionLog,
+    DriftComparison,
     Shares,
     ToolInvocationLog,
     Trace,
@@ -256,7 +256,7 @@ class DecisionLogs:
         statement = "SELECT body FROM baselines ORDER BY name"
         return await self._read(lambda connection: [_snapshot(row[0]) for row in connection.execute(statement)])
 
-    async def compare_to_baseline(self, name: str, query: Query = EVERY_DECISION) -> Comparison:
+    async def compare_to_baseline(self, name: str, query: Query = EVERY_DECISION) -> DriftComparison:
         """How the matching decisions differ from a baseline; without `since`, those made after it.
 
         Raises `NotFound`, and `InvalidRequest` if they are too few.
@@ -373,7 +373,7 @@ def _baseline(connection: SqlConnection, name: str, query: Query, description: s
     return made
 
 
-def _comparison(connection: SqlConnection, name: str, query: Query) -> Comparison:
+def _comparison(connection: SqlConnection, name: str, query: Query) -> DriftComparison:
     row = connection.execute("SELECT body FROM baselines WHERE name = ?", (name,)).fetchone()
     if row is None:
         known = [found[0] for found in connection.execute("SELECT name FROM baselines ORDER BY name")]

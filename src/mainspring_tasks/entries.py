@@ -137,7 +137,7 @@ class Drift(Struct, frozen=True):
         return round(abs(self.change), 9) > DRIFT_LIMIT
 
 
-class Comparison(Struct, frozen=True):
+class DriftComparison(Struct, frozen=True):
     baseline: str
     sample_size: int
     drifts: tuple[Drift, ...]
@@ -147,7 +147,7 @@ class Comparison(Struct, frozen=True):
         return any(drift.is_flagged for drift in self.drifts)
 
 
-def compare_shares(baseline: BaselineSnapshot, shares: Shares) -> Comparison:
+def compare_shares(baseline: BaselineSnapshot, shares: Shares) -> DriftComparison:
     """The change of the share of every intent and tool of either period, and of the error rate."""
     drifts = [Drift("errors", "error_rate", baseline.error_rate, shares.error_rate)]
     for kind, before, after in (
@@ -156,7 +156,7 @@ def compare_shares(baseline: BaselineSnapshot, shares: Shares) -> Comparison:
     ):
         for name in sorted({*before, *after}):
             drifts.append(Drift(kind, name, before.get(name, 0.0), after.get(name, 0.0)))
-    return Comparison(baseline.name, shares.sample_size, tuple(drifts))
+    return DriftComparison(baseline.name, shares.sample_size, tuple(drifts))
 
 
 def complete_entry(row: DecisionLog, decided: DecisionReport, run_id: str, milliseconds: float | None) -> DecisionLog:

@@ -31,7 +31,7 @@ from mainspring_tasks.decision_settings import DecisionSettings, OpenTaskAgent, 
 from mainspring_tasks.decision_types import ALLOWED_TOOLS, BrokenRule, DecisionContext
 
 if TYPE_CHECKING:
-    from mainspring_tasks.conversations import SentMessage
+    from mainspring_tasks.conversations import MessageResult
     from mainspring_tasks.decision_engine import RecordedDecision
 
 log = getLogger(__name__)
@@ -47,7 +47,7 @@ class SendMessage(Struct):
     conversation_id: Annotated[str, Meta(max_length=256)] | None = None
 
 
-class ChatMessage(Struct, frozen=True):
+class ShownMessage(Struct, frozen=True):
     """A message of the conversation. `created_at` is null for one that was added by hand."""
 
     id: str
@@ -60,8 +60,8 @@ class ChatReply(Struct, frozen=True):
     """The reply, the last messages of the conversation with it, and the decision behind it."""
 
     conversation_id: str
-    message: ChatMessage
-    messages: tuple[ChatMessage, ...]
+    message: ShownMessage
+    messages: tuple[ShownMessage, ...]
     decision: Json
 
 
@@ -182,7 +182,7 @@ class ChatRoutes:
         return self._open
 
 
-def _render(sent: "SentMessage") -> HttpResponse:
+def _render(sent: "MessageResult") -> HttpResponse:
     reply = {
         "conversation_id": sent.conversation_id,
         "message": sent.message,

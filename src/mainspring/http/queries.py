@@ -115,14 +115,14 @@ def cut_page(data: Sequence[object], ids: Sequence[str], cursor: Cursor) -> Page
     return make_page(data[start:end], ids[start:end], has_more=end < len(data))
 
 
-class DocumentPage(Struct, frozen=True):
+class DocumentSlice(Struct, frozen=True):
     """The documents that a page shows."""
 
     documents: Sequence[Document]
     has_more: bool
 
 
-async def read_document_page(store: DocumentStore, kind: str, tenant: str, cursor: Cursor) -> DocumentPage:
+async def read_document_page(store: DocumentStore, kind: str, tenant: str, cursor: Cursor) -> DocumentSlice:
     """The wanted part of a tenant's documents; no others are read. Raises `NotFound` for an unknown `after`."""
     number = None
     if cursor.after is not None:
@@ -138,7 +138,7 @@ async def read_document_page(store: DocumentStore, kind: str, tenant: str, curso
         most_bytes=PAGE_BYTES,
     )
     is_cut = sum([len(document.body) for document in found]) > PAGE_BYTES
-    return DocumentPage(found[: cursor.limit], is_cut or len(found) > cursor.limit)
+    return DocumentSlice(found[: cursor.limit], is_cut or len(found) > cursor.limit)
 
 
 def _invalid(name: str, wanted: str, text: str) -> InvalidRequest:

@@ -14,7 +14,7 @@ from mainspring.features.budgets.budget import (
     LEVELS,
     AutonomyBudget,
     EscalationTrigger,
-    Files,
+    FileScope,
     Network,
     StopCondition,
 )
@@ -76,11 +76,11 @@ def test_ef_02_writes_only_what_is_listed(path: str, expected: EnforcementResult
 
 @pytest.mark.requirement("D79")
 def test_an_empty_list_allows_nothing_and_two_stars_reach_the_top_folder() -> None:
-    nothing = replace(BUDGET, files=Files(read=(), write=()), allowed_commands=())
+    nothing = replace(BUDGET, files=FileScope(read=(), write=()), allowed_commands=())
     assert answers(nothing, reads=("a",)) == (BLOCKED, "EF-01")
     assert answers(nothing, writes=("a",)) == (BLOCKED, "EF-02")
     assert answers(nothing, commands=(("ls",),)) == (BLOCKED, "EF-03")
-    hidden = replace(BUDGET, files=Files(deny=("**/.env",)))
+    hidden = replace(BUDGET, files=FileScope(deny=("**/.env",)))
     assert answers(hidden, reads=(".env",)) == (BLOCKED, "EF-01")
 
 
@@ -264,7 +264,7 @@ def test_a_trigger_has_somebody_asked_about_what_is_not_listed_but_never_about_w
 
 
 def test_effects_out_of_sight_are_blocked_asked_about_or_covered() -> None:
-    shut = replace(BUDGET, files=Files(), allowed_commands=(), network=Network())
+    shut = replace(BUDGET, files=FileScope(), allowed_commands=(), network=Network())
     for effect, point in (("write", "EF-02"), ("destructive", "EF-02"), ("execute", "EF-03"), ("network", "EF-04")):
         unseen = frozenset({effect})
         assert answers(shut, unseen=unseen) == (BLOCKED, point)

@@ -21,7 +21,7 @@ from mainspring.core.reasons import termination
 from mainspring.core.run import Run
 from mainspring.core.spec import Allowance, Price
 from mainspring.core.spec import Limits as RunLimits
-from mainspring.features.budgets.budget import LEVELS, AutonomyBudget, Files, State, StopCondition
+from mainspring.features.budgets.budget import LEVELS, AutonomyBudget, FileScope, State, StopCondition
 from mainspring.features.budgets.budget_policy import BudgetPolicy, apply_budget, measure_run, measure_use
 from mainspring.ports import Store
 from mainspring.providers.script import Call, Turn
@@ -68,7 +68,7 @@ async def test_reading_at_level_0_is_reading_and_writing_is_not() -> None:
 
 
 async def test_a_file_that_may_be_written_need_not_be_one_that_may_be_read() -> None:
-    budget = replace(BUDGET, files=Files(read=("docs/**",), write=("src/**",)))
+    budget = replace(BUDGET, files=FileScope(read=("docs/**",), write=("src/**",)))
     both = Call("files", {"path": "src/a"})  # an operation that is not declared may do everything
     outcome = await tried(budget, write("src/a"), read("src/a"), both, read("docs/a"))
     assert outcome.verdicts == ["allow", "deny", "deny", "allow"]

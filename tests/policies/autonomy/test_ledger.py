@@ -21,7 +21,7 @@ from mainspring.features.budgets.amounts import Amounts, Spent
 from mainspring.features.budgets.budget import AutonomyLimits
 from mainspring.features.budgets.budget_policy import BudgetPolicy
 from mainspring.features.budgets.enforce import MEASURES
-from mainspring.features.budgets.ledger import Account, Ledger
+from mainspring.features.budgets.ledger import BudgetAccount, Ledger
 from mainspring.ports import Store
 from mainspring.providers.script import Call
 from mainspring.providers.scripted import calls
@@ -38,7 +38,7 @@ def store(each_store: Store) -> Store:
     return each_store
 
 
-def within(account: Account) -> bool:
+def within(account: BudgetAccount) -> bool:
     """Spent plus reserved is within every limit."""
     most, shares = account.budget.amounts, [reserved.share for reserved in account.held.values()]
     held = {measure.name: sum(getattr(share, measure.name) or 0 for share in shares) for measure in MEASURES}

@@ -22,7 +22,7 @@ from mainspring.core.run import Call as Judged
 from mainspring.core.run import Run
 from mainspring.core.spec import Caller, Conversation, Price
 from mainspring.features.approvals.pending import Approvals
-from mainspring.features.budgets.budget import LEVELS, AutonomyBudget, AutonomyLimits, EscalationTrigger, Files, Network
+from mainspring.features.budgets.budget import LEVELS, AutonomyBudget, AutonomyLimits, EscalationTrigger, FileScope, Network
 from mainspring.features.budgets.budget_policy import read_budget
 from mainspring.features.budgets.ledger import Ledger, StatementLine, make_statement
 from mainspring.features.budgets.plan import LEVEL, Plan, build_plan
@@ -119,7 +119,7 @@ async def test_a_run_does_not_begin_unless_preflight_clears_it(budget: AutonomyB
 
 async def test_a_run_that_goes_on_after_an_approval_has_what_is_left() -> None:
     asked = (EscalationTrigger("EF-02"),)
-    budget = replace(LEVELS[1], limits=AutonomyLimits(5, 10, 3), files=Files(), escalation_triggers=asked)
+    budget = replace(LEVELS[1], limits=AutonomyLimits(5, 10, 3), files=FileScope(), escalation_triggers=asked)
     turns = [call("look"), call("look", n=1), call("write", path="a"), call("look", n=2), call("look", n=3)]
     async with engine(budget, *turns) as at:
         paused = await at.run("Go.")

@@ -11,7 +11,7 @@ from mainspring.core.items import Json, Tool, ToolDefinition
 from mainspring.core.run import Run
 from mainspring.core.spec import PresetName, RunSpec
 from mainspring.engine.engine import Engine
-from mainspring.features.budgets.budget import AutonomyBudget, AutonomyLimits, Files, Network
+from mainspring.features.budgets.budget import AutonomyBudget, AutonomyLimits, FileScope, Network
 from mainspring.features.budgets.budget_policy import BudgetPolicy, apply_budget
 from mainspring.ports import CallContext, CallPolicy, Sink, Store, ToolCall, ToolResult
 from mainspring.providers.script import Call, Turn
@@ -38,7 +38,7 @@ BUDGET = AutonomyBudget(
     "b1",
     state="active",
     in_scope=("tests",),
-    files=Files(read=("**",), write=("src/**",), deny=(".env", "secrets/**"), root="/work"),
+    files=FileScope(read=("**",), write=("src/**",), deny=(".env", "secrets/**"), root="/work"),
     allowed_commands=(AllowedCommand("ls"), AllowedCommand("git", r"(status|log)( .*)?", max_calls=2), AllowedCommand("make")),
     denied_commands=("rm", "git push"),
     require_approval_commands=("python3",),

@@ -13,7 +13,7 @@ from msgspec import Struct
 from mainspring.core.run import Call, Run
 from mainspring.core.spec import Charter
 from mainspring.engine.policy_order import pick_strictest_verdict
-from mainspring.features.budgets.budget import AutonomyBudget, Files, Network
+from mainspring.features.budgets.budget import AutonomyBudget, FileScope, Network
 from mainspring.features.budgets.budget_scope import find_objections, read_call
 from mainspring.features.governance.limit_policies import LevelPolicy
 from mainspring.features.governance.rule_policy import RulePolicy, Rules
@@ -71,7 +71,7 @@ def _make_scope(charter: Charter) -> AutonomyBudget:
     return AutonomyBudget(
         f"agent-{charter.agent}",
         state="active",
-        files=Files(read=paths, write=paths, root=charter.root),
+        files=FileScope(read=paths, write=paths, root=charter.root),
         allowed_commands=tuple([_make_command(command) for command in commands]),
         network=network,
     )

@@ -33,7 +33,7 @@ _ERRORS = (422, *MODEL_ERRORS)
 Count = Annotated[int, Meta(ge=1, le=1000)]
 
 
-class InvokeAgent(Struct, kw_only=True, forbid_unknown_fields=True):
+class AgentInvocation(Struct, kw_only=True, forbid_unknown_fields=True):
     """The body of `POST /v1/agents/{name}/invoke`. `domain` is the field that the task is from, for the agent to know; `metadata`
     and `store` are those of the response that its run is."""
 
@@ -49,7 +49,7 @@ class InvokeAgent(Struct, kw_only=True, forbid_unknown_fields=True):
     compact_threshold: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
 
 
-class InvokeIterative(InvokeAgent, kw_only=True, forbid_unknown_fields=True):
+class InvokeIterative(AgentInvocation, kw_only=True, forbid_unknown_fields=True):
     """The body of `POST /v1/agents/{name}/invoke-iterative`, and of its stream. A limit that is left out is as the agent's
     definition says, else as the server's settings do, else 20 iterations, 5 calls in each, 3 errors in a row, 60 seconds."""
 
@@ -104,7 +104,7 @@ class AgentRoutes:
         return (
             Endpoint("GET", "/v1/agents", self.list, INVOKE, AgentList, errors=(503,)),
             Endpoint("GET", _PATH, self.retrieve, INVOKE, AgentDefinition, errors=(503,)),
-            Endpoint("POST", f"{_PATH}/invoke", self.invoke, INVOKE, InvokedAgent, InvokeAgent, errors=_ERRORS),
+            Endpoint("POST", f"{_PATH}/invoke", self.invoke, INVOKE, InvokedAgent, AgentInvocation, errors=_ERRORS),
             Endpoint(
                 "POST",
                 f"{_PATH}/invoke-iterative",
@@ -138,7 +138,7 @@ class AgentRoutes:
 
     async def invoke(self, request: Request) -> HttpResponse:
         """Runs an agent for one turn, without tools."""
-        body = parse_body(await read_json_body(request), InvokeAgent)
+        body = parse_body(await read_json_body(request), AgentInvocation)
         handle = await self._start(request, body, None)
         await wait_for_end(handle, request)
         run = handle.run
@@ -165,7 +165,7 @@ class AgentRoutes:
         return EventStream(write_batches(_read_frames(handle)), {}, handle.request_cancel, end=b"")
 
     async def _start(
-        self, request: Request, body: InvokeAgent, config: ToolLoopConfig | None, *, autonomy_level: int | None = None
+        self, request: Request, body: AgentInvocation, config: ToolLoopConfig | None, *, autonomy_level: int | None = None
     ) -> Handle:
         name, caller = _name(request), get_caller(request)
         runtime = _require(self._agents, name)

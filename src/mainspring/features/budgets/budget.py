@@ -50,7 +50,7 @@ class AutonomyLimits(Struct, frozen=True, forbid_unknown_fields=True):
     max_cost: Number | None = None
 
 
-class Files(Struct, frozen=True, forbid_unknown_fields=True):
+class FileScope(Struct, frozen=True, forbid_unknown_fields=True):
     """Which files may be read and written. `*` and `?` stay within a name, `**` is any number of folders, none included.
 
     A relative pattern is for paths below `root`, an absolute one for all others. A pattern to deny that has no `/` fits that name
@@ -111,7 +111,7 @@ class AutonomyBudget(Struct, frozen=True, forbid_unknown_fields=True):
     approved_by: str = ""
     in_scope: tuple[str, ...] = ()
     out_of_scope: tuple[str, ...] = ()
-    files: Files = Files()
+    files: FileScope = FileScope()
     allowed_commands: tuple[AllowedCommand, ...] = ()
     denied_commands: tuple[Name, ...] = ()
     require_approval_commands: tuple[Name, ...] = ()
@@ -185,13 +185,13 @@ _SORTING = r"(?:(?:-[bdfghinruVM]+|-k[\d.,]+|[^-\s]\S*)(?: |$))*"
 _GIT_READING = r"(?:status|log|diff|show|blame)(?: (?!--ou)\S+)*"
 LEVELS: Final = (
     AutonomyBudget(
-        "level-0", state="active", in_scope=("reading",), files=Files(deny=SECRETS), limits=AutonomyLimits(5, 10, 10, 0, 0)
+        "level-0", state="active", in_scope=("reading",), files=FileScope(deny=SECRETS), limits=AutonomyLimits(5, 10, 10, 0, 0)
     ),
     AutonomyBudget(
         "level-1",
         state="active",
         in_scope=("small changes, under watch",),
-        files=Files(write=("**",), deny=SECRETS),
+        files=FileScope(write=("**",), deny=SECRETS),
         allowed_commands=(
             *[AllowedCommand(name) for name in (*sorted(BUILTINS), *READERS)],
             AllowedCommand("sort", _SORTING),
@@ -205,7 +205,7 @@ LEVELS: Final = (
         "level-2",
         state="active",
         in_scope=("ordinary work",),
-        files=Files(write=("**",), deny=SECRETS),
+        files=FileScope(write=("**",), deny=SECRETS),
         allowed_commands=(AllowedCommand("*"),),
         denied_commands=HARMFUL,
         network=Network(enabled=True, allowed_domains=("localhost", "127.0.0.1", "::1")),
@@ -215,7 +215,7 @@ LEVELS: Final = (
         "level-3",
         state="active",
         in_scope=("everything",),
-        files=Files(read=("**", "/**"), write=("**", "/**")),
+        files=FileScope(read=("**", "/**"), write=("**", "/**")),
         allowed_commands=(AllowedCommand("*"),),
         network=Network(enabled=True),
         limits=AutonomyLimits(100, 120, 500, 50, 5000),

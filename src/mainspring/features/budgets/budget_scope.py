@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from mainspring.core.effects import read_effects
 from mainspring.core.items import Effect, FunctionCall, ToolDefinition
-from mainspring.features.budgets.budget import AutonomyBudget, Files
+from mainspring.features.budgets.budget import AutonomyBudget, FileScope
 from mainspring.tools.declarations import parsed_arguments, read_texts
 from mainspring.tools.scope import (
     Misspelling,
@@ -161,7 +161,7 @@ def locate(path: str, root: str) -> str:
     return place
 
 
-def _judge_path(point: str, path: str, files: Files, allowed: tuple[str, ...], verb: str) -> Iterator[Objection]:
+def _judge_path(point: str, path: str, files: FileScope, allowed: tuple[str, ...], verb: str) -> Iterator[Objection]:
     shown = path[:200]
     try:
         place = locate(path, files.root)
@@ -188,7 +188,7 @@ def _judge_mentions(words: tuple[str, ...], deny: tuple[str, ...], root: str) ->
     return tuple(found)
 
 
-def _writes_anything(files: Files) -> bool:
+def _writes_anything(files: FileScope) -> bool:
     return not files.deny and {"**", "/**"} <= set(files.write)
 
 

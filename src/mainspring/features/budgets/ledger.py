@@ -72,7 +72,7 @@ class Settled(Struct, frozen=True, tag=True):
 LedgerEntry = AccountOpened | Amended | Moved | Reserved | Settled
 
 
-class Account(Struct, frozen=True):
+class BudgetAccount(Struct, frozen=True):
     """A budget as its entries make it: what is used, and what is held for runs that have not been settled."""
 
     budget: AutonomyBudget
@@ -91,7 +91,7 @@ class Account(Struct, frozen=True):
         return self.budget.amounts - self.spent.amounts - self.reserved
 
 
-def fold(account: Account, entry: LedgerEntry) -> Account:
+def fold(account: BudgetAccount, entry: LedgerEntry) -> BudgetAccount:
     """The account one entry later."""
     account = replace(account, entries=account.entries + 1)
     match entry:
@@ -124,17 +124,17 @@ class Ledger:
         self._store = store
         self._known: LRUCache[tuple[str, str], _Known] = LRUCache(REMEMBERED)
 
-    async def open(self, budget: AutonomyBudget, *, tenant: str = "") -> Account:
+    async def open(self, budget: AutonomyBudget, *, tenant: str = "") -> BudgetAccount:
         """Raises `InvalidRequest` if the tenant has a budget of this id."""
         first = Document(ENTRY, "0", msgspec.json.encode(AccountOpened(budget)), tenant, budget.budget_id)
         if not await self._store.put([Document(BUDGET, budget.budget_id, b"{}", tenant), first], if_absent=True):
             raise InvalidRequest(f"budget `{budget.budget_id}` is there already; give the new one its own id")
-        return Account(budget)
+        return BudgetAccount(budget)
 
-    async def keep(self, budget: AutonomyBudget, *, tenant: str = "") -> Account:
+    async def keep(self, budget: AutonomyBudget, *, tenant: str = "") -> BudgetAccount:
         """The account of this budget, opened if there is none yet, and with these rules from now on if it had others."""
 
-        def amend(account: Account) -> Amended | None:
+        def amend(account: BudgetAccount) -> Amended | None:
             state, by = account.budget.state, account.budget.approved_by
             return None if replace(budget, state=state, approved_by=by) == account.budget else Amended(budget)
 
@@ -145,17 +145,19 @@ class Ledger:
                 return await self.open(budget, tenant=tenant)
         return await self._add(tenant, budget.budget_id, amend)
 
-    async def list_accounts(self, *, tenant: str = "") -> Sequence[Account]:
+    async def list_accounts(self, *, tenant: str = "") -> Sequence[BudgetAccount]:
         """All accounts of a tenant, oldest first."""
         return [await self.find_account(found.id, tenant=tenant) for found in await self._store.documents(BUDGET, tenant=tenant)]
 
-    async def find_account(self, budget_id: str, *, tenant: str = "") -> Account:
+    async def find_account(self, budget_id: str, *, tenant: str = "") -> BudgetAccount:
         """Raises `NotFound`."""
         known = self._known.get((tenant, budget_id)) or _Known()
         found = await self._store.documents(ENTRY, tenant=tenant, parent=budget_id, after=known.number)
         account = known.account
         for entry in [_entries.decode(document.body) for document in found]:
-            account = Account(entry.budget) if isinstance(entry, AccountOpened) else fold(_require(account, budget_id), entry)
+            account = (
+                BudgetAccount(entry.budget) if isinstance(entry, AccountOpened) else fold(_require(account, budget_id), entry)
+            )
         if found:
             self._known[tenant, budget_id] = _Known(account, found[-1].number)
         return _require(account, budget_id)
@@ -167,10 +169,10 @@ class Ledger:
         except NotFound:
             return None
 
-    async def move(self, budget_id: str, state: State, *, by: str = "", tenant: str = "") -> Account:
+    async def move(self, budget_id: str, state: State, *, by: str = "", tenant: str = "") -> BudgetAccount:
         """Moves the budget on in its life. Raises `InvalidRequest` if there is no way there, and `NotFound`."""
 
-        def next_state(account: Account) -> Moved:
+        def next_state(account: BudgetAccount) -> Moved:
             move_budget(account.budget, state)
             return Moved(state, by)
 
@@ -186,7 +188,7 @@ class Ledger:
         """
         await self.settle_ended(budget_id, tenant=spec.tenant)
 
-        def reserve(account: Account) -> Reserved:
+        def reserve(account: BudgetAccount) -> Reserved:
             if (held := account.held.get(spec.id)) is not None:
                 return replace(held, admitted=held.admitted + 1)
             require_cleared(run_preflight(spec, account.budget, spec.tools, time.time()))
@@ -202,7 +204,7 @@ class Ledger:
         account = await self._add(spec.tenant, budget_id, reserve)
         return apply_budget(spec, replace(account.budget.with_amounts(account.held[spec.id].share), overlays=overlays))
 
-    async def settle(self, run: Run, budget_id: str, *, tenant: str | None = None) -> Account:
+    async def settle(self, run: Run, budget_id: str, *, tenant: str | None = None) -> BudgetAccount:
         """What the run, which has ended, really used takes the place of its share. Settling twice does nothing. `tenant` is whose
         the budget is, if not the run's."""
         spent = await measure_use(run)
@@ -211,7 +213,7 @@ class Ledger:
         payer = run.spec.tenant if tenant is None else tenant
         return await self._settle(payer, budget_id, run.spec.id, replace(spent, files=files))
 
-    async def settle_ended(self, budget_id: str, *, tenant: str = "") -> Account:
+    async def settle_ended(self, budget_id: str, *, tenant: str = "") -> BudgetAccount:
         """Settles every share whose run has ended without anybody there to do so."""
         account = await self.find_account(budget_id, tenant=tenant)
         for reserved in account.held.values():
@@ -226,7 +228,7 @@ class Ledger:
     async def withdraw(self, run_id: str, budget_id: str, *, tenant: str = "") -> None:
         """Gives back what `admit` reserved for a run that has not begun, unless another process may still begin it."""
 
-        def give_back(account: Account) -> Reserved | Settled | None:
+        def give_back(account: BudgetAccount) -> Reserved | Settled | None:
             if (held := account.held.get(run_id)) is None:
                 return None
             return replace(held, admitted=held.admitted - 1) if held.admitted > 1 else Settled(run_id, Spent())
@@ -236,7 +238,7 @@ class Ledger:
         except NotFound:
             await self._add(tenant, budget_id, give_back)
 
-    async def release(self, run_id: str, budget_id: str, *, tenant: str = "") -> Account:
+    async def release(self, run_id: str, budget_id: str, *, tenant: str = "") -> BudgetAccount:
         """Gives back the share of a run that never began. Raises `InvalidRequest` if the store knows that it did."""
         try:
             await self._store.load(run_id)
@@ -268,10 +270,10 @@ class Ledger:
             history = history_of(await self._store.history(spec.parent, tenant=spec.tenant))
         return replay(log, history)
 
-    async def _settle(self, tenant: str, budget_id: str, run_id: str, spent: Spent) -> Account:
+    async def _settle(self, tenant: str, budget_id: str, run_id: str, spent: Spent) -> BudgetAccount:
         return await self._add(tenant, budget_id, lambda account: Settled(run_id, spent) if run_id in account.held else None)
 
-    async def _add(self, tenant: str, budget_id: str, decide: Callable[[Account], LedgerEntry | None]) -> Account:
+    async def _add(self, tenant: str, budget_id: str, decide: Callable[[BudgetAccount], LedgerEntry | None]) -> BudgetAccount:
         """Adds what `decide` makes of the account as it stands; None adds nothing. It is asked again if another was faster."""
         while True:
             account = await self.find_account(budget_id, tenant=tenant)
@@ -286,11 +288,11 @@ class Ledger:
 class _Known(Struct, frozen=True):
     """An account up to the entry of this number."""
 
-    account: Account | None = None
+    account: BudgetAccount | None = None
     number: int | None = None
 
 
-def _require(account: Account | None, budget_id: str) -> Account:
+def _require(account: BudgetAccount | None, budget_id: str) -> BudgetAccount:
     if account is None:
         raise NotFound(f"budget `{budget_id}` does not exist; open it first")
     return account
@@ -319,7 +321,7 @@ class Statement(Struct, frozen=True):
     object: str = "budget"
 
 
-def make_statement(account: Account) -> Statement:
+def make_statement(account: BudgetAccount) -> Statement:
     most, left = account.budget.amounts.measures, account.left.measures
     used, held = account.spent.amounts.measures, account.reserved.measures
     lines = [

@@ -440,7 +440,7 @@ def _warn(offer: ServerOffer, tools: Sequence[str] | None = None) -> None:
                 say(f"{offer.spec.label} {tool.name}: {finding.path} reads like orders to the model ({finding.rule})")
 
 
-class ListedTool(Struct, frozen=True):
+class ToolRow(Struct, frozen=True):
     """A tool as `mcp tools --json` has it."""
 
     name: str
@@ -530,7 +530,7 @@ async def _connect(label: str | None, config: Path, *, with_tools: bool, as_json
         for rejected in offer.rejected:
             say(f"{offer.spec.label}: tool `{rejected.name}` cannot be used: {rejected.reason}")
     if as_json:
-        write_lines([ListedTool(name, route.spec.label, route.tool.description) for name, route in found.routes.items()])
+        write_lines([ToolRow(name, route.spec.label, route.tool.description) for name, route in found.routes.items()])
     for name, route in found.routes.items() if with_tools and not as_json else ():
         print(f"{name}  {' '.join(route.tool.description.split())[:100]}")
     return 1 if any(_find_error(offer) for offer in found.offers) else 0

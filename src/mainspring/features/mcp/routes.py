@@ -20,7 +20,7 @@ from mainspring.tools.mcp.watch import ServerState
 LONGEST_CURSOR = 8_192
 
 
-class ServerTool(Struct, frozen=True):
+class McpTool(Struct, frozen=True):
     name: str
     description: str
     parameters: Json
@@ -38,7 +38,7 @@ class ShownServer(Struct, frozen=True):
     label: str
     state: str
     error: str | None
-    tools: Sequence[ServerTool]
+    tools: Sequence[McpTool]
     rejected: Sequence[UnusableTool]
     server: str = ""
     protocol: str = ""
@@ -137,7 +137,7 @@ def _show(server: ServerState, *, is_operator: bool) -> ShownServer:
         server.label,
         server.state,
         error,
-        [ServerTool(tool.name, tool.description, tool.schema) for tool in tools],
+        [McpTool(tool.name, tool.description, tool.schema) for tool in tools],
         [UnusableTool(tool.name, tool.reason) for tool in rejected],
         server.server,
         server.protocol,

@@ -29,7 +29,7 @@ _RUN: Final = f"{_PATH}/runs/{{run_id}}"
 HEARTBEAT_SECONDS = 10.0
 
 
-class RunWorkflow(Struct, forbid_unknown_fields=True):
+class StartWorkflow(Struct, forbid_unknown_fields=True):
     """The body of `POST /v1/workflows/{name}/runs`. With `background`, the answer comes as soon as the run is stored."""
 
     inputs: Json = {}
@@ -63,7 +63,9 @@ class WorkflowRoutes:
         return (
             Endpoint("GET", "/v1/workflows", self.list, _SCOPE, WorkflowList),
             Endpoint("GET", _PATH, self.retrieve, _SCOPE, ShownWorkflow),
-            Endpoint("POST", f"{_PATH}/runs", self.start, _SCOPE, ShownRun, RunWorkflow, takes_key=True, errors=(409, 422, 503)),
+            Endpoint(
+                "POST", f"{_PATH}/runs", self.start, _SCOPE, ShownRun, StartWorkflow, takes_key=True, errors=(409, 422, 503)
+            ),
             Endpoint("GET", f"{_PATH}/runs", self.runs, _SCOPE, Page, query=CURSOR),
             Endpoint("GET", _RUN, self.retrieve_run, _SCOPE, ShownRun),
             Endpoint("POST", f"{_RUN}/cancel", self.cancel, _SCOPE, ShownRun),
@@ -83,7 +85,7 @@ class WorkflowRoutes:
 
     async def start(self, request: Request) -> HttpResponse:
         """Runs a workflow. A client that disconnects does not stop it; one that sends its `Idempotency-Key` again joins it."""
-        body, caller = parse_body(await read_json_body(request), RunWorkflow), get_caller(request)
+        body, caller = parse_body(await read_json_body(request), StartWorkflow), get_caller(request)
         handle = await self._workflows.start(
             _name(request),
             body.inputs,
