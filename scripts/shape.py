@@ -139,7 +139,7 @@ def _participles(modules: list[Module]) -> Figure:
     found, total = [], 0
     for module in modules:
         for node in _functions(module.tree):
-            if node.name.startswith("_") or "property" in _decorators(node):
+            if node.name.startswith("_") or {"property", "cached_property"} & set(_decorators(node)):
                 continue
             total += 1
             word = node.name.partition("_")[0]
