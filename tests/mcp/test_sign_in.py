@@ -16,14 +16,17 @@ from msgspec.structs import replace
 from tests.kit.processes import Process, start
 from tests.kit.waiting import PATIENCE, until
 from tests.mcp.authority import Authority, granting
+from tests.server.hosting import hosted
 from tests.server.process import Script, Served, serving, working
 from yarl import URL
 
 from mainspring import Engine
+from mainspring.app.server import server
 from mainspring.core.errors import InvalidRequest, SignInNeeded
 from mainspring.core.items import ApprovalRequest, ApprovalResponse, Json
 from mainspring.features.approvals.pending import ApprovalPage
 from mainspring.features.mcp.open_sign_ins import WaitingRuns
+from mainspring.http.auth import Keys
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring.storage.sqlite_runs import SqliteStore
@@ -303,6 +306,26 @@ async def test_a_tool_that_needs_more_waits_for_the_user_to_permit_it(
     assert scopes == ["read", "read write"]
 
 
+async def test_whoever_approves_a_call_does_not_lend_it_their_own_sign_in(
+    authority: Authority, spec: ServerSpec, sign_ins: SignIns, browser: aiohttp.ClientSession
+) -> None:
+    store = MemoryStore()
+    keys = Keys(store)
+    asker, approver = [await keys.create(scopes=("*",)) for _ in range(2)]
+    for person, key in (("alice", asker), ("bob", approver)):
+        authority.person = person
+        await sign_in(sign_ins, spec, Account("docs", "", (await keys.caller(f"Bearer {key}")).subject), browser)
+    mcp = McpTools([replace(spec, require_approval="always")], sign_ins=sign_ins)
+    script = Scripted(call("whoami"), call("whoami"), say("Twice."))
+    async with hosted(server(Engine(script, store=store, mcp=mcp), keys=keys)) as url:
+        first = await post(browser, url, "/responses", key=asker, input="Who am I?")
+        for _ in range(2):  # what goes on may be asked about again
+            [asked] = [item for item in first["output"] if item["type"] == "mcp_approval_request"]
+            first = await post(browser, url, f"/approvals/{asked['id']}", key=approver, approve=True, background=False)
+            assert "whoami: alice" in str(first["output"])
+    assert "bob" not in str(script.requests)
+
+
 async def test_whoever_has_not_signed_in_is_asked_and_who_only_says_yes_is_not_believed(
     spec: ServerSpec, browser: aiohttp.ClientSession
 ) -> None:
@@ -378,8 +401,10 @@ async def get(browser: aiohttp.ClientSession, served: Served, path: str) -> Json
         return found
 
 
-async def post(browser: aiohttp.ClientSession, served: Served, path: str, **body: object) -> Json:
-    async with browser.post(served.url + path, json=body) as answer:
+async def post(browser: aiohttp.ClientSession, served: Served | str, path: str, key: str = "", **body: object) -> Json:
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    url = served if isinstance(served, str) else served.url
+    async with browser.post(url + path, json=body, headers=headers) as answer:
         assert answer.status == 200, await answer.text()
         found: Json = await answer.json()
         return found

@@ -224,7 +224,8 @@ class RunSpec(Struct, frozen=True):
     `governed` is a digest of the operator's settings that it began under, empty if there were none. `dictated` is the call that a
     step of a workflow makes; no model is asked then. `goal` is what the run is for: an answer, one compaction of the
     conversation, or nothing but to keep its input for the run that continues it. `checks_calls` says that calls of the client's
-    functions are held against their schemas, which takes a client that is not shown them as they come."""
+    functions are held against their schemas, which takes a client that is not shown them as they come. `on_behalf_of` is the user
+    that it goes on for, though somebody else has approved that."""
 
     id: str
     model: str
@@ -260,10 +261,13 @@ class RunSpec(Struct, frozen=True):
     goal: Goal = "answer"
     role: str = ""
     checks_calls: bool = False
+    on_behalf_of: str | None = None
 
     @property
     def user(self) -> str:
         """For whom of the tenant's users it runs: whom the request names, else whoever has its key."""
+        if self.on_behalf_of is not None:
+            return self.on_behalf_of
         named = self.echo.get("user") or self.echo.get("safety_identifier")
         return named if isinstance(named, str) else self.caller.subject
 

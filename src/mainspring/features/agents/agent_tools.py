@@ -93,6 +93,7 @@ class AgentTools:
             input=(user(render_message(definition, inputs), id=runs.new_id("msg")),),
             tenant=spec.tenant,
             caller=spec.caller,
+            on_behalf_of=spec.on_behalf_of,
             store=spec.store,
             within=spec.id,
             # What is private stays so, and is forgotten together.

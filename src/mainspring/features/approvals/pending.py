@@ -284,6 +284,8 @@ class Approvals:
             conversation=conversation,
             background=background,
             caller=Caller(by or spec.caller.subject, spec.caller.scopes),
+            # Whoever approves lends nobody their own sign-ins.
+            on_behalf_of=spec.user,
             listed=(),
         )
 
