@@ -116,8 +116,11 @@ class Authority:
     def _grant(self, handler: "_Handler", form: dict[str, str]) -> None:
         sent = handler.headers.get("authorization", "")
         client = unquote(b64decode(sent.removeprefix("Basic ")).decode().partition(":")[0]) if sent else form.get("client_id", "")
+        granted: Granted | None
         with self.lock:  # a refresh token is good once
-            if form["grant_type"] == "authorization_code":
+            if form["grant_type"] == "client_credentials":
+                granted, is_right = Granted(self.person, form.get("scope", ""), form["resource"], client), True
+            elif form["grant_type"] == "authorization_code":
                 granted = self.codes.pop(form["code"], None)
                 proof = urlsafe_b64encode(sha256(form["code_verifier"].encode()).digest()).rstrip(b"=").decode()
                 is_right = granted is not None and granted.challenge == proof

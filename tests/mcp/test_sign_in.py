@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Literal
 from urllib.parse import parse_qsl, urlsplit
 
 import aiohttp
@@ -22,7 +23,7 @@ from yarl import URL
 
 from mainspring import Engine
 from mainspring.app.server import server
-from mainspring.core.errors import InvalidRequest, SignInNeeded
+from mainspring.core.errors import InvalidRequest, MainspringError, SignInNeeded
 from mainspring.core.items import ApprovalRequest, ApprovalResponse, Json
 from mainspring.features.approvals.pending import ApprovalPage
 from mainspring.features.mcp.open_sign_ins import WaitingRuns
@@ -272,6 +273,43 @@ async def test_a_token_goes_to_no_other_server(
         with pytest.raises(SignInNeeded):
             await ask_who(sign_ins, spec, ALICE)
         assert other.count("/token") == 0
+
+
+@pytest.mark.parametrize("grant", ["client_credentials", "authorization_code"])
+async def test_a_client_that_was_registered_by_hand_belongs_to_one_issuer(
+    grant: Literal["client_credentials", "authorization_code"],
+    authority: Authority,
+    spec: ServerSpec,
+    browser: aiohttp.ClientSession,
+    tmp_path: Path,
+) -> None:
+    """A server that is taken over, and names an authorization server of the attacker's, is not told the secret."""
+    own = OAuthOptions(grant=grant, client_id="ours", client_secret="secret of ours")
+    machine, account, store = replace(spec, oauth=own), Account("docs", "", "alice"), SqliteStore(tmp_path / "kept.db")
+    await store.open()
+
+    async def use(spec: ServerSpec, account: Account) -> str:
+        sign_ins = SignIns(store, TokenCipher(KEY))
+        if grant == "authorization_code":
+            await sign_in(sign_ins, spec, account, browser)
+        return await ask_who(sign_ins, spec, account)
+
+    assert await use(machine, account) == "whoami: alice"
+    with granting() as evil:
+        authority.expire_tokens()
+        authority.resource_metadata = {"authorization_servers": [evil.url]}
+        for each in (account, Account("docs", "", "bob")):
+            with pytest.raises(OAuthFailed) as failed:
+                await use(machine, each)
+            assert failed.value.error == "issuer_mismatch"
+        assert evil.seen == []
+        # The operator says where the client is registered now.
+        moved = replace(machine, oauth=replace(own, issuer=evil.url))
+        authority.resource_metadata = {"authorization_servers": [authority.url, evil.url]}
+        with pytest.raises(MainspringError):  # its tokens are not the server's, but it is asked for them
+            await use(moved, Account("docs", "", "carol"))
+        assert evil.count("/token") > 0
+    await store.close()
 
 
 async def test_what_is_kept_cannot_be_moved_to_another_account(

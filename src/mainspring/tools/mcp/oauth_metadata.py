@@ -131,8 +131,9 @@ class MetadataFinder:
     def __init__(self, client: HttpClient) -> None:
         self._client = client
 
-    async def find_grantor(self, server_url: str, challenge: Challenge) -> Grantor:
-        """Raises `OAuthFailed`, and `InvalidRequest` for an address that may not be reached."""
+    async def find_grantor(self, server_url: str, challenge: Challenge, issuer: str = "") -> Grantor:
+        """By this issuer, if one is given, else by the first that the server names. Raises `OAuthFailed`, and `InvalidRequest` for
+        an address that may not be reached."""
         told = await self._find_resource(server_url, challenge)
         if not covers(told.resource, server_url):
             raise OAuthFailed(
@@ -141,8 +142,14 @@ class MetadataFinder:
             )
         if not told.authorization_servers:
             raise OAuthFailed("the server names no authorization server")
-        issuer = await self.find_issuer(told.authorization_servers[0])
-        return Grantor(told.resource, issuer, challenge.scope or " ".join(told.scopes_supported or ()))
+        chosen = issuer or told.authorization_servers[0]
+        if chosen not in told.authorization_servers:
+            raise OAuthFailed(
+                f"the server names `{shorten_line(told.authorization_servers[0], 200)}` as its authorization server, and not "
+                f"`{chosen}`, which is the one to sign in at; if it has moved, set `issuer` in the table `oauth` of the server",
+                "issuer_mismatch",
+            )
+        return Grantor(told.resource, await self.find_issuer(chosen), challenge.scope or " ".join(told.scopes_supported or ()))
 
     async def find_issuer(self, issuer: str) -> IssuerMetadata:
         """The metadata of this issuer. Raises `OAuthFailed`."""

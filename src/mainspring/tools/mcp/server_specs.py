@@ -66,6 +66,9 @@ class OAuthOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Its secret, if it has one."""
     private_key_file: str = ""
     """The file (PEM) with its private key, if it proves itself by one."""
+    issuer: str = ""
+    """The authorization server to sign in at, of those that the server names. Default: the first; a client that is registered by
+    hand is known to no other from then on."""
     client_metadata_url: str = ""
     """The address of a client metadata document, as the client's id. Default: our own, if `public_url` is https."""
     scopes: tuple[str, ...] = ()
@@ -252,6 +255,8 @@ class ServerSpec(ServerOptions, frozen=True):
             raise ValueError(f"{what} give `client_secret` or `private_key_file`, not both")
         if oauth.grant == "client_credentials" and not (oauth.client_secret or oauth.private_key_file):
             raise ValueError(f"{what} `client_credentials` needs `client_id` with `client_secret` or `private_key_file`")
+        if oauth.issuer and not oauth.issuer.startswith(("https://", "http://")):
+            raise ValueError(f"{what} `issuer` must be the address of an authorization server, https://")
         if oauth.client_metadata_url and not oauth.client_metadata_url.startswith("https://"):
             raise ValueError(f"{what} `client_metadata_url` must be https")
 

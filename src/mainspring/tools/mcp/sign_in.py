@@ -67,6 +67,7 @@ ATTEMPT = "mcp_sign_in_attempt"
 LINK = "mcp_sign_in_link"
 SIGNED_IN = "mcp_signed_in"
 CLIENT = "mcp_oauth_client"
+ISSUER = "mcp_oauth_issuer"
 
 ATTEMPT_SECONDS = 600.0
 CLIENT_SECONDS = 3600.0
@@ -262,6 +263,8 @@ class SignIns:
         """Forgets and revokes all tokens for a server. Returns how many accounts had some."""
         found = [self._open(document) for document in await self._store.documents(ACCOUNT)]
         accounts = [access.account for access in found if access is not None and access.account.label == label]
+        if spec is not None and spec.oauth is not None:
+            await self._store.remove(ISSUER, _name_binding(label, spec.oauth))
         return sum([await self.sign_out(spec, account) for account in accounts])
 
     async def read(self, spec: ServerSpec, account: Account) -> tuple[Access, bytes] | None:
@@ -301,7 +304,7 @@ class SignIns:
         """The tokens of a client that has access itself. Raises `OAuthFailed`."""
         options = _get_options(spec)
         async with self._connect(spec) as http:
-            grantor = await MetadataFinder(http).find_grantor(spec.url, challenge)
+            grantor = await self._read_grantor(http, spec, challenge)
             client = make_configured_client(grantor.issuer, options)
             wanted = join_scopes((*(options.scopes or (grantor.scope,)), scope))
             form = {"grant_type": "client_credentials", "resource": grantor.resource, **({"scope": wanted} if wanted else {})}
@@ -428,7 +431,29 @@ class SignIns:
         headers = [("Content-Type", "application/json"), ("Accept", "application/json, text/event-stream")]
         answer = await send(http, "POST", spec.url, headers, _PROBE)
         answer.close()
-        return await MetadataFinder(http).find_grantor(spec.url, parse_challenge(_join_challenges(answer.headers)))
+        return await self._read_grantor(http, spec, parse_challenge(_join_challenges(answer.headers)))
+
+    async def _read_grantor(self, http: HttpClient, spec: ServerSpec, challenge: Challenge) -> Grantor:
+        """Who grants access, by what the server has said. A client that is registered by hand belongs to one issuer, the first
+        that it was used with: a server that names another later gets neither its secret nor codes for it."""
+        options, finder = _get_options(spec), MetadataFinder(http)
+        if options.issuer or not options.client_id:
+            return await finder.find_grantor(spec.url, challenge, options.issuer)
+        id = _name_binding(spec.label, options)
+        if (known := await self._read_binding(id)) is None:
+            grantor = await finder.find_grantor(spec.url, challenge)
+            body = self._cipher.seal(grantor.issuer.issuer.encode(), f"{ISSUER}/{id}")
+            if await self._store.put([Document(ISSUER, id, body)], if_absent=True):
+                return grantor
+            known = await self._read_binding(id) or ""
+        return await finder.find_grantor(spec.url, challenge, known)
+
+    async def _read_binding(self, id: str) -> str | None:
+        found = await self._store.get(ISSUER, id)
+        body = None if found is None else self._cipher.open(found.body, f"{ISSUER}/{id}")
+        if found is not None and body is None:  # sealed by another key, as the client's tokens are
+            await self._store.remove(ISSUER, id, number=found.number)
+        return None if body is None else body.decode()
 
     def _complete(self, options: OAuthOptions) -> OAuthOptions:
         if options.client_metadata_url or not self.public_url.startswith("https://"):
@@ -538,6 +563,10 @@ def _is_over(tokens: Tokens) -> bool:
 
 def _name_client(issuer: str, redirect_uri: str) -> str:
     return _digest(f"{issuer} {redirect_uri}")
+
+
+def _name_binding(label: str, options: OAuthOptions) -> str:
+    return _digest(f"{label} {options.client_id}")
 
 
 def _digest(text: str) -> str:
