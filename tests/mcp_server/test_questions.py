@@ -7,14 +7,15 @@ import aiohttp
 import anyio
 import pytest
 from tests.kit.waiting import PATIENCE
-from tests.mcp.asking_web import FORM, LINK, Hotel
+from tests.mcp.asking_web import FORM as ROOMS
+from tests.mcp.asking_web import LINK, Hotel
 from tests.mcp.wild_web import serve
 from tests.mcp_server.world import ALL, FORMS, Json, Wire, list_wiped, make_engine, text_of
 from tests.server.hosting import hosted
 
 from mainspring import Engine
 from mainspring.app.server import server
-from mainspring.features.mcp_server.door import DISMISSED
+from mainspring.features.mcp_server.door import FORM
 from mainspring.http.auth import Keys
 from mainspring.providers.scripted import call, calls, say, turn
 from mainspring.tools.mcp.executor import McpTools
@@ -149,7 +150,8 @@ async def test_what_was_said_of_an_earlier_form_does_not_count_for_a_later_one(
             await talk.send({"jsonrpc": "2.0", "id": form["id"], "result": {"action": "cancel"}})
             async for message in talk.stream("tasks/result", {"taskId": task["taskId"]}):
                 if message.get("method") == "elicitation/create":
-                    assert await engine.store.documents(DISMISSED) == []
+                    [shown] = await engine.store.documents(FORM)
+                    assert shown.body == b"shown"
                     await talk.send({"jsonrpc": "2.0", "id": message["id"], "result": accept(choices(message["params"])[1])})
         assert text_of(message["result"]) == "It is wiped."
 
@@ -170,7 +172,7 @@ async def test_what_a_server_asks_is_asked_by_the_client_and_the_answer_goes_bac
     is_modern: bool, tmp_path: Path, http: aiohttp.ClientSession
 ) -> None:
     capabilities: Json = {"elicitation": {"form": {}, "url": {}}}
-    async with serve(Hotel(is_modern=is_modern, questions=(FORM, LINK))) as hotel:
+    async with serve(Hotel(is_modern=is_modern, questions=(ROOMS, LINK))) as hotel:
         engine = make_booker(tmp_path, hotel)
         keys = Keys(engine.store)
         async with hosted(server(engine, keys=keys)) as url:
@@ -178,7 +180,7 @@ async def test_what_a_server_asks_is_asked_by_the_client_and_the_answer_goes_bac
             wire = Wire(http, url, await keys.create(scopes=["agents:invoke", "tools:execute"]))
             asked = (await wire.ask("tools/call", BOOK, capabilities))["result"]
             [(id, question)] = asked["inputRequests"].items()
-            assert question["params"]["requestedSchema"] == FORM["requestedSchema"]
+            assert question["params"]["requestedSchema"] == ROOMS["requestedSchema"]
             assert "`hotel` asks: Which room?" in question["params"]["message"]
             again = {**BOOK, "requestState": asked["requestState"]}
             wrong = {id: {"action": "accept", "content": {"room": "green"}}}
@@ -195,15 +197,41 @@ async def test_what_a_server_asks_is_asked_by_the_client_and_the_answer_goes_bac
         assert hotel.asked == 2
 
 
+async def test_what_a_server_asks_is_answered_by_the_session_that_was_asked(tmp_path: Path, http: aiohttp.ClientSession) -> None:
+    """Another key of the tenant's that may do nothing else cannot answer in its place, though it knows the id."""
+    async with serve(Hotel(is_modern=True, questions=(ROOMS,))) as hotel:
+        engine = make_booker(tmp_path, hotel)
+        keys = Keys(engine.store)
+        async with hosted(server(engine, keys=keys)) as url:
+            talk = await Wire(http, url, await keys.create(scopes=["agents:invoke", "tools:execute"])).open(FORMS)
+            others = [
+                await Wire(http, url, await keys.create(scopes=["responses", *more])).open(FORMS) for more in ((), ("approvals",))
+            ]
+            with anyio.fail_after(PATIENCE):
+                async for message in talk.stream("tools/call", BOOK, 3):
+                    if message.get("method") != "elicitation/create":
+                        continue
+                    reply = {"jsonrpc": "2.0", "id": message["id"], "result": {"action": "accept", "content": ROOM}}
+                    for other in others:
+                        await other.send({**reply, "result": {"action": "decline"}})
+                    await talk.send(reply)
+            assert text_of(message["result"]) == "Booked."
+            assert await engine.store.documents(FORM) == []
+        assert hotel.told == [{"action": "accept", "content": ROOM}]
+
+
 async def test_in_a_session_what_a_server_asks_is_a_request_and_a_link_that_cannot_be_shown_waits(
     tmp_path: Path, http: aiohttp.ClientSession
 ) -> None:
-    async with serve(Hotel(is_modern=True, questions=(FORM, LINK))) as hotel, hosted(server(make_booker(tmp_path, hotel))) as url:
+    async with (
+        serve(Hotel(is_modern=True, questions=(ROOMS, LINK))) as hotel,
+        hosted(server(make_booker(tmp_path, hotel))) as url,
+    ):
         talk = await Wire(http, url).open(FORMS)
         with anyio.fail_after(PATIENCE):
             async for message in talk.stream("tools/call", BOOK, 3):
                 if message.get("method") == "elicitation/create":
-                    assert message["params"]["requestedSchema"] == FORM["requestedSchema"]
+                    assert message["params"]["requestedSchema"] == ROOMS["requestedSchema"]
                     await talk.send({"jsonrpc": "2.0", "id": message["id"], "result": {"action": "decline"}})
         assert hotel.told == [{"action": "decline"}]
         async with http.get(f"{url}/approvals?state=pending") as answer:

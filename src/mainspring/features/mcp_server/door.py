@@ -6,7 +6,7 @@ sessions it goes out as a request, and the answer comes back as a message, maybe
 of approvals that is answered, and the run that goes on is found through the store.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from logging import getLogger
@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from mainspring.core.errors import CallerError, MainspringError, NotFound
 from mainspring.core.items import Json
+from mainspring.features.approvals.pending import Approval
 from mainspring.features.mcp_server.messages import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -50,7 +51,9 @@ FRESH_MS: Final = 5_000
 POLL_MS: Final = 1_000
 WATCH_SECONDS: Final = 0.5
 MOST_WATCHED: Final = 100
-DISMISSED: Final = "mcp_dismissed"
+FORM: Final = "mcp_form"
+_SHOWN: Final = b"shown"
+_LEFT: Final = b"left"
 ENDED: Final = ("completed", "cancelled")
 _NEW: Final[tuple[Status, int]] = ("working", -1)
 
@@ -222,8 +225,10 @@ class McpDoor:
                 await work.advance(progress.tell if progress.is_wanted else None)
                 match await work.read():
                     case Stand("completed", result=dict() as result):
+                        await self._forget_forms(asked, peer)
                         return result
                     case Stand("cancelled"):
+                        await self._forget_forms(asked, peer)
                         return render_error("the run was cancelled before it had an answer", work.id)
                     case Stand("input_required", waiting):
                         shown = [each for each in waiting if can_ask(each, peer)]
@@ -236,11 +241,7 @@ class McpDoor:
                         for approval in shown:
                             if approval.id not in asked:
                                 asked.add(approval.id)
-                                await self._was_dismissed(
-                                    approval.id, peer
-                                )  # what was said of an earlier form says nothing of this one
-                                form = render_form(approval, peer.revision)
-                                await send({"jsonrpc": "2.0", "id": approval.id, "method": ELICIT, "params": form})
+                                await self._show_form(approval, peer, send)
                             elif await self._was_dismissed(approval.id, peer):
                                 return render_wait(waiting, work)
                     case _:
@@ -248,27 +249,49 @@ class McpDoor:
 
         return Pending(finish, work)
 
+    async def _show_form(self, approval: Approval, peer: Peer, send: Send) -> None:
+        # What was said of an earlier form says nothing of this one.
+        await self._note_form(approval.id, peer, _SHOWN)
+        form = render_form(approval, peer.revision)
+        await send({"jsonrpc": "2.0", "id": approval.id, "method": ELICIT, "params": form})
+
     async def take_reply(self, reply: Reply, peer: Peer) -> None:
-        """An answer to a form that went out in a session, maybe from another process. What answers nothing is ignored."""
+        """An answer to a form that went out in a session, maybe from another process. What answers nothing is ignored, and so is
+        what answers a form that this session was not shown: it is the business of who made that call."""
+        approvals, id = self._services.approvals, str(reply.id)
+        if await self._read_form(id, peer) is None:
+            return
         try:
-            approval = await self._services.approvals.get(str(reply.id), tenant=peer.caller.tenant)
+            approval = await approvals.get(id, tenant=peer.caller.tenant)
         except NotFound:
             return
         try:
-            outcome = (
-                "left" if reply.result is None else await take_answer(self._services.approvals, approval, reply.result, peer)
-            )
+            outcome = "left" if reply.result is None else await take_answer(approvals, approval, reply.result, peer)
         except RpcError as error:
             log.warning("an answer to approval %s does not count: %s", approval.id, error.message)
             outcome = "left"
         if outcome == "left":
-            name = _name_form(approval.id, peer)
-            await self._services.engine.store.put([Document(DISMISSED, name, b"{}", peer.caller.tenant)])
+            await self._note_form(id, peer, _LEFT)
+        else:
+            await self._forget_forms([id], peer)
 
     async def _was_dismissed(self, id: str, peer: Peer) -> bool:
         """Whether the form of this session was dismissed, once."""
-        store, name, tenant = self._services.engine.store, _name_form(id, peer), peer.caller.tenant
-        return await store.get(DISMISSED, name, tenant=tenant) is not None and await store.remove(DISMISSED, name, tenant=tenant)
+        if await self._read_form(id, peer) != _LEFT:
+            return False
+        await self._forget_forms([id], peer)
+        return True
+
+    async def _note_form(self, id: str, peer: Peer, stand: bytes) -> None:
+        await self._services.engine.store.put([Document(FORM, _name_form(id, peer), stand, peer.caller.tenant)])
+
+    async def _read_form(self, id: str, peer: Peer) -> bytes | None:
+        found = await self._services.engine.store.get(FORM, _name_form(id, peer), tenant=peer.caller.tenant)
+        return None if found is None else found.body
+
+    async def _forget_forms(self, ids: Iterable[str], peer: Peer) -> None:
+        for id in ids:
+            await self._services.engine.store.remove(FORM, _name_form(id, peer), tenant=peer.caller.tenant)
 
     # Tasks
 
@@ -417,7 +440,7 @@ class _Progress:
 
 
 def _name_form(approval: str, peer: Peer) -> str:
-    """A form of one session: another client's of the same tenant is not dismissed with it."""
+    """A form of one session: another client's of the same tenant is neither answered nor dismissed with it."""
     return f"{peer.session} {approval}"
 
 

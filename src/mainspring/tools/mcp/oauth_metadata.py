@@ -132,8 +132,8 @@ class MetadataFinder:
         self._client = client
 
     async def find_grantor(self, server_url: str, challenge: Challenge, issuer: str = "") -> Grantor:
-        """By this issuer, if one is given, else by the first that the server names. Raises `OAuthFailed`, and `InvalidRequest` for
-        an address that may not be reached."""
+        """By this issuer, if one is given, else by the first that the server names. Raises `OAuthFailed`, and `InvalidRequest`
+        for an address that may not be reached."""
         told = await self._find_resource(server_url, challenge)
         if not covers(told.resource, server_url):
             raise OAuthFailed(
