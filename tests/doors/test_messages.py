@@ -10,6 +10,7 @@ import aiohttp
 import anyio
 import pytest
 from anthropic import APIStatusError, AsyncAnthropic, AuthenticationError, NotFoundError, beta_async_tool
+from anthropic.lib.tools import BetaAsyncAbstractMemoryTool
 from anthropic.types import ToolUseBlock
 from tests.agents.world import written
 from tests.doors.chatting import Place, opened
@@ -28,6 +29,7 @@ from mainspring.core.items import (
     OutputText,
     Reasoning,
     ReasoningText,
+    ToolDefinition,
     Usage,
     assistant,
 )
@@ -71,6 +73,40 @@ def signed(*items: Item) -> Any:
 
 
 STOPPED = [TurnEnded(usage=Usage(3, 1), stop_sequence=", two")]
+
+
+class Notes(BetaAsyncAbstractMemoryTool):
+    """A memory that holds one note."""
+
+    async def view(self, command: Any) -> str:
+        return f"{command.path}: Buy bread."
+
+    async def _refuse(self, command: Any) -> str:
+        raise AssertionError("nobody asked for this")
+
+    create = str_replace = insert = delete = rename = _refuse
+
+
+async def test_the_apis_own_tools_are_told_to_any_model_and_performed_by_the_client() -> None:
+    script = Scripted(
+        turn(calls=[call("memory", command="view", path="/memories")]), say("Bread.", expect="[output] /memories: Buy bread.")
+    )
+    more: Any = [
+        {"type": "bash_20250124", "name": "bash", "cache_control": {"type": "ephemeral"}},
+        {"type": "text_editor_20250728", "name": "str_replace_based_edit_tool", "max_characters": 100},
+        {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"},
+    ]
+    async with entered(script) as (client, _):
+        options: Any = {"model": "scripted", "max_tokens": 50, "messages": ASK, "tools": [Notes(), *more]}
+        final = await client.beta.messages.tool_runner(**options).until_done()
+        answer = await client.messages.with_raw_response.count_tokens(model="scripted", messages=ASK, tools=more)
+    assert [block.text for block in final.content if block.type == "text"] == ["Bread."]
+    assert answer.headers["Mainspring-Ignored"] == "tools[1].max_characters, tools[2]"
+    known: dict[str, Any] = {tool.name: tool.parameters for tool in script.requests[0].tools if isinstance(tool, ToolDefinition)}
+    assert known.keys() == {"clock", "wipe", "memory", "bash", "str_replace_based_edit_tool"}
+    assert known["bash"]["properties"].keys() == {"command", "restart"}
+    assert "insert_text" in known["str_replace_based_edit_tool"]["properties"]
+    assert known["memory"]["properties"].keys() >= {"old_path", "new_path"}
 
 
 async def test_the_servers_tools_work_behind_a_plain_message() -> None:
@@ -293,7 +329,9 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"previous_response_id": "resp_1"}, "previous_response_id", "unknown_parameter"),
     ({"tools": [{"type": [], "name": "f"}]}, "tools[0].type", "unsupported_value"),
     ({"tools": [{"name": "f"}]}, "tools[0].input_schema", "missing_required_parameter"),
-    ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type", "unsupported_value"),
+    ({"tools": [{"type": "bash_20990101", "name": "bash"}]}, "tools[0].type", "unsupported_value"),
+    ({"tools": [{"type": "web_fetch_20250910", "name": "web_fetch"}]}, "tools[0].type", "unsupported_value"),
+    ({"tools": [{"type": "web_search_20250305", "blocked_domains": ["a.b"]}]}, "tools[0].blocked_domains", "unsupported_value"),
     ({"tool_choice": {"type": "tool", "name": "no"}}, "tool_choice", "invalid_request_error"),
     ({"tool_choice": {"type": "perhaps"}}, "tool_choice", "invalid_value"),
     ({"thinking": {"type": "enabled"}}, "thinking", "invalid_value"),

@@ -9,9 +9,9 @@ import msgspec
 import openai
 import pytest
 from aiohttp import web
+from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 from openai.types.responses import Response, ResponseFunctionWebSearch
-from tests.doors.test_messages import ON
 from tests.server.hosting import hosted
 from tests.server.process import serving as serving_process
 
@@ -168,6 +168,14 @@ async def serving(
         engine = Engine(model, parts=[make_web_search(searcher, fetcher)])
         async with hosted(server(engine)) as url, AsyncOpenAI(base_url=url, api_key="unused", max_retries=0) as client:
             yield client, services
+
+
+@asynccontextmanager
+async def open_anthropic(client: AsyncOpenAI) -> AsyncIterator[AsyncAnthropic]:
+    """Anthropic's client for the same server, which believes nothing that its types do not allow."""
+    url = str(client.base_url).removesuffix("/v1/")
+    async with AsyncAnthropic(base_url=url, api_key="unused", max_retries=0, _strict_response_validation=True) as other:
+        yield other
 
 
 def declare(kind: str = "web_search", **options: Any) -> Any:
@@ -501,22 +509,74 @@ def test_settings_that_miss_something_say_what(settings: WebSearchSettings, para
     assert raised.value.param == param
 
 
-async def test_a_call_of_the_tool_by_anthropics_door_is_shown() -> None:
-    model = Scripted(call("web_search", queries=["sourdough"]), say("All night."))
-    async with serving(model) as (client, _):
-        body: Any = {"model": "m", "max_tokens": 100, "messages": [{"role": "user", "content": "?"}], "tools": declare()}
-        told: Any = await client.post("/messages", body=body, cast_to=object, options={"headers": ON})
-        assert [block["type"] for block in told["content"]] == ["mcp_tool_use", "mcp_tool_result", "text"]
-        assert told["content"][0]["input"]["queries"] == ["sourdough"]
+DECLARED: Any = [{"type": "web_search_20250305", "name": "web_search", "max_uses": 5}]
+
+
+async def test_anthropics_client_declares_the_tool_as_it_knows_it_and_sends_back_what_was_found() -> None:
+    model = CitingModel()
+    async with serving(model) as (plain, services), open_anthropic(plain) as client:
+        asked: Any = {"model": "m", "max_tokens": 99, "tools": DECLARED, "messages": [{"role": "user", "content": "How long?"}]}
+        whole: Any = await client.messages.create(**asked, tool_choice={"type": "tool", "name": "web_search"})
+        async with client.messages.stream(**asked) as stream:
+            streamed: Any = await stream.get_final_message()
+        assert len(services.asked) == 2
+        for told in (whole, streamed):
+            use, found, said = told.content
+            assert (use.type, found.type, said.type) == ("server_tool_use", "web_search_tool_result", "text")
+            assert (use.name, use.input, found.tool_use_id) == ("web_search", {"query": "sourdough"}, use.id)
+            assert isinstance(found.content, list)
+            assert [page.url for page in found.content] == [page["url"] for page in PAGES[:3]]
+            cited = [(note.url, note.cited_text) for note in said.citations or () if note.type == "web_search_result_location"]
+            assert cited == [(PAGES[0]["url"], PAGES[0]["content"])] * 2
+            assert told.usage.server_tool_use is not None
+            assert (told.usage.server_tool_use.web_search_requests, told.stop_reason) == (1, "end_turn")
+        back: Any = [*asked["messages"], {"role": "assistant", "content": whole.content}, {"role": "user", "content": "Why?"}]
+        await client.messages.create(**{**asked, "messages": back})
+        read = [(page.cite, page.url, page.title, page.text) for page in read_results(model.output)]
+        assert read == [(make_mark(page["url"]), page["url"], page["title"], page["content"]) for page in PAGES[:3]]
+        assert len(services.asked) == 2
+
+
+async def test_anthropics_client_sees_the_pages_that_were_opened_and_what_failed() -> None:
+    model = CitingModel()
+    async with serving(model) as (plain, services), open_anthropic(plain) as client:
+        model.arguments = {"url": f"{services.url}/ovens", "pattern": "240"}
+        asked: Any = {"model": "m", "max_tokens": 99, "tools": DECLARED, "messages": [{"role": "user", "content": "How hot?"}]}
+        opened: Any = await client.messages.create(**asked)
+        services.status, model.arguments = 500, {"queries": ["x", "y"]}
+        failed: Any = await client.messages.create(**asked)
+        use, page, _ = opened.content
+        assert (use.type, page.type) == ("server_tool_use", "web_fetch_tool_result")
+        assert (use.name, page.content.type) == ("web_fetch", "web_fetch_result")
+        assert "240 degrees" in str(page.content)
+        use, found, _ = failed.content
+        assert (use.type, found.type) == ("server_tool_use", "web_search_tool_result")
+        assert use.input == {"query": "x", "queries": ["x", "y"]}
+        assert "unavailable" in str(found)
+        for told in (opened, failed):
+            back: Any = [*asked["messages"], {"role": "assistant", "content": told.content}, {"role": "user", "content": "?"}]
+            answer = await client.messages.with_raw_response.create(**{**asked, "messages": back})
+            assert answer.headers["Mainspring-Ignored"] == "tools[0].max_uses"
+        assert "240 degrees" in str([item for item in model.requests[-2].items if isinstance(item, FunctionCallOutput)])
 
 
 async def test_chat_completions_have_the_tool_and_its_citations() -> None:
-    async with serving(CitingModel()) as (client, services):
+    model = CitingModel()
+    async with serving(model) as (client, services):
         asked: Any = [{"role": "user", "content": "How long?"}]
-        told = await client.chat.completions.create(model="m", messages=asked, tools=declare())
-        notes = told.choices[0].message.annotations or []
-        assert [note.url_citation.url for note in notes] == [PAGES[0]["url"]] * 2
-        assert len(services.asked) == 1
+        place: Any = {"type": "approximate", "approximate": {"city": "Oslo", "country": "NO"}}
+        options: Any = {"search_context_size": "low", "user_location": place}
+        way: Any
+        for way in ({"tools": declare()}, {"web_search_options": options}):
+            told = await client.chat.completions.create(model="m", messages=asked, **way)
+            notes = told.choices[0].message.annotations or []
+            assert [note.url_citation.url for note in notes] == [PAGES[0]["url"]] * 2
+        assert "The user is in Oslo, NO" in model.tool.description
+        assert len(services.asked) == 2
+        with pytest.raises(openai.BadRequestError) as refused:
+            odd: Any = {**options, "user_location": "Oslo"}
+            await client.chat.completions.create(model="m", messages=asked, web_search_options=odd)
+        assert refused.value.param == "web_search_options.user_location"
 
 
 async def test_codex_has_the_tool_and_is_told_of_others_that_are_left_out() -> None:

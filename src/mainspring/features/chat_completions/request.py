@@ -50,6 +50,7 @@ class CreateChatCompletion(RunLimits):
     user: Name | None = None
     safety_identifier: Name | None = None
     prompt_cache_key: Name | None = None
+    web_search_options: Json | None = None
 
 
 class SentChat(Struct, frozen=True):
@@ -73,7 +74,6 @@ OTHER_NAMES: Final = {
     "function_call": "send it as `tool_choice`",
     "logit_bias": "tokens cannot be weighed; leave it out",
     "audio": "nothing is spoken here; leave it out, and `modalities` too",
-    "web_search_options": "leave it out, and declare a tool of type `web_search`",
     "moderation": "nothing is moderated here; leave it out, and moderate before and after",
 }
 _COPIED: Final = (
@@ -105,7 +105,7 @@ def parse_chat(raw: bytes) -> SentChat:
         ignored.add("max_tokens")
     request = CreateResponse(
         input=MessageReader(ignored, names.places).read(body.messages),
-        tools=None if body.tools is None else tuple([_flatten_tool(tool, number) for number, tool in enumerate(body.tools)]),
+        tools=_list_tools(body, ignored),
         tool_choice=_flatten_choice(body.tool_choice),
         max_output_tokens=body.max_completion_tokens or body.max_tokens,
         text=_make_text(body),
@@ -128,6 +128,24 @@ def _refuse_values(body: CreateChatCompletion) -> None:
         raise InvalidRequest(told, param="n", code="unsupported_value")
     if any(word != "text" for word in body.modalities or ()):
         raise InvalidRequest("modalities: answers are text; leave it out", param="modalities", code="unsupported_value")
+
+
+def _list_tools(body: CreateChatCompletion, ignored: IgnoredFields) -> tuple[Json, ...] | None:
+    """The tools, with a search of the web if it is asked for by options."""
+    tools = None if body.tools is None else tuple([_flatten_tool(tool, number) for number, tool in enumerate(body.tools)])
+    if (options := body.web_search_options) is None:
+        return tools
+    ignored.compare("web_search_options", options, {"search_context_size", "user_location"})
+    search = {"type": "web_search", "search_context_size": options.get("search_context_size")}
+    match options.get("user_location"):
+        case None:
+            pass
+        case {"approximate": dict(place)}:
+            search["user_location"] = {**place, "type": "approximate"}
+        case _:
+            told = 'web_search_options.user_location must be {"type": "approximate", "approximate": {...}}'
+            raise InvalidRequest(told, param="web_search_options.user_location", code="invalid_value")
+    return (*(tools or ()), search)
 
 
 def _flatten_tool(tool: Json, number: int) -> Json:

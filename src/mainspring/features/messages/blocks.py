@@ -29,10 +29,11 @@ from mainspring.core.items import (
     text_of,
 )
 from mainspring.definitions.parsed_file import hint
+from mainspring.features.messages.search_blocks import RESULTS, USE, read_search
 from mainspring.http.ignored import IgnoredFields
 
 _FIELDS: Final = {
-    "text": {"text"},
+    "text": {"text", "citations"},
     "image": {"source"},
     "document": {"source", "title"},
     "search_result": {"source", "title", "content"},
@@ -43,11 +44,13 @@ _FIELDS: Final = {
     "tool_use": {"id", "name", "input", "caller"},
     "mcp_tool_use": {"id", "name", "server_name", "input"},
     "mcp_tool_result": {"tool_use_id", "content", "is_error"},
+    USE: {"id", "name", "input", "caller"},
+    **{kind: {"tool_use_id", "content", "caller"} for kind in RESULTS},
 }
 _GIVEN: Final = ("text", "image", "document", "search_result")
 _ALLOWED: Final = {
     "user": (*_GIVEN, "tool_result"),
-    "assistant": ("text", "thinking", "redacted_thinking", "tool_use", "mcp_tool_use", "mcp_tool_result"),
+    "assistant": ("text", "thinking", "redacted_thinking", "tool_use", "mcp_tool_use", "mcp_tool_result", USE, *RESULTS),
     "system": ("text",),
 }
 
@@ -136,7 +139,8 @@ class BlockReader:
                 raise _refuse(place, f"has not what a block of type `{kind}` needs", "invalid_type")
 
     def _read_assistant(self, blocks: Sequence[tuple[Json, str]]) -> Iterator[Item]:
-        uses = {block.get("id") for block, _ in blocks if block["type"] == "mcp_tool_use" and isinstance(block.get("id"), str)}
+        kinds = ("mcp_tool_use", USE)
+        uses = {block.get("id") for block, _ in blocks if block["type"] in kinds and isinstance(block.get("id"), str)}
         results = {id: (block, place) for block, place in blocks if isinstance(id := block.get("tool_use_id"), str)}
         for block, place in blocks:
             match block:
@@ -152,7 +156,9 @@ class BlockReader:
                     yield FunctionCall(id, name, msgspec.json.encode(given).decode())
                 case {"type": "mcp_tool_use", "id": str(id)}:
                     yield self._read_server_call(block, *results.get(id, (_UNFINISHED, place)))
-                case {"type": "mcp_tool_result", "tool_use_id": str(id)} if id in uses:
+                case {"type": "server_tool_use", "id": str(id), "name": "web_search" | "web_fetch"}:
+                    yield read_search(block, results.get(id, (_UNFINISHED, place))[0])
+                case {"type": kind, "tool_use_id": str(id)} if id in uses and kind in ("mcp_tool_result", *RESULTS):
                     pass  # which is read with its call
                 case {"type": kind}:
                     raise _refuse(place, f"has not what a block of type `{kind}` needs", "invalid_type")

@@ -8,10 +8,12 @@ from msgspec import Meta, Struct
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.ids import derive_id
 from mainspring.core.items import Json, text_of
+from mainspring.features.messages.api_tools import CLIENT_TOOLS, SEARCH, define_api_tools
 from mainspring.features.messages.blocks import BlockReader
+from mainspring.features.messages.search_blocks import shows_searches
 from mainspring.features.responses.door import DoorRequest, FieldNames
 from mainspring.features.responses.request import MOST_INPUT_CHARS, Count, CreateResponse, RunLimits, Text
-from mainspring.features.responses.sent_request import SentRequest, compare_nested
+from mainspring.features.responses.sent_request import WEB_RESULTS, SentRequest, compare_nested
 from mainspring.http.bodies import Name, parse_body
 from mainspring.http.ignored import IgnoredFields, read_fields, refuse_field
 from mainspring.http.kinds import TOOL_KINDS
@@ -103,12 +105,15 @@ def parse_message(raw: bytes) -> SentMessage:
     if body.messages[-1].get("role") == "assistant":
         told = "messages: the last one must be of the user: what the assistant has begun to say cannot be gone on with"
         raise InvalidRequest(told, param=f"messages[{len(body.messages) - 1}].role", code="unsupported_value")
-    reader, choice = BlockReader(ignored, names.places), body.tool_choice or {}
+    reader = BlockReader(ignored, names.places)
+    tools = None if body.tools is None else _flatten_tools(body.tools, ignored)
+    choice, is_searching = body.tool_choice or {}, shows_searches(tools or ())
     request = CreateResponse(
         input=reader.read(body.messages),
         instructions=_read_system(body.system, reader),
-        tools=None if body.tools is None else tuple([_flatten_tool(tool, n, ignored) for n, tool in enumerate(body.tools)]),
-        tool_choice=_flatten_choice(choice),
+        tools=tools,
+        tool_choice=_flatten_choice(choice, is_searching=is_searching),
+        include=(WEB_RESULTS,) if is_searching else None,
         parallel_tool_calls=False if choice.get("disable_parallel_tool_use") is True else None,
         max_output_tokens=body.max_tokens,
         text=_read_format(body),
@@ -134,8 +139,12 @@ def _read_system(system: str | Sequence[Json] | None, reader: BlockReader) -> st
     return "\n\n".join([text_of([*reader.read_parts(block, place)]) for block, place in blocks]) or None
 
 
+def _flatten_tools(tools: Sequence[Json], ignored: IgnoredFields) -> tuple[Json, ...]:
+    """The tools as requests for responses declare them. Those that the server performs are declared as there."""
+    return tuple([_flatten_tool(tool, number, ignored) for number, tool in enumerate(define_api_tools(tools, ignored))])
+
+
 def _flatten_tool(tool: Json, number: int, ignored: IgnoredFields) -> Json:
-    """A tool as requests for responses declare it. Those that the server performs are declared as there."""
     param, kind = f"tools[{number}]", tool.get("type", "custom")
     if kind in (None, "custom") or (kind == "function" and "input_schema" in tool):
         if not isinstance(tool.get("input_schema"), dict):
@@ -146,16 +155,19 @@ def _flatten_tool(tool: Json, number: int, ignored: IgnoredFields) -> Json:
         return {"type": "function", **kept, "parameters": tool["input_schema"]}
     if isinstance(kind, str) and kind in TOOL_KINDS and TOOL_KINDS[kind].performer == "server":
         return tool
-    told = f"{param}.type: `{str(kind)[:80]}` is not known here; declare a tool with `input_schema`, which the client performs"
+    ways = f"declare a tool with `input_schema`, which the client performs, or one of {', '.join(CLIENT_TOOLS)}, `{SEARCH}_...`"
+    told = f"{param}.type: `{str(kind)[:80]}` is not known here; {ways}, `mcp`, `code_interpreter`, `file_search`"
     raise InvalidRequest(told, param=f"{param}.type", code="unsupported_value")
 
 
-def _flatten_choice(choice: Json) -> str | Json | None:
+def _flatten_choice(choice: Json, *, is_searching: bool) -> str | Json | None:
     match choice:
         case {"type": "any"}:
             return "required"
         case {"type": "auto" | "none" as mode}:
             return str(mode)
+        case {"type": "tool", "name": "web_search"} if is_searching:
+            return {"type": SEARCH}
         case {"type": "tool", "name": str(name)}:
             return {"type": "function", "name": name}
         case {}:

@@ -2,10 +2,11 @@
 
 A message is a row of blocks: thoughts with their signatures, texts, and at the end the calls that the client is to perform. They
 are told then, each whole, because until the end a policy may deny them, and whoever sees a call performs it. What the server's
-own tools do is not told, unless the client sends `Mainspring-Extensions: on`: then it is told as calls of MCP servers are.
+own tools do is not told, unless the client sends `Mainspring-Extensions: on`: then it is told as calls of MCP servers are. What
+`search_blocks` spells, searches of the web, is told to every client that has declared them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -23,6 +24,14 @@ from mainspring.core.items import FunctionCall, Item, Json, Message, OutputText,
 from mainspring.core.response import Response, response
 from mainspring.core.run import Run
 from mainspring.core.tokens import estimate
+from mainspring.features.messages.search_blocks import (
+    count_searches,
+    find_texts,
+    is_search,
+    list_cited,
+    render_search,
+    shows_searches,
+)
 from mainspring.http.answer_log import AnswerLog
 from mainspring.http.client_tools import parse_arguments
 from mainspring.http.faults import Fault, render_error
@@ -46,6 +55,7 @@ class MessageUsage(Struct, frozen=True):
     cache_creation_input_tokens: int = 0
     cache_read_input_tokens: int = 0
     output_tokens_details: Json | None = None
+    server_tool_use: Json | None = None
 
 
 class AssistantMessage(Struct, frozen=True, kw_only=True):
@@ -65,8 +75,9 @@ class CountedTokens(Struct, frozen=True):
 
 def render_message(told: Response, dialect: MessagesDialect) -> AssistantMessage:
     """The run as one message."""
-    output, said = render_response(told, _PLAIN).output if dialect.extensions else told.output, list_messages(told)
-    blocks = [block for item in output if not isinstance(item, Message) or item in said for block in _render_item(item)]
+    shown, said = _list_shown(told, dialect), list_messages(told)
+    texts = find_texts(shown)
+    blocks = [block for item in shown if not isinstance(item, Message) or item in said for block in _render_item(item, texts)]
     blocks += [_text(words) for words in describe_waiting(told)]
     blocks += [_render_call(call) for call in find_client_calls(told)]
     return AssistantMessage(
@@ -75,22 +86,39 @@ def render_message(told: Response, dialect: MessagesDialect) -> AssistantMessage
         content=tuple(blocks),
         stop_reason=_find_stop(told),
         stop_sequence=told.stop_sequence or None,
-        usage=_render_usage(told.usage),
+        usage=_render_usage(told.usage, shown),
     )
 
 
-def _render_item(item: Item) -> Iterator[Json]:
+def _list_shown(told: Response, dialect: MessagesDialect) -> Sequence[Item]:
+    """The output as far as the client wants to know of it."""
+    if dialect.extensions:
+        return render_response(told, _PLAIN).output
+    if not shows_searches(told.tools):
+        return [item for item in told.output if not isinstance(item, Unknown)]
+    return [item for item in render_response(told, _PLAIN).output if not isinstance(item, Unknown) or is_search(item)]
+
+
+def _render_item(item: Item, texts: Mapping[str, str]) -> Iterator[Json]:
+    """Its blocks. `texts` says what the pages say that it may cite."""
     match item:
         case Message():
-            for text in [part.text if isinstance(part, OutputText) else part.refusal for part in _list_said(item)]:
-                if text:
-                    yield _text(text)
+            for part in _list_said(item):
+                if text := _read_words(part):
+                    cited = list_cited(part, texts) if texts and isinstance(part, OutputText) else []
+                    yield {**_text(text), "citations": cited} if cited else _text(text)
         case Reasoning():
             yield from _render_thought(item)
-        case Unknown({"type": "mcp_call" | "code_interpreter_call" | "file_search_call" | "web_search_call"}):
+        case Unknown({"type": "web_search_call"}):
+            yield from render_search(item.data)
+        case Unknown({"type": "mcp_call" | "code_interpreter_call" | "file_search_call"}):
             yield from _render_server_call(item.data)
         case _:
             pass
+
+
+def _read_words(part: OutputText | Refusal) -> str:
+    return part.text if isinstance(part, OutputText) else part.refusal
 
 
 def _list_said(item: Message) -> list[OutputText | Refusal]:
@@ -118,8 +146,6 @@ def _render_server_call(call: Json) -> Iterator[Json]:
         said: object = "".join([str(part.get("logs", "")) for part in call["outputs"] or ()])
     elif call["type"] == "file_search_call":
         name, label, given, said = "file_search", SERVER_LABEL, {"queries": call["queries"]}, ""
-    elif call["type"] == "web_search_call":
-        name, label, given, said = "web_search", SERVER_LABEL, call.get("action") or {}, ""
     else:
         name, label, said = call["name"], call["server_label"], call["output"]
         given = parse_arguments(FunctionCall("", name, call["arguments"]))
@@ -144,15 +170,16 @@ def _find_stop(told: Response) -> StopReason:
     return "stop_sequence" if told.stop_sequence else "end_turn"
 
 
-def _render_usage(usage: Json | None) -> MessageUsage:
+def _render_usage(usage: Json | None, shown: Sequence[Item]) -> MessageUsage:
     """Tokens that a cache held or took in are counted apart here."""
+    searched = count_searches(shown)
     if usage is None:
-        return MessageUsage()
+        return MessageUsage(server_tool_use=searched)
     details = usage["input_tokens_details"]
     cached, written = details["cached_tokens"], details["cache_write_tokens"]
     plain = max(usage["input_tokens"] - cached - written, 0)
     thinking = {"thinking_tokens": usage["output_tokens_details"]["reasoning_tokens"]}
-    return MessageUsage(plain, usage["output_tokens"], written, cached, thinking)
+    return MessageUsage(plain, usage["output_tokens"], written, cached, thinking, searched)
 
 
 def render_fault(error: Fault | MainspringError) -> Json:
@@ -181,6 +208,9 @@ class MessagesWire(AnswerLog[MessagesDialect]):
         self._text_head = b""
         self._said: set[object] = set()
         self._told: set[str] = set()
+        self._is_searching = False
+        self._texts: dict[str, str] = {}
+        """What the pages say that were found."""
 
     def _tell_delta(self, event: Delta) -> None:
         match event:
@@ -200,6 +230,10 @@ class MessagesWire(AnswerLog[MessagesDialect]):
             self._text_head = b"event: content_block_delta\ndata: " + _encode(start)[:-2] + b',"text":'
         self._add(self._text_head + _encode(text) + b"}}\n\n")
 
+    def _cite(self, key: object, part: OutputText) -> None:
+        for citation in list_cited(part, self._texts) if self._open == key else ():
+            self._tell_part({"type": "citations_delta", "citation": citation})
+
     def _think(self, key: object, text: str) -> None:
         if not text:
             return
@@ -213,7 +247,9 @@ class MessagesWire(AnswerLog[MessagesDialect]):
             case Message():
                 for index, part in enumerate(item.content):
                     if isinstance(part, OutputText | Refusal) and (key := ("text", item.id, index)) not in self._said:
-                        self._say(key, part.text if isinstance(part, OutputText) else part.refusal)
+                        self._say(key, _read_words(part))
+                    if self._texts and isinstance(part, OutputText):
+                        self._cite(("text", item.id, index), part)
             case Reasoning():
                 thoughts = [*list_thoughts(item)]
                 for thought, text in thoughts:
@@ -258,6 +294,7 @@ class MessagesWire(AnswerLog[MessagesDialect]):
     def _begin(self, run: Run) -> None:
         spec = run.spec
         self._waits = waits_with_words(spec)
+        self._is_searching = shows_searches(spec.echo.get("tools", ()))
         usage = MessageUsage(estimate(spec.input, spec.instructions, spec.tools), 1)
         begun = AssistantMessage(id=derive_id("msg", spec.id), model=spec.model, usage=usage)
         self._tell("message_start", {"message": begun})
@@ -273,14 +310,18 @@ class MessagesWire(AnswerLog[MessagesDialect]):
         for call in find_client_calls(told):
             self._tell_block(_render_call(call))
         ended = {"stop_reason": _find_stop(told), "stop_sequence": told.stop_sequence or None}
-        self._tell("message_delta", {"delta": ended, "usage": _render_usage(told.usage)})
+        self._tell("message_delta", {"delta": ended, "usage": _render_usage(told.usage, _list_shown(told, self.dialect))})
         self._tell("message_stop", {})
 
     def _tell_server_calls(self, run: Run) -> None:
-        for item in render_response(response(run), _PLAIN).output if self.dialect.extensions else ():
+        if not (self.dialect.extensions or self._is_searching):
+            return
+        shown = _list_shown(response(run), self.dialect)
+        self._texts = find_texts(shown)
+        for item in shown:
             if isinstance(item, Unknown) and str(item.data.get("id")) not in self._told:
                 self._told.add(str(item.data.get("id")))
-                for block in _render_item(item):
+                for block in _render_item(item, self._texts):
                     self._tell_block(block)
 
     def _tell(self, kind: str, body: Json) -> None:
