@@ -5,7 +5,7 @@ import { visible } from "./format";
 import { Inline } from "./markdown";
 import { adjust, link, place } from "./router";
 import { isOperator } from "./session";
-import { Failure, Grid, Loading, Time, Tree, useLoaded, useTitle } from "./parts";
+import { Failure, Grid, Loading, More, Time, Tree, useList, useLoaded, useTitle } from "./parts";
 
 interface Policy {
   policies: { name: string; description: string }[];
@@ -99,7 +99,7 @@ const KINDS = ["approval", "ended", "flagged", "judged", "run_ended", "started",
 function Audit() {
   const query = place.value.query;
   const asked = Object.fromEntries([...FILTERS, "what", "call"].map((name) => [name, query.get(name) ?? ""]));
-  const audit = useLoaded(() => get<{ data: AuditRecord[] }>("audit", { limit: 100, ...asked }), JSON.stringify(asked));
+  const audit = useList<AuditRecord>("audit", asked);
   const [proof, setProof] = useState<{ is_whole: boolean; records: number; flaw: string | null } | null>(null);
   const [error, setError] = useState<unknown>(null);
   const verify = () => get<typeof proof>("audit/verify").then(setProof, setError);
@@ -128,11 +128,11 @@ function Audit() {
       </div>
       {error ? <Failure error={error} /> : null}
       <Loading of={audit}>
-        {({ data }) => data.length === 0 ? <p class="faint">The audit has no such record.</p> : (
-          <Grid label="Audit" head={["when", "what", "run"]} rows={data.map((record) => [
+        {(data) => data.length === 0 ? <p class="faint">The audit has no such record.</p> : (
+          <><Grid label="Audit" head={["when", "what", "run"]} rows={data.map((record) => [
             record.entry?.at ? <Time at={record.entry.at} /> : "", visible(record.said),
             record.entry?.run ? <a href={link(`runs/${record.entry.run}`)}>{record.entry.run.slice(0, 14)}…</a> : "",
-          ])} />
+          ])} /><More of={audit} /></>
         )}
       </Loading>
     </section>

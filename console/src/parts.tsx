@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
-import { type Json, type JsonObject, returned } from "./api";
+import { get, type Json, type JsonObject, type Query, returned } from "./api";
 import { exactTime, number, statusName, time, visible } from "./format";
 import { textOf } from "./run_model";
 
@@ -50,7 +50,7 @@ export function Empty({ children }: { children: ComponentChildren }) {
   return <div class="empty">{children}</div>;
 }
 
-export function Copy({ text, label = "Copy" }: { text: string | (() => string); label?: string }) {
+export function Copy({ text, label = "Copy", kind = "quiet" }: { text: string | (() => string); label?: string; kind?: string }) {
   const [said, setSaid] = useState("");
   const copy = async () => {
     try {
@@ -62,7 +62,7 @@ export function Copy({ text, label = "Copy" }: { text: string | (() => string); 
     setTimeout(() => setSaid(""), 2000);
   };
   return (
-    <button class="quiet" onClick={copy}>
+    <button type="button" class={kind} onClick={copy}>
       <span aria-live="polite">{said || label}</span>
     </button>
   );
@@ -244,6 +244,34 @@ export function useLoaded<T>(read: () => Promise<T>, key: string = ""): Loaded<T
   }, [key, turn, back]);
   return { ...state, reload: () => setTurn((before) => before + 1) };
 }
+
+export interface LoadedList<T> extends Loaded<T[]> {
+  /** Reads the next entries, where there are any. */
+  more: (() => void) | null;
+}
+
+const PAGE = 100;
+
+/** The first entries of a list, and more of them when somebody wants to see them. */
+export function useList<T>(path: string, query: Query = {}): LoadedList<T> {
+  const asked = `${path} ${JSON.stringify(query)}`;
+  const [wanted, want] = useState({ asked, pages: 1 });
+  const pages = wanted.asked === asked ? wanted.pages : 1;
+  const { value, error, reload } = useLoaded(async () => {
+    const data: T[] = [];
+    let after: string | undefined;
+    for (let read = 0; read < pages; read += 1) {
+      const page = await get<{ data: T[]; last_id?: string | null; has_more?: boolean }>(path, { limit: PAGE, ...query, after });
+      data.push(...page.data);
+      after = page.has_more && page.last_id ? page.last_id : undefined;
+      if (!after) break;
+    }
+    return { data, hasMore: after !== undefined };
+  }, `${asked} ${pages}`);
+  return { value: value?.data ?? null, error, reload, more: value?.hasMore ? () => want({ asked, pages: pages + 1 }) : null };
+}
+
+export const More = <T,>({ of }: { of: LoadedList<T> }) => (of.more ? <button class="quiet" onClick={of.more}>Show more</button> : null);
 
 /** A part of a screen that is read from the server: its failure is its own. */
 export function Loading<T>({ of, children }: { of: Loaded<T>; children: (value: T) => ComponentChildren }) {

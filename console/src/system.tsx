@@ -3,13 +3,13 @@ import { useState } from "preact/hooks";
 import { get, post, remove } from "./api";
 import { visible } from "./format";
 import { isOperator, session, startSession } from "./session";
-import { Code, Confirm, Failure, Grid, Loading, Time, Tree, useLoaded, useTitle } from "./parts";
+import { Code, Confirm, Failure, Grid, Loading, More, Time, Tree, useList, useLoaded, useTitle } from "./parts";
 
 export function System() {
   useTitle("System");
   const models = useLoaded(() => get<{ data: Model[] }>("models"));
   const servers = useLoaded(() => get<{ data: ShownServer[] }>("mcp_servers"));
-  const tools = useLoaded(() => get<{ data: ShownTool[] }>("tools", { limit: 100 }));
+  const tools = useList<ShownTool>("tools");
   return (
     <div class="page">
       <h1>System</h1>
@@ -24,7 +24,8 @@ export function System() {
       </section>
       <section class="card">
         <h2>Tools</h2>
-        <Loading of={tools}>{({ data }) => data.length ? <Grid label="Tools" head={["tool", "declares", "what it does"]} rows={data.map((each) => [<code>{visible(each.name)}</code>, each.effects.join(", "), visible(each.description)])} /> : <p class="faint">None is configured.</p>}</Loading>
+        <Loading of={tools}>{(data) => data.length ? <Grid label="Tools" head={["tool", "declares", "what it does"]} rows={data.map((each) => [<code>{visible(each.name)}</code>, each.effects.join(", "), visible(each.description)])} /> : <p class="faint">None is configured.</p>}</Loading>
+        <More of={tools} />
       </section>
       <Keys />
       {isOperator() ? <Operation /> : null}
@@ -113,7 +114,7 @@ function ModelFacts({ model }: { model: Model }) {
 }
 
 function Keys() {
-  const keys = useLoaded(() => get<{ data: ShownKey[] }>("keys", { limit: 100 }));
+  const keys = useList<ShownKey>("keys");
   const [form, setForm] = useState({ name: "", tenant: "", scopes: "*", days: "" });
   const [made, setMade] = useState<ShownKey | null>(null);
   const [error, setError] = useState<unknown>(null);
@@ -150,7 +151,7 @@ function Keys() {
       <div role="status">{made?.key ? <><p>Store this key now, it cannot be shown again:</p><Code text={made.key} label="The new key" /></> : null}</div>
       {error ? <Failure error={error} /> : null}
       <Loading of={keys}>
-        {({ data }) => data.length === 0 ? <p class="faint">There is none: only this machine may use the server, without a key. The first key ends that.</p> : (
+        {(data) => data.length === 0 ? <p class="faint">There is none: only this machine may use the server, without a key. The first key ends that.</p> : (
           <Grid label="API keys" head={["name", "tenant", "scopes", "created", "state", ""]} rows={data.map((key) => [
             visible(key.name || key.id), visible(key.tenant), key.scopes.join(", "), <Time at={key.created_at} />,
             key.revoked_at ? <span class="bad">revoked</span> : key.expires_at && key.expires_at < Date.now() / 1000 ? <span class="bad">expired</span> : key.expires_at ? <>until <Time at={key.expires_at} /></> : "valid",
@@ -158,6 +159,7 @@ function Keys() {
           ])} />
         )}
       </Loading>
+      <More of={keys} />
     </section>
   );
 }

@@ -4,15 +4,15 @@ import { get, post, remove } from "./api";
 import type { ShownDelivery, ShownEndpoint, ShownSchedule, ShownWebhook } from "./api_types";
 import { visible, wallTime } from "./format";
 import { link } from "./router";
-import { Code, Confirm, Empty, Failure, Grid, Loading, Time, useLoaded, useTitle } from "./parts";
+import { Code, Confirm, Empty, Failure, Grid, Loading, More, Time, useList, useLoaded, useTitle } from "./parts";
 
 const SECONDS_BETWEEN_LOOKS = 3;
 
 export function Triggers() {
   useTitle("Triggers");
-  const schedules = useLoaded(() => get<{ data: ShownSchedule[] }>("schedules", { limit: 100 }));
-  const webhooks = useLoaded(() => get<{ data: ShownWebhook[] }>("webhooks", { limit: 100 }));
-  const endpoints = useLoaded(() => get<{ data: ShownEndpoint[] }>("webhook_endpoints", { limit: 100 }));
+  const schedules = useList<ShownSchedule>("schedules");
+  const webhooks = useList<ShownWebhook>("webhooks");
+  const endpoints = useList<ShownEndpoint>("webhook_endpoints");
   // What is due starts by itself, and what is asked for a moment later.
   useEffect(() => {
     const timer = setInterval(() => { if (!document.hidden) schedules.reload(); }, SECONDS_BETWEEN_LOOKS * 1000);
@@ -23,19 +23,22 @@ export function Triggers() {
       <h1>Triggers</h1>
       <h2>Schedules</h2>
       <Loading of={schedules}>
-        {({ data }) => data.length === 0 ? <Empty><p>Nothing starts by the clock.</p><p class="faint"><code>mainspring schedules --help</code> tells how to make a schedule.</p></Empty>
+        {(data) => data.length === 0 ? <Empty><p>Nothing starts by the clock.</p><p class="faint"><code>mainspring schedules --help</code> tells how to make a schedule.</p></Empty>
           : data.map((each) => <Schedule key={each.id} schedule={each} changed={schedules.reload} />)}
       </Loading>
+      <More of={schedules} />
       <h2>Webhooks</h2>
       <p class="faint">What others send here, signed, starts an agent or a workflow.</p>
       <Loading of={webhooks}>
-        {({ data }) => data.length === 0 ? <p class="faint">There is none.</p> : data.map((each) => <Webhook key={each.id} webhook={each} changed={webhooks.reload} />)}
+        {(data) => data.length === 0 ? <p class="faint">There is none.</p> : data.map((each) => <Webhook key={each.id} webhook={each} changed={webhooks.reload} />)}
       </Loading>
+      <More of={webhooks} />
       <h2>Who is told</h2>
       <p class="faint">Addresses that are sent the ends of runs and waiting approvals.</p>
       <Loading of={endpoints}>
-        {({ data }) => data.length === 0 ? <p class="faint">Nobody is.</p> : data.map((each) => <Endpoint key={each.id} endpoint={each} changed={endpoints.reload} />)}
+        {(data) => data.length === 0 ? <p class="faint">Nobody is.</p> : data.map((each) => <Endpoint key={each.id} endpoint={each} changed={endpoints.reload} />)}
       </Loading>
+      <More of={endpoints} />
     </div>
   );
 }
