@@ -5,13 +5,16 @@ import { get, getAll, post, postStream, remove } from "./api";
 import type { Approval } from "./api_types";
 import { approvals } from "./approvals_data";
 import { ApprovalCard } from "./approvals";
-import { EntryView } from "./entry";
+import { readItems } from "./conversation_items";
+import { EntryView, type EntryAction } from "./entry";
+import { useFollowing } from "./following";
 import { visible } from "./format";
 import { LiveRun } from "./live_run";
 import { Markdown } from "./markdown";
 import { adjust, go, link, place } from "./router";
 import { textOf } from "./run_model";
-import { Confirm, Empty, Failure, useLoaded, useTitle } from "./parts";
+import { changes } from "./runs_data";
+import { Confirm, Empty, Failure, More, useList, useLoaded, useTitle } from "./parts";
 
 /** One question and the run that answers it. */
 interface Exchange {
@@ -69,25 +72,28 @@ export function Chat() {
   const [edited, setEdited] = useState<Edited | null>(null);
   /** The conversation whose past is shown: one that was found in the list, or that parts from another. */
   const [before, setBefore] = useState<string | null>(null);
-  const [picked, pick] = useState(place.value.query.get("model") ?? "");
-  const model = picked || names[0] || "";
+  const model = place.value.query.get("model") || names[0] || "";
   const [text, setText] = useState("");
   const [exchanges, setExchanges] = useState<Exchange[]>([]);
   const [error, setError] = useState<unknown>(null);
   const [changed, setChanged] = useState(0);
   const after = place.value.query.get("after");
   const conversation = place.value.query.get("c");
-  const started = useRef<string | null>(null);
+  const started = useRef("");
   useEffect(() => {
-    // What was begun here is shown as it happens; another conversation is read.
-    if (conversation !== started.current) {
-      setExchanges([]);
+    // What was begun here is shown as it happens; another conversation is read, but for the run that its address names.
+    const run = place.value.query.get("run");
+    if (started.current !== `${conversation} ${after}`) {
+      setExchanges(run ? [{ id: run, live: new LiveRun(run) }] : []);
       setEdited(null);
       setBefore(conversation);
     }
-    started.current = conversation;
-  }, [conversation]);
-  const follow = (id: string) => setExchanges((known) => [...known, { id, live: new LiveRun(id) }]);
+    started.current = `${conversation} ${after}`;
+  }, [conversation, after]);
+  const follow = (id: string) => {
+    setExchanges((known) => (known.some((each) => each.id === id) ? known : [...known, { id, live: new LiveRun(id) }]));
+    adjust({ run: id });
+  };
   const ask = async (question: string) => {
     setError(null);
     const stopping = new AbortController();
@@ -95,12 +101,12 @@ export function Chat() {
       let into: Record<string, string> = after ? { previous_response_id: exchanges.at(-1)?.id ?? after } : {};
       if (!after) {
         const parted = conversation && edited ? await branch(conversation, edited.itemId) : null;
-        const id = parted ?? conversation ?? (await post<ListedConversation>("conversations", {})).id;
+        const id = parted ?? conversation ?? (await post<ListedConversation>("conversations", { metadata: { model } })).id;
         // What was said before the edited question is read again, and what follows is shown as it happens.
         if (parted) setExchanges([]);
-        started.current = id;
+        started.current = `${id} ${after}`;
         setBefore(parted);
-        adjust({ c: id });
+        adjust({ c: id, run: null });
         into = { conversation: id };
       }
       const body = { model, input: contentOf(question, files), stream: true, background: true, ...into, ...chooseTools() };
@@ -163,7 +169,7 @@ export function Chat() {
           <h1>Chat</h1>
           <label class="inline">
             Model
-            <select value={model} onChange={(event) => pick(event.currentTarget.value)}>
+            <select value={model} onChange={(event) => adjust({ model: event.currentTarget.value })}>
               {names.includes(model) || !model || model === TASKS || model.startsWith("agent:") ? null : <option value={model}>{model}</option>}
               {names.map((name) => <option value={name}>{name}</option>)}
               <optgroup label="Agents">
@@ -174,14 +180,14 @@ export function Chat() {
           </label>
           <Switches tools={tools.value?.data ?? []} off={off} change={setOff} />
           <span class="fill" />
-          <button onClick={() => { setExchanges([]); go("chat"); }}>New conversation</button>
+          <button onClick={() => { setExchanges([]); go("chat", { model: place.value.query.get("model") }); }}>New conversation</button>
         </div>
-        {after ? <p class="faint">Continues <a href={link(`runs/${after}`)}>{after}</a></p> : null}
+        {after ? <p class="faint">Goes on after <a href={link(`runs/${after}`)}>this run</a>.</p> : null}
         {model === TASKS ? <Tasks /> : (
           <>
-            {conversation && before === conversation ? <Said conversation={conversation} until={exchanges[0]?.live.model.spec?.input?.[0]?.id ?? null} edit={edit} /> : null}
+            {conversation && before === conversation ? <Said conversation={conversation} first={exchanges[0] ?? null} edit={edit} follow={follow} /> : null}
             {!conversation && !after && !exchanges.length ? <Empty><p>Ask {model ? <code>{visible(model)}</code> : "a model"} something, or choose an agent above.</p><p class="faint">Enter sends, Shift and Enter begins a new line.</p></Empty> : null}
-            {exchanges.map((each) => <ExchangeView key={each.id} exchange={each} follow={follow} edit={conversation ? edit : null} />)}
+            {exchanges.map((each, at) => <ExchangeView key={each.id} exchange={each} isLast={at === exchanges.length - 1} follow={follow} edit={conversation ? edit : null} />)}
             {error || models.error ? <Failure error={error ?? models.error} /> : null}
             {edited ? <p class="faint">You edit an earlier question; what followed it stays in the conversation it is in. <button class="quiet" onClick={() => { setEdited(null); setText(""); }}>Do not edit</button></p> : null}
             {files.length ? <ul class="files" aria-label="Attached files">{files.map((file) => <li key={file.id}>{visible(file.name)} <button class="quiet" aria-label={`Remove ${visible(file.name)}`} onClick={() => setFiles(files.filter((each) => each !== file))}>Remove</button></li>)}</ul> : null}
@@ -206,7 +212,10 @@ export function Chat() {
 
 function Conversations({ chosen, changed }: { chosen: string | null; changed: number }) {
   const [search, setSearch] = useState("");
-  const list = useLoaded(() => get<{ data: ListedConversation[] }>("conversations", { q: search, limit: 50 }), `${search} ${changed}`);
+  const list = useList<ListedConversation>("conversations", { q: search, limit: 50 });
+  useEffect(() => {
+    if (changed) list.reload();
+  }, [changed]);
   const [renamed, rename] = useState<ListedConversation | null>(null);
   const [error, setError] = useState<unknown>(null);
   const act = (what: Promise<unknown>, then: () => void) => void what.then(() => { setError(null); then(); list.reload(); }, setError);
@@ -219,9 +228,9 @@ function Conversations({ chosen, changed }: { chosen: string | null; changed: nu
     <nav class="conversations" aria-label="Conversations">
       <label><span class="hidden">Search conversations</span><input type="search" placeholder="Search conversations" value={search} onInput={(event) => setSearch(event.currentTarget.value)} /></label>
       {list.error || error ? <Failure error={list.error ?? error} /> : null}
-      {list.value?.data.length === 0 ? <p class="faint none">{search ? "No conversation has this." : "Conversations are kept here."}</p> : null}
+      {list.value?.length === 0 ? <p class="faint none">{search ? "No conversation has this." : "Conversations are kept here."}</p> : null}
       <ul>
-        {(list.value?.data ?? []).map((each) => (
+        {(list.value ?? []).map((each) => (
           <li key={each.id} class={each.id === chosen ? "chosen" : ""}>
             {renamed?.id === each.id ? (
               <form onSubmit={save}>
@@ -230,7 +239,7 @@ function Conversations({ chosen, changed }: { chosen: string | null; changed: nu
               </form>
             ) : (
               <>
-                <a href={link("chat", { c: each.id })} aria-current={each.id === chosen ? "page" : undefined}>{visible(each.title) || "New conversation"}</a>
+                <a href={link("chat", { c: each.id, model: each.metadata.model })} aria-current={each.id === chosen ? "page" : undefined}>{visible(each.title) || "New conversation"}</a>
                 {each.id === chosen ? (
                   <div class="actions">
                     <button class="quiet" onClick={() => rename(each)}>Rename</button>
@@ -242,6 +251,7 @@ function Conversations({ chosen, changed }: { chosen: string | null; changed: nu
           </li>
         ))}
       </ul>
+      <More of={list} />
     </nav>
   );
 }
@@ -320,34 +330,54 @@ function Tasks() {
   );
 }
 
-/** What was said in a conversation so far, up to an item that is shown otherwise. */
-function Said({ conversation, until, edit }: { conversation: string; until: string | null; edit: (question: Edited) => void }) {
-  const items = useLoaded(() => get<{ data: any[] }>(`conversations/${conversation}/items`, { order: "asc", limit: 100 }), conversation);
-  if (items.error) return <Failure error={items.error} />;
-  const known = items.value?.data ?? [];
-  const end = until === null ? -1 : known.findIndex((item) => item.id === until);
+interface SaidProps {
+  conversation: string;
+  /** What is shown as it happens, and so not here. */
+  first: Exchange | null;
+  edit: (question: Edited) => void;
+  follow: (id: string) => void;
+}
+
+/** What was said last in a conversation, and on demand what was said earlier. A call that waits for a person is answered here. */
+function Said({ conversation, first, edit, follow }: SaidProps) {
+  const items = useList<any>(`conversations/${conversation}/items`, { order: "desc" });
+  first?.live.drawn.value;
+  if (items.error) return <Failure error={items.error} retry={items.reload} />;
+  const isBegun = !first || first.live.model.spec || first.live.error.value;
+  if (items.value === null || !isBegun) return <p class="faint" role="status">Loading…</p>;
+  const known = [...items.value].reverse();
+  const end = first ? known.findIndex((item) => item.id === first.live.model.spec?.input?.[0]?.id) : -1;
+  const shown = known.slice(0, end < 0 ? undefined : end);
+  const action: EntryAction = { name: "Edit", takes: ["input"], act: (entry) => edit({ itemId: entry.key, text: entry.text }) };
+  const asked = (approvals.value ?? []).filter((each) => shown.some((item) => item.type === "mcp_approval_request" && item.id === each.id));
   return (
-    <ol class="group">
-      {known.slice(0, end < 0 ? undefined : end).filter((item) => item.role || item.name).map((item) => (
-        <li key={item.id} class={`entry ${item.role === "user" ? "input" : item.role ? "message" : "call"}`}>
-          <div class="head"><span class="who">{item.role === "user" ? "Asked" : item.role ? "Answer" : visible(item.name)}</span><span class="fill" />{item.role === "user" ? <button class="link" onClick={() => edit({ itemId: item.id, text: textOf(item.content) })}>Edit</button> : null}</div>
-          <Markdown text={item.role ? textOf(item.content) : String(item.arguments ?? "")} />
-        </li>
-      ))}
-    </ol>
+    <section aria-label="What was said">
+      {items.more ? <p><button class="quiet" onClick={items.more}>Show what was said earlier</button></p> : null}
+      <ol class="group">
+        {readItems(shown).map((entry) => <EntryView key={entry.key} entry={entry} revision={0} isChosen={false} runId={null} action={entry.title === "Asked" ? action : null} />)}
+      </ol>
+      {asked.map((each) => <ApprovalCard key={each.id} approval={each} answered={(run) => run && follow(run)} />)}
+    </section>
   );
 }
 
 interface ExchangeProps {
   exchange: Exchange;
+  isLast: boolean;
   follow: (id: string) => void;
   edit: ((question: Edited) => void) | null;
 }
 
-function ExchangeView({ exchange, follow, edit }: ExchangeProps) {
+function ExchangeView({ exchange, isLast, follow, edit }: ExchangeProps) {
   const { live, id } = exchange;
-  void live.drawn.value;
+  const drawn = live.drawn.value;
   const { model } = live;
+  useFollowing(drawn, isLast);
+  const told = changes.value;
+  useEffect(() => {
+    // Somebody has answered elsewhere what this run waits for.
+    if (isLast && model.reason === "approval_needed" && told?.parent === id) follow(told.id);
+  }, [told]);
   const waiting = model.reason === "approval_needed" ? (approvals.value ?? []).filter((each: Approval) => each.response_id === id) : [];
   useEffect(() => () => live.stop(), [live]);
   const asked = model.spec?.input?.find((item: any) => item.role === "user");
@@ -359,6 +389,7 @@ function ExchangeView({ exchange, follow, edit }: ExchangeProps) {
           <EntryView key={entry.key} entry={entry} revision={entry.revision} isChosen={false} runId={id} />
         ))}
       </ol>
+      {model.isOver || model.entries.at(-1)?.kind !== "input" ? null : <p class="faint" role="status">Working…</p>}
       {waiting.map((each) => <ApprovalCard key={each.id} approval={each} answered={(run) => run && follow(run)} />)}
       <div class="actions">
         <a class="button quiet" href={link(`runs/${id}`)}>The run</a>

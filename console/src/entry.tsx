@@ -7,36 +7,42 @@ import { clockTime, duration, reasonSentence, visible } from "./format";
 import { Markdown } from "./markdown";
 import { link } from "./router";
 import type { Call, Entry } from "./run_model";
-import { Failure, Time, useLoaded, Value } from "./parts";
+import { Copy, Failure, Time, useLoaded, Value } from "./parts";
 
 interface Props {
   entry: Entry;
-  runId: string;
+  /** Nothing for what is known without its run. */
+  runId: string | null;
   revision: number;
   isChosen: boolean;
-  /** Begins a run from here, where that can be done. */
-  branch?: ((entry: Entry) => void) | null;
+  action?: EntryAction | null;
 }
 
-const BRANCHES: Entry["kind"][] = ["message", "call", "input"];
+/** What can be done with some entries, where they stand. */
+export interface EntryAction {
+  name: string;
+  takes: Entry["kind"][];
+  act: (entry: Entry) => void;
+}
 
 export class EntryView extends Component<Props> {
   override shouldComponentUpdate(next: Props): boolean {
     const known = this.props;
-    return next.revision !== known.revision || next.isChosen !== known.isChosen || next.entry !== known.entry || !next.branch !== !known.branch;
+    return next.revision !== known.revision || next.isChosen !== known.isChosen || next.entry !== known.entry || !next.action !== !known.action;
   }
 
   // What is inside gets the revision, too: components whose properties stay the same are not drawn again.
-  override render({ entry, runId, isChosen, revision, branch }: Props) {
+  override render({ entry, runId, isChosen, revision, action }: Props) {
     return (
       <li id={`event-${entry.seq}-${entry.key}`} class={`entry ${entry.kind} ${entry.tone}${isChosen ? " chosen" : ""}`} aria-current={isChosen ? "true" : undefined}>
         <div class="head">
           <span class="who">{nameOf(entry)}</span>
           {entry.call ? <CallState call={entry.call} revision={revision} /> : null}
           <span class="fill" />
-          {branch && BRANCHES.includes(entry.kind) ? <button class="link" onClick={() => branch(entry)}>Branch</button> : null}
-          <Time at={entry.at} told={clockTime} />
-          <a class="anchor" href={link(`runs/${runId}`, { event: entry.seq })} aria-label={`Link to event ${entry.seq}`}>#{entry.seq}</a>
+          {entry.kind === "message" && entry.until !== null ? <Copy kind="link" text={() => entry.text} /> : null}
+          {action?.takes.includes(entry.kind) ? <button class="link" onClick={() => action.act(entry)}>{action.name}</button> : null}
+          {entry.at ? <Time at={entry.at} told={clockTime} /> : null}
+          {runId === null ? null : <a class="anchor" href={link(`runs/${runId}`, { event: entry.seq })} aria-label={`Link to event ${entry.seq}`}>#{entry.seq}</a>}
         </div>
         <Body entry={entry} runId={runId} revision={revision} />
       </li>
@@ -65,12 +71,12 @@ function CallState({ call }: { call: Call; revision: number }) {
   return <span class={`state ${call.outcome}`}>{[state.replace("_", " "), took].filter(Boolean).join(", ")}</span>;
 }
 
-function Body({ entry, runId, revision }: { entry: Entry; runId: string; revision: number }) {
+function Body({ entry, runId, revision }: { entry: Entry; runId: string | null; revision: number }) {
   switch (entry.kind) {
     case "message":
       return <Markdown text={entry.text} />;
     case "input":
-      return entry.text ? <Markdown text={entry.text} /> : <Value value={entry.data} />;
+      return entry.text ? <><Markdown text={entry.text} /><Attachments content={entry.data} /></> : entry.data === null ? null : <Value value={entry.data} />;
     case "reasoning":
       return <Markdown text={entry.text || "(hidden by the provider)"} />;
     case "call":
@@ -84,9 +90,15 @@ function Body({ entry, runId, revision }: { entry: Entry; runId: string; revisio
   }
 }
 
+/** What goes along with the text of a message. */
+function Attachments({ content }: { content: Entry["data"] }) {
+  const others = Array.isArray(content) ? content.filter((part: any) => /_(image|file)$/.test(part?.type ?? "")) : [];
+  return others.length ? <div class="section"><Value value={others} /></div> : null;
+}
+
 const VERDICTS: Record<string, string> = { allow: "allowed", deny: "denied", ask: "a person is asked", client: "handed to the client" };
 
-function CallBody({ call, runId }: { call: Call; runId: string; revision: number }) {
+function CallBody({ call, runId }: { call: Call; runId: string | null; revision: number }) {
   const [showsAll, show] = useState(false);
   const progress = showsAll ? call.progress : call.progress.slice(-5);
   return (
@@ -105,7 +117,7 @@ function CallBody({ call, runId }: { call: Call; runId: string; revision: number
         </div>
       ) : null}
       {call.output !== null ? <div class="section"><h4>Result</h4><Value value={call.output} /></div> : null}
-      {call.verdict ? <Explanation runId={runId} callId={call.id} /> : null}
+      {call.verdict && runId !== null ? <Explanation runId={runId} callId={call.id} /> : null}
     </>
   );
 }

@@ -1,6 +1,7 @@
 // A safe subset of Markdown, built as nodes: no HTML of a model or a tool is ever interpreted, and no image is fetched.
 import type { ComponentChild } from "preact";
 import { visible } from "./format";
+import { Copy } from "./parts";
 
 const INLINE = /(`+)([^`]|[^`][\s\S]*?[^`])\1(?!`)|\*\*([^*\n]+(?:\*[^*\n]+)*)\*\*|(?<![\w*])\*([^*\s][^*\n]*)\*(?![\w*])|(?<!\w)_([^_\s][^_\n]*)_(?!\w)|!?\[([^\]\n]*)\]\(([^()\s]+)\)|(https?:\/\/[^\s<>"'`)\]]+)/g;
 
@@ -58,7 +59,7 @@ function blocks(lines: string[]): ComponentChild[] {
       at += 1;
       const code = takeWhile((each) => !each.trim().startsWith(fence[1]!));
       at += 1;
-      made.push(<pre tabIndex={0}><code>{code.join("\n")}</code></pre>);
+      made.push(<div class="fenced"><pre tabIndex={0}><code>{code.join("\n")}</code></pre><Copy text={code.join("\n")} /></div>);
     } else if (heading) {
       at += 1;
       made.push(<p class={`heading h${heading[1]!.length}`}>{inline(heading[2]!)}</p>);

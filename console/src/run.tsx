@@ -4,7 +4,8 @@ import { Again, type Origin } from "./again";
 import type { Approval } from "./api_types";
 import { approvals, type OwnedApproval } from "./approvals_data";
 import { ApprovalCard } from "./approvals";
-import { EntryView } from "./entry";
+import { EntryView, type EntryAction } from "./entry";
+import { useFollowing } from "./following";
 import { compact, duration, exactTime, money, number, reasonSentence, visible } from "./format";
 import { LiveRun } from "./live_run";
 import { readLog, save, writeMarkdown } from "./run_files";
@@ -12,7 +13,7 @@ import { RunTree } from "./run_tree";
 import { exampleHeader, exampleKey, hasTenants } from "./session";
 import { adjust, go, link, place } from "./router";
 import { Copy, Failure, now, Status, Time, useKeys, useLoaded, useTitle } from "./parts";
-import { type Entry, RunModel, textOf } from "./run_model";
+import { type Entry, isAnswer, questionOf, type RunModel, textOf } from "./run_model";
 import { Waterfall } from "./waterfall";
 
 const GROUP = 40;
@@ -26,10 +27,10 @@ export function RunScreen({ id }: { id: string }) {
   const box = useRef<HTMLInputElement>(null);
   const given = place.value.query.get("event");
   const chosen = given === null ? null : Number(given);
-  const prompt = askedOf(model);
+  const prompt = questionOf(model.spec);
   const [origin, setOrigin] = useState<Origin | null>(null);
-  const canBegin = model.spec && !model.spec.metadata?.demo && !isAnswer(model);
-  const branch = (entry: Entry) => setOrigin({ id, spec: model.spec, until: entry });
+  const canBegin = model.spec && !model.spec.metadata?.demo && !isAnswer(model.spec);
+  const branch: EntryAction = { name: "Branch", takes: ["message", "call", "input"], act: (entry) => setOrigin({ id, spec: model.spec, until: entry }) };
   useTitle(prompt ? visible(prompt).slice(0, 60) : "Run");
   const shown = useMemo(() => filter(model.entries, search), [drawn, search]);
   const at = chosen === null ? -1 : findEntry(shown, chosen);
@@ -44,7 +45,8 @@ export function RunScreen({ id }: { id: string }) {
     // At once, and not smoothly: what is drawn on the way to the end would move it.
     End: () => document.querySelector(".group:last-child > :last-child")?.scrollIntoView({ block: "end", behavior: "instant" }),
   });
-  useFollowing(model, drawn, chosen !== null);
+  const wasLive = useWasLive(model);
+  useFollowing(drawn, wasLive && chosen === null && model.turns.length > 0);
   if (live.error.value && !model.spec) return <div class="page"><Failure error={live.error.value} /><p><a href={link("runs")}>All runs</a></p></div>;
   return (
     <div class="page run">
@@ -73,15 +75,6 @@ export function RunScreen({ id }: { id: string }) {
   );
 }
 
-/** Whether a run goes on with a person's answer: it has no question of its own, and cannot begin anew. */
-const isAnswer = (model: RunModel): boolean => Boolean(model.spec?.input?.some((item: any) => item.type === "mcp_approval_response"));
-
-function askedOf(model: RunModel): string {
-  if (isAnswer(model)) return "Goes on with a person's answer";
-  const asked = (model.spec?.input ?? []).filter((item: any) => item.role === "user").at(-1);
-  return asked ? textOf(asked.content) : "";
-}
-
 function filter(entries: Entry[], search: string): Entry[] {
   if (!search) return entries;
   const text = search.toLowerCase();
@@ -98,25 +91,11 @@ function findEntry(entries: Entry[], seq: number): number {
   return entries.findLastIndex((entry) => entry.seq <= seq);
 }
 
-/** Keeps the end in view while it grows, unless somebody has scrolled away from it or looks at something else. */
-function useFollowing(model: RunModel, drawn: number, isElsewhere: boolean): void {
-  const isAtEnd = useRef(true);
+/** Whether this run was seen while it went on: what ended before one came is read from its beginning. */
+function useWasLive(model: RunModel): boolean {
   const wasLive = useRef(false);
   if (!model.isOver && model.lastAt > Date.now() / 1000 - 5) wasLive.current = true;
-  useEffect(() => {
-    let last = window.scrollY;
-    // Only somebody who scrolls up leaves the end: the page itself may grow faster than it is scrolled.
-    const scrolled = () => {
-      if (window.scrollY < last - 4) isAtEnd.current = false;
-      else if (window.innerHeight + window.scrollY > document.documentElement.scrollHeight - 120) isAtEnd.current = true;
-      last = window.scrollY;
-    };
-    window.addEventListener("scroll", scrolled, { passive: true });
-    return () => window.removeEventListener("scroll", scrolled);
-  }, []);
-  useEffect(() => {
-    if (!isElsewhere && isAtEnd.current && wasLive.current && model.turns.length) window.scrollTo({ top: document.documentElement.scrollHeight });
-  }, [drawn]);
+  return wasLive.current;
 }
 
 interface HeadProps {
@@ -203,7 +182,7 @@ interface EntriesProps {
   chosen: Entry | null;
   runId: string;
   search: string;
-  branch: ((entry: Entry) => void) | null;
+  branch: EntryAction | null;
   /** Grows when there are more: the list stays the same one. */
   drawn: number;
 }
@@ -246,7 +225,7 @@ interface GroupProps {
   chosen: Entry | null;
   runId: string;
   heights: Heights;
-  branch: ((entry: Entry) => void) | null;
+  branch: EntryAction | null;
   isLast: boolean;
 }
 
@@ -273,7 +252,7 @@ function Group({ entries, chosen, runId, heights, branch, isLast }: GroupProps) 
       {isShown ? entries.map((entry, index) => (
         <>
           {entry.turn && (index === 0 || entries[index - 1]!.turn !== entry.turn) ? <li class="turn" key={`t${entry.turn}`}>Turn {entry.turn}</li> : null}
-          <EntryView key={entry.key} entry={entry} revision={entry.revision} isChosen={entry === chosen} runId={runId} branch={branch} />
+          <EntryView key={entry.key} entry={entry} revision={entry.revision} isChosen={entry === chosen} runId={runId} action={branch} />
         </>
       )) : null}
     </ol>

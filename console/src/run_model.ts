@@ -79,6 +79,25 @@ export function textOf(content: Json | undefined): string {
   return content.map((part) => (typeof part === "string" ? part : String((part as JsonObject)?.text ?? (part as JsonObject)?.refusal ?? ""))).join("");
 }
 
+/** Whether a run goes on with a person's answer: it has no question of its own, and cannot begin anew. */
+export const isAnswer = (spec: any): boolean => Boolean(spec?.input?.some((item: any) => item.type === "mcp_approval_response"));
+
+/** What a run was asked last. */
+export function questionOf(spec: any): string {
+  if (isAnswer(spec)) return "Goes on with a person's answer";
+  const asked = (spec?.input ?? []).filter((item: any) => item.role === "user").at(-1);
+  return asked ? textOf(asked.content) : "";
+}
+
+export const makeEntry = (given: Partial<Entry> & Pick<Entry, "kind" | "key">): Entry => ({
+  seq: 0, last: 0, at: 0, until: null, turn: 0, revision: 0, text: "", title: "", tone: "plain", call: null, data: null, ...given,
+});
+
+export const makeCall = (item: any): Call => ({
+  id: item.call_id ?? item.id, name: item.name ?? item.type, arguments: item.arguments ?? "", verdict: "", policy: "", reason: "",
+  judgedAt: null, startedAt: null, endedAt: null, progress: [], output: null, outcome: "",
+});
+
 export class RunModel {
   spec: any = null;
   entries: Entry[] = [];
@@ -178,7 +197,7 @@ export class RunModel {
         this.note(event, `The tool ${event.name} is withheld`, event.reason, "warn");
         return;
       case "compacted":
-        this.note(event, event.error ? "Compaction failed" : "What came before was summed up", event.error?.message ?? "", "warn");
+        this.note(event, event.error ? "Compaction failed" : "What came before was summed up", event.error?.message ?? textOf(event.item?.content), "warn");
         return;
       case "run_ended":
         this.end(event);
@@ -186,10 +205,7 @@ export class RunModel {
   }
 
   private add(entry: Partial<Entry> & { kind: Entry["kind"]; key: string }, event: LogEvent): Entry {
-    const made: Entry = {
-      seq: event.seq, last: event.seq, at: event.at, until: null, turn: this.turns.length, revision: 0, text: "", title: "", tone: "plain",
-      call: null, data: null, ...entry,
-    };
+    const made = makeEntry({ seq: event.seq, last: event.seq, at: event.at, turn: this.turns.length, ...entry });
     this.entries.push(made);
     return made;
   }
@@ -200,7 +216,7 @@ export class RunModel {
   }
 
   private note(event: LogEvent, title: string, text: string, tone: Entry["tone"]): void {
-    this.add({ kind: "note", key: `n${event.seq}`, title, text: text ?? "", tone, until: event.at }, event);
+    this.add({ kind: "note", key: `n${event.seq}.${this.entries.length}`, title, text: text ?? "", tone, until: event.at }, event);
   }
 
   private addInput(item: any, event: LogEvent): void {
@@ -225,10 +241,7 @@ export class RunModel {
     const kind = item.type === "reasoning" ? "reasoning" : item.type === "message" || item.role ? "message" : isCall(item) ? "call" : "other";
     const entry = this.add({ kind, key: `${key}#${event.seq}`, title: kind === "other" ? item.type : "" }, event);
     if (kind === "call") {
-      entry.call = {
-        id: item.call_id ?? item.id, name: item.name ?? item.type, arguments: item.arguments ?? "", verdict: "", policy: "", reason: "",
-        judgedAt: null, startedAt: null, endedAt: null, progress: [], output: null, outcome: "",
-      };
+      entry.call = makeCall(item);
       this.calls.set(entry.call.id, entry);
     }
     this.items.set(key, entry);
@@ -271,8 +284,19 @@ export class RunModel {
     const usage = readUsage(event.usage);
     if (turn) Object.assign(turn, { usage, error: event.error?.message ?? "" });
     if (usage) for (const name of Object.keys(usage) as (keyof Usage)[]) this.usage[name] += usage[name];
+    for (const each of event.adaptations ?? []) this.addAdaptation(each, event);
     if (event.error) this.note(event, `The model failed (${event.error.code})`, event.error.message, "bad");
     else if (event.finish === "length") this.note(event, "The turn was cut at its longest", "", "warn");
+  }
+
+  /** What was done so that the model's provider and the engine understand each other, such as a second attempt. */
+  private addAdaptation({ kind, field, value, why = "", attempt = 0, is_kept: isKept = false }: any, event: LogEvent): void {
+    const told: Record<string, string> = {
+      changed: `The model was asked again, attempt ${attempt || 2}: ${field} is ${value}`,
+      recovered: `Read from an odd form: ${field}`,
+      learned: `Learned of this model: ${field} is ${value}`,
+    };
+    this.note(event, told[kind] ?? kind, `${why}${isKept ? " (kept for later runs)" : ""}`, kind === "changed" ? "warn" : "plain");
   }
 
   private onCall(event: LogEvent, change: (call: Call, entry: Entry) => void): void {
@@ -297,7 +321,7 @@ export class RunModel {
   }
 }
 
-function isCall(item: any): boolean {
+export function isCall(item: any): boolean {
   return typeof item.call_id === "string" || item.type === "function_call" || item.type === "mcp_call" || "arguments" in item;
 }
 

@@ -33,8 +33,9 @@ from mainspring.core.events import (
     TurnEnded,
     TurnStarted,
 )  # fmt: skip
-from mainspring.core.items import FunctionCall, InputImage, Part, assistant, user
+from mainspring.core.items import Adaptation, FunctionCall, InputImage, Part, assistant, user
 from mainspring.core.spec import spec_for
+from mainspring.features.conversations.routes import MOST_ITEMS
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import parse_location
 
@@ -80,7 +81,9 @@ def make_odd_log() -> list[Recorded]:
     happened: list[Event] = [RunStarted(asked), TurnStarted(), TurnAborted(), RunResumed(), TurnStarted()]
     calls = [FunctionCall(f"call_odd_{number}", f"odd_{number}", "{}", id=f"fc_odd_{number}") for number in range(len(outputs))]
     happened += [event for call in calls for event in (ItemStarted(call), ItemDone(call))]
-    happened += [TurnEnded(), *[CallJudged(call.call_id, "allow", "tool_rules", "because I say so") for call in calls]]
+    again = Adaptation("changed", "stream_tools", False, "the answer was empty", 2)
+    happened += [TurnEnded(adaptations=(again,))]
+    happened += [CallJudged(call.call_id, "allow", "tool_rules", "because I say so") for call in calls]
     for call, output in zip(calls, outputs, strict=True):
         happened += [ToolStarted(call.call_id), ToolProgress(call.call_id, "half of it"), ToolEnded(call.call_id, output)]
     happened += [Nudged("close", "Come to an end."), Compacted(assistant("All in all.", id="msg_sum"))]
@@ -169,6 +172,7 @@ def test_whatever_happens_in_a_run_is_shown_and_thousands_of_runs_stay_few_in_th
     for told in (
         "The turn was cut off", "Taken up by another process", "The engine reminded the model", "Come to an end.",
         "What came before was summed up", "The tool odd_0 is withheld", "nobody is at home", "because I say so", "half of it",
+        "The model was asked again, attempt 2: stream_tools is false", "the answer was empty", "All in all.",
     ):  # fmt: skip
         expect(page.get_by_text(told).first).to_be_visible()
     expect(page.locator(".added")).to_contain_text(["+++ b/x", "+new line"])
@@ -184,3 +188,16 @@ def test_whatever_happens_in_a_run_is_shown_and_thousands_of_runs_stay_few_in_th
     page.keyboard.press("End")
     expect(page.get_by_role("link", name="Question 4999")).to_be_in_viewport()
     assert page.locator(".runs tr").count() < 100
+
+
+def test_a_long_conversation_opens_at_its_end_and_its_beginning_is_read_on_demand(served: Served, page: Page) -> None:
+    made = page.request.post(f"{served.url}/conversations", data={}).json()["id"]
+    said = [{"role": "user", "content": f"Line {number}."} for number in range(120)]
+    for at in range(0, len(said), MOST_ITEMS):
+        page.request.post(f"{served.url}/conversations/{made}/items", data={"items": said[at : at + MOST_ITEMS]})
+    page.goto(f"{served.url.removesuffix('/v1')}/#/chat?c={made}")
+    expect(page.locator(".entry.input").last).to_contain_text("Line 119.")
+    expect(page.locator(".entry.input")).to_have_count(100)
+    page.get_by_role("button", name="Show what was said earlier").click()
+    expect(page.locator(".entry.input")).to_have_count(len(said))
+    expect(page.locator(".entry.input").first).to_contain_text("Line 0.")
