@@ -1,20 +1,26 @@
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { get, siteAddress } from "./api";
 import type { Approval } from "./api_types";
-import { answer, approvals, approvalsError, type OwnedApproval, readApprovals } from "./approvals_data";
+import { answer, approvals, approvalsError, type OwnedApproval, readApprovals, waitingTold } from "./approvals_data";
 import { ElicitationForm, type Elicitation, startContent } from "./elicitation";
+import { EntryView } from "./entry";
 import { duration, visible } from "./format";
+import { LiveRun } from "./live_run";
 import { Markdown } from "./markdown";
 import { link } from "./router";
+import { questionOf } from "./run_model";
 import { Empty, Failure, now, Time, useKeys, useTitle, Value } from "./parts";
+
+const MOST = 20;
 
 export function Approvals() {
   useTitle("Approvals");
   const [done, setDone] = useState<{ text: string; run: string | null } | null>(null);
   const [at, setAt] = useState(0);
+  const [most, setMost] = useState(MOST);
   const list = approvals.value;
   const step = (by: number) => {
-    const next = Math.min((list?.length ?? 1) - 1, Math.max(0, at + by));
+    const next = Math.min(Math.min(list?.length ?? 1, most) - 1, Math.max(0, at + by));
     setAt(next);
     document.querySelectorAll<HTMLElement>(".approval")[next]?.focus();
   };
@@ -23,7 +29,7 @@ export function Approvals() {
     <div class="page">
       <div class="bar">
         <h1>Approvals</h1>
-        <span class="faint">{list?.length ? `${list.length} waiting` : ""}</span>
+        <span class="faint">{list?.length ? `${waitingTold.value} waiting` : ""}</span>
       </div>
       <p role="status" class="done">
         {done ? <>{done.text} {done.run ? <a href={link(`runs/${done.run}`)}>Watch the run go on</a> : null}</> : null}
@@ -34,29 +40,39 @@ export function Approvals() {
       ) : list.length === 0 ? (
         <Empty><p>Nothing waits for a person.</p><p class="faint">Calls that a rule wants approved appear here by themselves.</p></Empty>
       ) : (
-        list.map((each) => <ApprovalCard key={each.id} approval={each} answered={(run, text) => setDone({ text, run })} />)
+        list.slice(0, most).map((each) => <ApprovalCard key={each.id} approval={each} showsRun answered={(run, text) => setDone({ text, run })} />)
       )}
+      {list && list.length > most ? <p><button class="quiet" onClick={() => setMost(most + MOST)}>Show more</button></p> : null}
       <p class="faint keys-hint">Keys: <kbd>j</kbd> <kbd>k</kbd> next and previous, <kbd>a</kbd> approve, <kbd>d</kbd> deny, <kbd>r</kbd> reason</p>
     </div>
   );
 }
 
-interface Declared {
+/** What a call is part of, and what its tool declares. */
+interface Background {
+  question: string;
   description: string;
   effects: string[];
 }
 
-export function ApprovalCard({ approval, answered }: { approval: OwnedApproval; answered: (run: string | null, text: string) => void }) {
+interface CardProps {
+  approval: OwnedApproval;
+  answered: (run: string | null, text: string) => void;
+  /** Whether the run up to the call can be unfolded: elsewhere it is what surrounds the card. */
+  showsRun?: boolean;
+}
+
+export function ApprovalCard({ approval, answered, showsRun = false }: CardProps) {
   const [reason, setReason] = useState("");
   const [error, setError] = useState<unknown>(null);
   const [isSending, setSending] = useState(false);
-  const [declared, setDeclared] = useState<Declared | null>(null);
+  const [background, setBackground] = useState<Background | null>(null);
   const field = useRef<HTMLInputElement>(null);
   const asked = approval.elicitation as Elicitation | undefined;
   const [content, setContent] = useState(() => startContent(asked));
   const signIn = approval.policy === "sign_in" ? approval.question.match(/\/sign-in\/mcp\/[\w-]+/)?.[0] : undefined;
   useEffect(() => {
-    readDeclaration(approval).then(setDeclared, () => setDeclared(null));
+    readBackground(approval).then(setBackground, () => setBackground(null));
   }, [approval.id]);
   const send = async (approve: boolean) => {
     if (isSending) return;
@@ -89,14 +105,15 @@ export function ApprovalCard({ approval, answered }: { approval: OwnedApproval; 
       </div>
       <div class="question"><Markdown text={approval.question || "May this call be made?"} /></div>
       <p class="faint">
-        Asked by <code>{approval.policy}</code> at <Time at={approval.asked_at} />, <a href={link(`runs/${approval.response_id}`)}>the run up to here</a>
+        Asked by <code>{approval.policy}</code> at <Time at={approval.asked_at} /> in <a href={link(`runs/${approval.response_id}`)}>{background?.question ? `“${visible(background.question).slice(0, 160)}”` : "this run"}</a>
       </p>
-      {declared ? (
+      {background?.description || background?.effects.length ? (
         <p class="declared">
-          {visible(declared.description)} {declared.effects.length ? <span class="effects">Declares: {declared.effects.join(", ")}</span> : null}
+          {visible(background.description)} {background.effects.length ? <span class="effects">Declares: {background.effects.join(", ")}</span> : null}
         </p>
       ) : null}
       <div class="section"><h3>Arguments</h3><Value value={approval.arguments} /></div>
+      {showsRun ? <RunSoFar id={approval.response_id} /> : null}
       {asked ? <ElicitationForm asked={asked} content={content} change={setContent} /> : null}
       {signIn ? <p><a class="button main" href={siteAddress(signIn)} target="_blank" rel="noopener">Sign in</a> <span class="faint">The run goes on once you have.</span></p> : null}
       <label class="reason">
@@ -112,8 +129,39 @@ export function ApprovalCard({ approval, answered }: { approval: OwnedApproval; 
   );
 }
 
-async function readDeclaration(approval: Approval): Promise<Declared | null> {
+async function readBackground(approval: Approval): Promise<Background> {
   const page = await get<{ data: any[] }>(`runs/${encodeURIComponent(approval.response_id)}/events`, { limit: 1 });
-  const tool = (page.data[0]?.spec?.tools ?? []).find((each: any) => each.name === approval.tool);
-  return tool ? { description: tool.description ?? "", effects: tool.effects ?? [] } : null;
+  const spec = page.data[0]?.spec;
+  const tool = (spec?.tools ?? []).find((each: any) => each.name === approval.tool);
+  return { question: questionOf(spec), description: tool?.description ?? "", effects: tool?.effects ?? [] };
+}
+
+const LAST = 20;
+
+/** What has happened in a run before it asked, read when somebody wants to know. */
+function RunSoFar({ id }: { id: string }) {
+  const [isOpen, setOpen] = useState(false);
+  return (
+    <details class="so-far" onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>The run up to here</summary>
+      {isOpen ? <LastEntries id={id} /> : null}
+    </details>
+  );
+}
+
+function LastEntries({ id }: { id: string }) {
+  const live = useMemo(() => new LiveRun(id), [id]);
+  useEffect(() => () => live.stop(), [live]);
+  live.drawn.value;
+  const entries = live.model.entries.filter((entry) => entry.kind !== "end");
+  if (live.error.value) return <Failure error={live.error.value} />;
+  if (!live.isRead.value) return <p class="faint" role="status">Loading…</p>;
+  return (
+    <>
+      {entries.length > LAST ? <p class="faint">The last {LAST} of {entries.length}; <a href={link(`runs/${id}`)}>the run</a> has all.</p> : null}
+      <ol class="group" tabIndex={0} aria-label="What has happened">
+        {entries.slice(-LAST).map((entry) => <EntryView key={entry.key} entry={entry} revision={entry.revision} isChosen={false} runId={id} />)}
+      </ol>
+    </>
+  );
 }

@@ -10,14 +10,18 @@ export type OwnedApproval = Approval & { tenant?: string };
 
 export const approvals = signal<OwnedApproval[] | null>(null);
 export const approvalsError = signal<unknown>(null);
+/** Whether more wait than are listed: what is answered makes room for it. */
+export const areMoreWaiting = signal(false);
 export const waitingCount = computed(() => approvals.value?.length ?? 0);
+export const waitingTold = computed(() => `${waitingCount.value}${areMoreWaiting.value ? "+" : ""}`);
 
 const SECONDS_BETWEEN_LOOKS = 10;
 let isReading = false;
 let isStarted = false;
 
 async function readOf(tenant: string): Promise<OwnedApproval[]> {
-  const page = await get<{ data: Approval[] }>("approvals", { state: "pending", limit: 100, order: "asc", tenant });
+  const page = await get<{ data: Approval[]; has_more: boolean }>("approvals", { state: "pending", limit: 100, order: "asc", tenant });
+  if (page.has_more) areMoreWaiting.value = true;
   return page.data.map((each) => ({ ...each, tenant }));
 }
 
@@ -31,6 +35,7 @@ async function readAll(): Promise<OwnedApproval[]> {
 export async function readApprovals(): Promise<void> {
   if (isReading) return;
   isReading = true;
+  areMoreWaiting.value = false;
   try {
     approvals.value = hasTenants() ? await readAll() : await readOf("");
     approvalsError.value = null;

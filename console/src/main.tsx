@@ -5,7 +5,7 @@ import "./style.css";
 import { isReachable } from "./api";
 import { Agents, WorkflowScreen } from "./agents";
 import { Approvals } from "./approvals";
-import { waitingCount, watchApprovals } from "./approvals_data";
+import { waitingCount, waitingTold, watchApprovals } from "./approvals_data";
 import { Chat } from "./chat";
 import { Governance } from "./governance";
 import { Empty, screenTitle, useKeys } from "./parts";
@@ -87,7 +87,7 @@ function App() {
           {SCREENS.filter(([, , ...scopes]) => mayOpen(scopes)).map(([screen, name]) => (
             <a href={link(screen)} aria-current={here === screen ? "page" : undefined}>
               {name}
-              {screen === "approvals" && waitingCount.value ? <span class="count" aria-label={`${waitingCount.value} waiting`}>{waitingCount.value}</span> : null}
+              {screen === "approvals" && waitingCount.value ? <span class="count" aria-label={`${waitingTold.value} waiting`}>{waitingTold.value}</span> : null}
             </a>
           ))}
         </nav>}
@@ -135,7 +135,7 @@ function Keys({ close }: { close: () => void }) {
 }
 
 effect(() => {
-  document.title = `${waitingCount.value && !isSignedOut.value ? `(${waitingCount.value}) ` : ""}${screenTitle.value ? `${screenTitle.value} · ` : ""}Mainspring`;
+  document.title = `${waitingCount.value && !isSignedOut.value ? `(${waitingTold.value}) ` : ""}${screenTitle.value ? `${screenTitle.value} · ` : ""}Mainspring`;
 });
 
 void startSession().then(() => {
