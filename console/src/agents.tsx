@@ -1,11 +1,11 @@
 import type { ShownRun, ShownStep } from "./api_types";
 import { useEffect, useState } from "preact/hooks";
 import { ApiError, get, type Json, post } from "./api";
-import { duration, visible } from "./format";
+import { duration, exactTime, visible } from "./format";
 import { type Given, type Input, Inputs, listGiven, startInputs } from "./inputs";
 import { go, link } from "./router";
 import { WorkflowGraph } from "./workflow_graph";
-import { Empty, Failure, Loading, Status, Tree, useLoaded, useTitle, Value } from "./parts";
+import { Empty, Failure, Grid, Loading, More, now, Status, Time, Tree, useList, useLoaded, useTitle, Value } from "./parts";
 
 interface Definition {
   name: string;
@@ -31,7 +31,12 @@ export function Agents() {
   const agents = useLoaded(() => get<List>("agents").catch(hasNone));
   const workflows = useLoaded(() => get<List>("workflows"));
   const invoke = async (agent: Definition, inputs: Record<string, Json>) => {
-    const run = await post<{ id: string }>("responses", { model: `agent:${agent.name}`, input: JSON.stringify(inputs), background: true });
+    const variables = Object.fromEntries(Object.entries(inputs).map(([name, value]) => [name, typeof value === "string" ? value : JSON.stringify(value)]));
+    const run = await post<{ id: string }>("responses", { prompt: { id: agent.name, variables }, background: true });
+    go(`runs/${run.id}`);
+  };
+  const ask = async (agent: Definition, message: string) => {
+    const run = await post<{ id: string }>("responses", { model: `agent:${agent.name}`, input: message, background: true });
     go(`runs/${run.id}`);
   };
   const start = async (workflow: Definition, inputs: Record<string, Json>) => {
@@ -42,7 +47,7 @@ export function Agents() {
     <div class="page">
       <h1>Agents and workflows</h1>
       <h2>Agents</h2>
-      <Loading of={agents}>{(list) => <Cards list={list} none="No agent is defined; name a folder in the setting agents." act="Start" started={invoke} />}</Loading>
+      <Loading of={agents}>{(list) => <Cards list={list} none="No agent is defined; name a folder in the setting agents." act="Start" started={invoke} asked={ask} />}</Loading>
       <h2>Workflows</h2>
       <Loading of={workflows}>{(list) => <Cards list={list} none="No workflow is defined; name a folder in the setting workflows." act="Run" started={start} />}</Loading>
     </div>
@@ -51,23 +56,34 @@ export function Agents() {
 
 type Started = (definition: Definition, inputs: Record<string, Json>) => Promise<void>;
 
-function Cards({ list, none, act, started }: { list: List; none: string; act: string; started: Started }) {
+interface CardsProps {
+  list: List;
+  none: string;
+  act: string;
+  started: Started;
+  /** Where what has no inputs takes a message. */
+  asked?: (definition: Definition, message: string) => Promise<void>;
+}
+
+function Cards({ list, none, act, started, asked }: CardsProps) {
   return (
     <>
       {list.problems?.length ? <div class="failure" role="alert">{list.problems.map((each) => <p>{visible(each)}</p>)}</div> : null}
-      {list.data.length === 0 ? <Empty><p>{none}</p></Empty> : list.data.map((each) => <Card key={each.name} definition={each} act={act} started={started} />)}
+      {list.data.length === 0 ? <Empty><p>{none}</p></Empty> : list.data.map((each) => <Card key={each.name} definition={each} act={act} started={started} asked={asked} />)}
     </>
   );
 }
 
-function Card({ definition, act, started }: { definition: Definition; act: string; started: Started }) {
+function Card({ definition, act, started, asked }: Omit<CardsProps, "list" | "none"> & { definition: Definition }) {
   const inputs = definition.inputs ?? {};
+  const takesMessage = asked !== undefined && Object.keys(inputs).length === 0;
+  const [message, setMessage] = useState("");
   const [given, setGiven] = useState<Given>(() => startInputs(inputs));
   const [error, setError] = useState<unknown>(null);
   const send = async (event: Event) => {
     event.preventDefault();
     try {
-      await started(definition, listGiven(given));
+      await (takesMessage ? asked(definition, message.trim()) : started(definition, listGiven(given)));
     } catch (failure) {
       setError(failure);
     }
@@ -77,13 +93,46 @@ function Card({ definition, act, started }: { definition: Definition; act: strin
       <h3 class="name"><code>{visible(definition.name)}</code> {definition.version}</h3>
       <p>{visible(definition.description)}</p>
       <form class="ask" onSubmit={send}>
-        <Inputs inputs={inputs} given={given} change={setGiven} />
-        <button class="main">{act}</button>
+        {takesMessage ? <label class="field"><strong>Message</strong><textarea rows={2} required value={message} onInput={(event) => setMessage(event.currentTarget.value)} /></label> : <Inputs inputs={inputs} given={given} change={setGiven} />}
+        <div class="actions">
+          <button class="main">{act}</button>
+          {asked ? <a class="button" href={link("chat", { model: `agent:${definition.name}` })}>Chat</a> : null}
+        </div>
       </form>
       {error ? <Failure error={error} /> : null}
+      {definition.steps ? <WorkflowRuns name={definition.name} /> : null}
       {definition.steps ? <details><summary>Steps</summary><WorkflowGraph steps={definition.steps} after={definition.after} done={[]} /></details> : null}
       <details><summary>Definition</summary><Tree value={definition as unknown as Json} /></details>
     </article>
+  );
+}
+
+/** The runs of a workflow, newest first. */
+function WorkflowRuns({ name }: { name: string }) {
+  const [isOpen, setOpen] = useState(false);
+  return (
+    <details onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>Runs</summary>
+      {isOpen ? <WorkflowRunList name={name} /> : null}
+    </details>
+  );
+}
+
+function WorkflowRunList({ name }: { name: string }) {
+  const path = `workflows/${encodeURIComponent(name)}`;
+  const runs = useList<ShownRun>(`${path}/runs`, { limit: 10 });
+  return (
+    <Loading of={runs}>
+      {(list) => list.length === 0 ? <p class="faint">It has not run yet.</p> : (
+        <>
+          <Grid label={`Runs of ${name}`} head={["run", "status", "began", "took"]} rows={list.map((run) => [
+            <a href={link(`${path}/${run.id}`)}>{run.id}</a>, <Status status={run.status} />, run.created_at ? <Time at={run.created_at} /> : "",
+            run.ended_at ? duration(run.ended_at - run.created_at) : "",
+          ])} />
+          <More of={runs} />
+        </>
+      )}
+    </Loading>
   );
 }
 
@@ -113,7 +162,13 @@ export function WorkflowScreen({ name, id }: { name: string; id: string }) {
       <Loading of={run}>
         {(value) => (
           <>
-            <div class="facts"><Status status={value.status} />{value.error ? <span class="bad">{visible(value.error)}</span> : null}</div>
+            <div class="facts">
+              <Status status={value.status} />
+              <span><span class="faint">Began</span> <Time at={value.created_at} told={exactTime} /></span>
+              <span><span class="faint">Took</span> {duration((value.ended_at ?? now.value) - value.created_at)}</span>
+              <span><span class="faint">Steps</span> {value.steps.length} of {definition.value?.steps?.length ?? "…"}</span>
+            </div>
+            {value.error ? <p class="bad">{visible(value.error)}</p> : null}
             <div class="actions">
               {isOver ? (isDone ? null : <button onClick={() => void act("resume")}>Resume</button>) : <button class="danger" onClick={() => void act("cancel")}>Cancel</button>}
             </div>
@@ -134,6 +189,7 @@ export function WorkflowScreen({ name, id }: { name: string; id: string }) {
                 );
               })}
             </ol>
+            {Object.keys(value.inputs).length ? <details class="card"><summary>Inputs</summary><Tree value={value.inputs} /></details> : null}
             {isOver ? <section class="card"><h2>Outputs</h2>{Object.keys(value.outputs).length ? <Tree value={value.outputs} /> : <p class="faint">The workflow names none; its steps have theirs.</p>}</section> : null}
           </>
         )}

@@ -73,7 +73,7 @@ export function RunTree({ spec, isOver, delegated, returned }: TreeProps) {
 function StepNode({ step, path, here }: { step: ShownStep; path: RunDetails[]; here: string }) {
   return (
     <li>
-      <Status status={step.status} /> ShownStep {visible(step.id)}
+      <Status status={step.status} /> Step {visible(step.id)}
       {step.run_id === path[0]!.id ? <ul><Node line={path[0]!} path={path} here={here} /></ul> : step.run_id ? <> <a href={link(`runs/${step.run_id}`)}>its run</a></> : null}
     </li>
   );

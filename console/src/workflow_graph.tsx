@@ -25,6 +25,8 @@ const HEIGHT = 46;
 const GAP = 24;
 const ROW = HEIGHT + 40;
 const MARGIN = 4;
+/** How far a wide graph is made smaller before it is scrolled. */
+const LEAST = 0.6;
 
 /** The steps in rows, each below all that it waits for. The server refuses workflows whose steps wait for each other. */
 function makeRows(steps: DefinedStep[], after: Record<string, string[]>): DefinedStep[][] {
@@ -51,6 +53,7 @@ function statusOf(done: ShownStep | undefined): string {
 export function WorkflowGraph({ steps, after, done }: Props) {
   const rows = makeRows(steps, after);
   const width = Math.max(...rows.map((row) => row.length * (WIDTH + GAP) - GAP), WIDTH) + 2 * MARGIN;
+  const height = rows.length * ROW - (ROW - HEIGHT) + 2 * MARGIN;
   const places = new Map<string, Place>();
   rows.forEach((row, index) => {
     const first = (width - (row.length * (WIDTH + GAP) - GAP)) / 2;
@@ -59,7 +62,7 @@ export function WorkflowGraph({ steps, after, done }: Props) {
   const edges = steps.flatMap((step) => (after[step.id] ?? []).map((from) => ({ from: places.get(from), to: places.get(step.id)! })));
   return (
     <div class="graph" tabIndex={0} role="region" aria-label="Graph of the steps">
-      <svg width={width} height={rows.length * ROW - (ROW - HEIGHT) + 2 * MARGIN}>
+      <svg viewBox={`0 0 ${width} ${height}`} style={{ width: `${width}px`, maxWidth: "100%", minWidth: `${Math.round(width * LEAST)}px` }}>
         {edges.map(({ from, to }) => from ? <path aria-hidden="true" d={draw(from, to)} /> : null)}
         {steps.map((step) => {
           const known = done.find((each) => each.id === step.id);
