@@ -2,7 +2,7 @@ import type { RunLine } from "./api_types";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { useSignal } from "@preact/signals";
 import { get } from "./api";
-import { compact, duration, hasEnded, number, visible } from "./format";
+import { compact, duration, hasEnded, number, statusName, visible } from "./format";
 import { adjust, go, link, place } from "./router";
 import { changes, isFeedUp, missed } from "./runs_data";
 import { Empty, Failure, now, Status, Time, useKeys, useTitle } from "./parts";
@@ -10,6 +10,7 @@ import { Empty, Failure, now, Status, Time, useKeys, useTitle } from "./parts";
 const PAGE = 100;
 const STATUSES = ["in_progress", "completed", "failed", "incomplete", "cancelled", "requires_action"];
 const FILTERS = ["status", "model", "agent", "tenant", "q", "from", "waiting"] as const;
+const NO_FILTERS = Object.fromEntries(FILTERS.map((name) => [name, null]));
 
 type Filters = Record<(typeof FILTERS)[number], string>;
 
@@ -100,10 +101,11 @@ export function Runs() {
       {rows.value === null ? (
         error.value ? null : <p class="faint" role="status">Loading…</p>
       ) : rows.value.length === 0 ? (
-        <Empty>
-          <p>{FILTERS.some((name) => filters[name]) ? "No run fits these filters." : "Nothing has run here yet."}</p>
-          <p><a href={link("")}>Watch the demo</a> or <a href={link("chat")}>ask a model</a>.</p>
-        </Empty>
+        FILTERS.some((name) => filters[name]) ? (
+          <Empty><p>No run fits these filters.</p><p><button onClick={() => adjust(NO_FILTERS)}>Clear the filters</button></p></Empty>
+        ) : (
+          <Empty><p>Nothing has run here yet.</p><p><a href={link("")}>Watch the demo</a> or <a href={link("chat")}>ask a model</a>.</p></Empty>
+        )
       ) : (
         <RunTable rows={rows.value} more={hasMore.value ? () => load(rows.value!.at(-1)!.id) : null} hasTenants={!!filters.tenant || rows.value.some((row) => row.tenant)} />
       )}
@@ -141,7 +143,7 @@ function FilterBar({ filters, rows }: { filters: Filters; rows: RunLine[] }) {
           onChange={(event) => adjust({ q: event.currentTarget.value })}
         />
       </label>
-      {choice("status", "Status", STATUSES.map((status) => [status, status.replace("_", " ")]))}
+      {choice("status", "Status", STATUSES.map((status) => [status, statusName(status)]))}
       {choice("model", "Model", same(known("model")))}
       {choice("agent", "Agent", same(known("agent")))}
       {tenants.length ? choice("tenant", "Tenant", same(tenants)) : null}
@@ -200,9 +202,9 @@ function RunTable({ rows, more, hasTenants }: { rows: RunLine[]; more: (() => Pr
       <table class="runs" aria-rowcount={rows.length + 1}>
         <thead>
           <tr>
-            <th scope="col">Status</th><th scope="col">Asked</th><th scope="col">Model</th>
-            {hasTenants ? <th scope="col">Tenant</th> : null}
-            <th scope="col" class="right">Tokens</th><th scope="col" class="right">Took</th><th scope="col" class="right">Began</th>
+            <th scope="col" class="state">Status</th><th scope="col" class="asked">Asked</th><th scope="col" class="model">Model</th>
+            {hasTenants ? <th scope="col" class="tenant">Tenant</th> : null}
+            <th scope="col" class="right tokens">Tokens</th><th scope="col" class="right took">Took</th><th scope="col" class="right began">Began</th>
           </tr>
         </thead>
         <tbody>
@@ -222,16 +224,16 @@ function Row({ row, number: at, isChosen, hasTenants }: { row: RunLine; number: 
   const took = (row.ended_at ?? (hasEnded(row.status) ? row.created_at : now.value)) - row.created_at;
   return (
     <tr aria-rowindex={at + 2} class={isChosen ? "chosen" : ""}>
-      <td><Status status={row.status} waiting={row.waiting} /></td>
+      <td class="state"><Status status={row.status} waiting={row.waiting} /></td>
       <td class="asked">
         <a href={link(`runs/${row.id}`)}>{visible(row.prompt || row.id).replace(/\s+/g, " ").slice(0, 300)}</a>
         {row.error ? <span class="bad"> {visible(row.error).slice(0, 200)}</span> : null}
       </td>
-      <td class="name" title={visible(row.model)}>{row.agent ? `${visible(row.agent)} · ` : ""}{visible(row.model)}</td>
-      {hasTenants ? <td class="name">{visible(row.tenant)}</td> : null}
-      <td class="right">{row.tokens ? compact(row.tokens) : ""}</td>
-      <td class="right">{duration(took)}</td>
-      <td class="right"><Time at={row.created_at} /></td>
+      <td class="name model" title={visible(row.model)}>{row.agent ? `${visible(row.agent)} · ` : ""}{visible(row.model)}</td>
+      {hasTenants ? <td class="name tenant">{visible(row.tenant)}</td> : null}
+      <td class="right tokens">{row.tokens ? compact(row.tokens) : ""}</td>
+      <td class="right took">{duration(took)}</td>
+      <td class="right began"><Time at={row.created_at} /></td>
     </tr>
   );
 }

@@ -138,11 +138,17 @@ function fillDays(lines: UsageLine[]): [moment: number, line: UsageLine][] {
   return found;
 }
 
+const brief = new Intl.NumberFormat(undefined, { notation: "compact", maximumSignificantDigits: 3 });
+/** Short, so that it has room beside the chart. */
+const axisLabel = (value: number): string => brief.format(value);
+
+const HEIGHT = 240;
+
 /** Figures by day. */
 function Chart({ lines, series }: { lines: UsageLine[]; series: Series }) {
   const box = useRef<HTMLDivElement>(null);
   useEffect(() => {
-    let chart: { destroy: () => void } | null = null;
+    let chart: { destroy: () => void; setSize: (size: { width: number; height: number }) => void } | null = null;
     let isWanted = true;
     void Promise.all([import("uplot"), import("uplot/dist/uPlot.min.css")]).then(([{ default: UPlot }]) => {
       if (!isWanted || !box.current) return;
@@ -152,20 +158,23 @@ function Chart({ lines, series }: { lines: UsageLine[]; series: Series }) {
       const axis = { stroke: style.color, grid: { stroke: "#80808040", width: 1 } };
       chart = new UPlot(
         {
-          width: box.current.clientWidth, height: 240, legend: { show: false }, tzDate: (moment) => UPlot.tzDate(new Date(moment * 1000), "UTC"),
-          axes: [{ ...axis, space: 64, incrs: [1, 2, 7, 14, 28, 56, 112, 364].map((count) => count * DAY), values: (_, ticks) => ticks.map((moment) => date.format(moment * 1000)) }, { ...axis, size: 70 }],
+          width: box.current.clientWidth, height: HEIGHT, legend: { show: false }, tzDate: (moment) => UPlot.tzDate(new Date(moment * 1000), "UTC"),
+          axes: [{ ...axis, space: 64, incrs: [1, 2, 7, 14, 28, 56, 112, 364].map((count) => count * DAY), values: (_, ticks) => ticks.map((moment) => date.format(moment * 1000)) }, { ...axis, size: 64, values: (_, ticks) => ticks.map(axisLabel) }],
           series: [{}, ...series.map(([label, name]) => ({ label, stroke: pick(colour(name)), width: 2 }))],
         },
         [days.map(([moment]) => moment), ...series.map(([, , of]) => days.map(([, line]) => of(line)))],
         box.current,
       );
     });
+    const watcher = new ResizeObserver(([seen]) => chart?.setSize({ width: Math.floor(seen!.contentRect.width), height: HEIGHT }));
+    watcher.observe(box.current!);
     return () => {
       isWanted = false;
+      watcher.disconnect();
       chart?.destroy();
     };
   }, [lines, series]);
-  return <div ref={box} aria-hidden="true" />;
+  return <div ref={box} class="chart" aria-hidden="true" />;
 }
 
 /** A canvas knows no `light-dark()`: the colour of the theme in force. */

@@ -28,6 +28,9 @@ from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import parse_location
 
 DAY = 86_400
+WIDTHS = (360, 768, 1024, 2560)
+LEAST_ASKED = 160
+OVERFLOW = "document.documentElement.scrollWidth - window.innerWidth"
 TOOLS = '''
 from mainspring import tool
 
@@ -137,29 +140,50 @@ def places(served: Served) -> dict[str, tuple[str, str]]:
     }
 
 
+def test_every_screen_fits_every_width(browser: Browser, served: Served, places: dict[str, tuple[str, str]]) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE * 1000)
+    for screen, (place, sign) in places.items():
+        page.goto(address(served, place))
+        expect(page.get_by_text(sign).first).to_be_visible()
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate(OVERFLOW) <= 0, (screen, width)
+            if screen == "runs":
+                box = page.locator(".runs td.asked").first.bounding_box()
+                assert box is not None
+                assert box["width"] > LEAST_ASKED, width
+    context.close()
+
+
 def take_picture(page: Page, screen: str, folder: Path) -> None:
     page.screenshot(path=folder / f"{screen}.png")
     assert (folder / f"{screen}.png").stat().st_size > 5_000
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 768), ("contrast", 360)])
 def test_every_screen_is_pictured_and_axe_finds_nothing_serious_on_it(
-    browser: Browser, served: Served, places: dict[str, tuple[str, str]], tmp_path: Path, theme: str
+    browser: Browser, served: Served, places: dict[str, tuple[str, str]], tmp_path: Path, theme: str, width: int
 ) -> None:
     require_axe()
     kept = os.environ.get("MAINSPRING_PICTURES")
     folder = Path(kept) if kept and theme == "light" else tmp_path
     context = browser.new_context(
-        bypass_csp=True, color_scheme="dark" if theme == "dark" else "light", viewport={"width": 1280, "height": 860}
+        bypass_csp=True, color_scheme="dark" if theme == "dark" else "light", viewport={"width": width, "height": 860}
     )
     page = context.new_page()
     page.set_default_timeout(PATIENCE * 1000)
     found: list[str] = []
+    if theme == "contrast":
+        page.goto(address(served))
+        page.get_by_label("Theme").select_option("High contrast")
     for screen, (place, sign) in places.items():
         page.goto(address(served, place))
         expect(page.get_by_text(sign).first).to_be_visible()
         found += find_flaws(page, screen)
         take_picture(page, screen, folder)
+        assert page.evaluate(OVERFLOW) <= 0, screen
     context.close()
     assert found == []
 
