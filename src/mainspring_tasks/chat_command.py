@@ -24,14 +24,14 @@ from mainspring_tasks.speech import ReplyListener
 from mainspring_tasks.task_commands import data_folder
 
 QUIT = ("/quit", "/exit")
-HINT = "Tell me about your tasks: add, list, change, complete, delete, undo. /help says more, /quit or Ctrl-D ends."
+HINT = "Tell me about your tasks: add, list, change, complete, delete, undo.\n/help says more, /quit or Ctrl-D ends."
 HELP = """Say in your own words, in any language, what you want:
   add        "remind me to call the dentist tomorrow"
   list       "what is left to do?"
   complete   "I got the milk", "the second one is done"
   change     "make it oat milk"
   delete     "we don't need bread any more" (asks you first; answer yes or no)
-  undo       "undo", or in other words: takes back what the last change in this conversation did
+  undo       "undo", or in other words: takes back the last change you made here
 /help shows this, /undo undoes, /quit or Ctrl-D ends."""
 
 
@@ -93,6 +93,8 @@ def chat(
 
     async def live() -> int:
         async with engine.lifespan, open_task_agent(settings, engine.find(Host), model_seconds=300.0) as found:
+            if message is None and sys.stdin.isatty():  # before a person has typed anything
+                await found.agent.check_model()
             return await _talk(ChatOptions(user, conversation, message), found.chats, json)
 
     return live()

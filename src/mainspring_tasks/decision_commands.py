@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from mainspring.cli.console import fit_line
 from mainspring.cli.context import EngineOptions, build_engine
 from mainspring.cli.options import ApiKey, AsJson, BaseUrl, Model
-from mainspring.cli.output import clean, write_lines
+from mainspring.cli.output import clean, write_list
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.items import encode
 from mainspring.parts import Host
@@ -22,7 +22,7 @@ from mainspring.storage.location import Location, parse_location
 from mainspring_tasks.decision_engine import LLMAgentEngine, RecordedDecision
 from mainspring_tasks.decision_log import DecisionLogs, Query
 from mainspring_tasks.decision_types import DecisionContext
-from mainspring_tasks.entries import compare_shares
+from mainspring_tasks.entries import DecisionLog, compare_shares
 from mainspring_tasks.task_commands import data_folder
 from mainspring_tasks.task_tools import LocalTasks
 from mainspring_tasks.validation import Fixture, ValidationReport, load_fixtures, run_validation
@@ -54,11 +54,13 @@ async def list_decisions(
     """Lists decisions, newest first."""
     async with _open_log(log) as logs:
         entries = await logs.query_decisions(_make_query(conversation, user, outcome, since, until), limit=limit)
-    if json:
-        write_lines(entries)
-    for entry in () if json else entries:
-        told = f"{entry.created_at:%Y-%m-%d %H:%M}  {entry.decision_id}  {entry.decision_type or 'open':20}  "
-        print(f"{told}{entry.outcome_category or '-':30}  {fit_line(entry.message, 60)}")
+    titles, none = ("at", "decision", "kind", "outcome", "message"), "there are no such decisions; `mainspring chat` makes them"
+    write_list(entries, titles, _make_cells, as_json=json, none=none)
+
+
+def _make_cells(entry: DecisionLog) -> tuple[str, ...]:
+    kind, outcome = entry.decision_type or "open", entry.outcome_category or "-"
+    return f"{entry.created_at:%Y-%m-%d %H:%M}", entry.decision_id, kind, outcome, fit_line(entry.message, 60)
 
 
 @app.command()

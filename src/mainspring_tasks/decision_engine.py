@@ -67,7 +67,7 @@ from mainspring_tasks.decision_types import (
 )
 from mainspring_tasks.entries import DecisionLog, complete_entry, make_invocations
 from mainspring_tasks.projection import project_decision, salvage_run
-from mainspring_tasks.reports import DecisionReport, make_broken, make_cancelled, make_refused, report_undo
+from mainspring_tasks.reports import DecisionReport, make_broken, make_cancelled, make_refused, make_unable, report_undo
 from mainspring_tasks.speech import ReplyListener, Speech
 from mainspring_tasks.task_references import Seen
 from mainspring_tasks.task_tools import TOOLS, Change, TaskServer, TaskTools, UserTurn
@@ -159,6 +159,12 @@ class LLMAgentEngine:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self._engine.__aexit__(kind, error, trace)
+
+    async def check_model(self) -> None:
+        """Raises `ModelUnable` if the model is known to be unable to decide."""
+        await self._engine.preview(
+            spec_for("decision", id=self._new_id("resp"), model=self._model, input=(user("Hello."),), tools=TOOLS)
+        )
 
     async def process_message(self, context: DecisionContext, *, tenant: str = "") -> AgentDecision:
         """Decides about a message. Never raises: an error is logged, and the decision is to say so."""
@@ -259,7 +265,7 @@ class LLMAgentEngine:
             done: _DecisionResult | None = await self._decide(order)
         except ModelUnable as error:
             # Whoever asked chooses the model, or knows who does.
-            await self._finish(row, _DecisionResult(make_refused(error.message)), began)
+            await self._finish(row, _DecisionResult(make_unable(error.message)), began)
             raise
         except MainspringError:
             logger.exception("decision %s failed", order.id)

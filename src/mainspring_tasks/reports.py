@@ -45,6 +45,13 @@ def make_refused(cause: str) -> DecisionReport:
     return DecisionReport(decision, Outcome.RATE_LIMITED, cause=cause)
 
 
+def make_unable(cause: str) -> DecisionReport:
+    """For a model that is known to be unable to decide, which is refused before it is asked."""
+    return DecisionReport(
+        AgentDecision(DecisionType.RESPOND_ONLY, response_text=words.BROKEN), Outcome.RESPONSE_GENERATION, cause=cause
+    )
+
+
 def make_broken() -> DecisionReport:
     return DecisionReport(AgentDecision(DecisionType.RESPOND_ONLY, response_text=words.BROKEN), Outcome.RESPONSE_GENERATION)
 

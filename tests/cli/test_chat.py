@@ -198,7 +198,7 @@ def test_on_a_terminal_one_is_greeted_and_told_how_to_go_on(shell: Shell) -> Non
     assert "Tell me about your tasks" in text
     assert 'I have added "Buy milk".' in text
     assert text.count("Good morning! All is well.\nWhat is next?\n") == text.count("Good morning") == 1
-    assert "go on with: mainspring chat --conversation conv_" in text
+    assert "            mainspring chat --conversation conv_" in text
 
 
 def _read(descriptor: int) -> bytes:

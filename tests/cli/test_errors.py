@@ -22,7 +22,7 @@ def complaint(shell: Shell, *arguments: str, code: int = 2) -> str:
 
 def test_an_unknown_command(shell: Shell) -> None:
     told = complaint(shell, "rin")
-    assert "'rin'" in told
+    assert "`rin`; did you mean `run`?" in told
     assert told.endswith(" See `mainspring --help`")
 
 

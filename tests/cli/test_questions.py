@@ -63,7 +63,7 @@ def test_who_leaves_without_an_answer_is_told_how_to_give_it(asking: Shell) -> N
     asking.script(add(2, 3), HELLO)
     result = asking.run_on_terminal("run", "Add", typed=[(PROMPT, "\x04")])
     assert result.code == 0
-    assert "Answer it: mainspring approvals list" in result.out
+    assert "mainspring approvals list\n" in result.out
     (line,) = asking.run("approvals", "list", "--json").out.splitlines()
     assert json.loads(line)["state"] == "pending"
     assert read_tally(asking) == []
@@ -73,7 +73,7 @@ def test_without_a_terminal_nobody_is_asked(asking: Shell) -> None:
     asking.script(add(2, 3), HELLO)
     result = asking.run("run", "Add", given="y\n")
     assert result.code == 0
-    assert "Answer it: mainspring approvals list" in result.err
+    assert "mainspring approvals list\n" in result.err
     assert read_tally(asking) == []
 
 

@@ -1,10 +1,15 @@
 """On a terminal there are colours and lines that fit; in a pipe there is plain text."""
 
+import io
 import re
 
+import pytest
 from inline_snapshot import snapshot
 from tests.cli.command import ESCAPES, Shell, plain
 from tests.cli.test_run import SUM, masked
+
+from mainspring.cli.console import ConsoleWriter
+from mainspring.cli.output import say
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*3[0-7][0-9;]*m")
 FAILING = {"calls": [{"name": "add", "arguments": {"a": "x", "b": 1}}]}
@@ -51,6 +56,43 @@ resp_ID
     assert f"  {text.rstrip()}\n" in shell.run("run", "Hi", "--model", model).out
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_message_breaks_between_words_and_keeps_commands_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr("sys.stderr", shown := Terminal())
+    say("there is no such model here; download one with `mainspring models pull`, or name another\n  by --model")
+    assert shown.getvalue() == snapshot("""\
+mainspring: there is no such model
+            here; download one with
+            `mainspring models pull`,
+            or name another
+  by --model
+""")
+    monkeypatch.setattr("sys.stderr", piped := io.StringIO())
+    say("one line " * 20)
+    assert piped.getvalue().count("\n") == 1
+
+
+def test_a_message_does_not_run_into_what_is_being_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr("sys.stdout", shown := Terminal())
+    monkeypatch.setattr("sys.stderr", shown)
+    writer = ConsoleWriter()
+    writer.status("waiting for the model")
+    say("loading it")
+    writer.status("waiting for the model")
+    with writer:
+        writer.put("Hello, ")
+    say("it is slow")
+    with writer:
+        writer.put("world.\n")
+    assert plain(shown.getvalue()) == "mainspring: loading it\nHello, \nmainspring: it is slow\nworld.\n"
+
+
 def test_escape_sequences_of_the_model_do_not_reach_the_terminal(shell: Shell) -> None:
     nasty = "\x1b]0;owned\x07\x1b[2J\x9b31mHello"
     shown = shell.run_on_terminal("run", nasty, "--model", shell.script({"say": nasty}))
@@ -63,6 +105,6 @@ def test_a_terminal_shows_what_is_under_way_until_it_is_stopped(shell: Shell) ->
     model = shell.script({"say": "Hello.", "calls": [{"name": "hang"}]})
     shown = shell.run_on_terminal("run", "Hi", "--model", model, "--tool", "mytools", stop_at="running hang")
     assert shown.code == 130
-    assert "\nmainspring: stopping the run; stop again to end at once\n" in shown.out
-    assert plain(shown.out).count("running hang") == 1, "the line on which it was stopped stays, the others are wiped"
+    assert "\nmainspring: stopping the run; stop again to end at once\n" in plain(shown.out)
+    assert "running hang" not in plain(shown.out), "a message has a line of its own, and what was under way is wiped"
     assert "\ncancelled · 1 turn" in plain(shown.out)

@@ -50,13 +50,19 @@ def parse(command: Any, name: str, words: Sequence[str], parent: Any = None) -> 
         parse(found, next_name, left, context)
 
 
+def take_examples(text: str) -> str:
+    """The lines of a help text that are between fences, or indented, where those of `mainspring` itself are."""
+    fenced = "".join(re.findall(r"^```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+    return re.sub(r" \\\n +", " ", fenced) or "\n".join(re.findall(r"^    .*$", text, re.MULTILINE))
+
+
 def test_every_example_of_a_help_text_is_a_command_line_that_fits() -> None:
     group = get_group(app)
     texts = {path: command.help or "" for path, command in walk(group)}
     examples = [
         found
         for text in texts.values()
-        for line in re.findall(r"^\s+(.*\bmainspring .*)$", text, re.MULTILINE)
+        for line in re.findall(r"^(?:    )?(\S.*\bmainspring .*|mainspring .*)$", take_examples(text), re.MULTILINE)
         for found in re.findall(r"(?:^|\| )mainspring ([^|>]*)", line)
     ]
     assert len(examples) > 40
@@ -120,6 +126,44 @@ def test_an_ordinary_mistake_is_never_an_internal_error(capfd: pytest.CaptureFix
     assert code in (1, 2)
     assert told.startswith("mainspring: ")
     assert "internal error" not in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("agnts", "there is no command `agnts`; did you mean `agents`?"),
+        ("agents lst", "there is no command `lst`; did you mean `list`?"),
+        ("agents", "say which command: list, show, run."),
+        ("run hi --modle x", "there is no option `--modle`; did you mean `--model`?"),
+        ("runs --status x", "there is no option `--status`; known: `--database`,"),
+    ],
+)
+def test_what_may_have_been_meant_is_told(capfd: pytest.CaptureFixture[str], arguments: str, told: str) -> None:
+    assert run_command(arguments.split()) == 2
+    assert capfd.readouterr().err.startswith(f"mainspring: {told}")
+
+
+def test_an_address_of_another_machine_is_no_matter_of_the_port(folder: Path) -> None:
+    done = Shell(folder).run("serve", "--host", "192.0.2.1", "--model", "scripted:script.json")
+    assert (done.code, "--host" in done.err, "--port" in done.err) == (2, True, False)
+
+
+def test_a_doctor_of_a_script_says_what_the_script_says(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["doctor", "--model", "scripted:script.json"]) == 1
+    out, err = capfd.readouterr()
+    assert ("the script" in out, "internal error" in err) == (True, False)
+
+
+def test_a_table_that_is_too_wide_breaks_between_columns(folder: Path) -> None:
+    shell = Shell(folder)
+    assert shell.run("run", "Hi. " * 30, "--model", "scripted:script.json").code == 0
+    for command in ("runs", "traces list"):
+        shown = ESCAPES.sub("", shell.run_on_terminal(*command.split(), env={"COLUMNS": "60"}).out).splitlines()
+        assert max([len(line) for line in shown]) < 60, command
+        # What does not fit stands whole in the lines below, indented.
+        assert [line.startswith("  ") for line in shown] == [False, True] * 2, command
+        titles = shell.run(*command.split()).out.splitlines()[0].split()
+        assert " ".join(shown[:2]).split() == titles, command
 
 
 def test_a_home_that_cannot_be_written_is_said(folder: Path) -> None:

@@ -109,7 +109,7 @@ def build_engine(options: EngineOptions) -> Engine:
 def build_server_engine(settings: Settings, file: Path | None = None, *, count: int = 1, is_quiet: bool = False) -> ServerEngine:
     """The engine of a server, one of `count` that share the memory. What in the settings may be a mistake is told on standard
     error unless it `is_quiet`. Raises `InvalidRequest` with everything that is wrong with them; `file` is where they are from."""
-    note = _say_nothing if is_quiet else _note
+    note = _say_nothing if is_quiet else say
     with explain_refusals(settings, file):
         answering = _choose_server_model(settings, note)
         database, seconds = parse_location(settings.database), settings.mcp_start_seconds
@@ -120,7 +120,7 @@ def build_server_engine(settings: Settings, file: Path | None = None, *, count: 
     for folders in (engine.agents.registry, engine.skills, engine.workflows.folders):
         _ = folders.problems  # what is wrong with a definition is logged now, not at the first request
     for doubt in find_doubts(engine, settings):
-        note(f"mainspring: {doubt}")
+        note(doubt)
     return ServerEngine(engine, answering.told)
 
 
@@ -246,7 +246,7 @@ def _choose_server_model(settings: Settings, note: Callable[[str], None]) -> Mod
         provider = model_choice.resolve_provider(model, settings.base_url, settings.backend_key, progress=note)
         told = settings.model or f"every model of {settings.base_url or backends.OPENAI}"
         return ModelChoice(provider, model, told)
-    found = _find_backends(may_ask=settings.workers == 1 and note is _note)
+    found = _find_backends(may_ask=settings.workers == 1 and note is say)
     if (answering := model_choice.choose_discovered(found, aliases=settings.aliases, progress=note)) is not None:
         return answering
     return ModelChoice(Scripted(reply(WELCOME), repeat=True, chunk=4), "scripted", "a scripted stand-in, since there is no other")
@@ -260,10 +260,6 @@ def _find_backends(may_ask: bool = True) -> dict[str, FoundBackend]:
 
         found = asyncio.run(discovery.find_backends()) if offer_model() else found
     return found
-
-
-def _note(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _say_nothing(line: str) -> None:

@@ -1,6 +1,7 @@
 """The command as a process: its arguments, its one-line errors, its exit code."""
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,9 +21,11 @@ from mainspring.late_module import LateModule
 
 if TYPE_CHECKING:
     from mainspring.app import assembly, settings
+    from mainspring.definitions import parsed_file
 else:
     assembly = LateModule("mainspring.app.assembly")
     settings = LateModule("mainspring.app.settings")
+    parsed_file = LateModule("mainspring.definitions.parsed_file")
 
 HELP = """
 An agent engine you host yourself: any model, your tools, every step recorded.
@@ -91,8 +94,27 @@ def run_command(arguments: list[str]) -> int:
     except typer.TyperException as error:
         context: typer.Context | None = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "mainspring"
-        message = error.format_message()
+        message = _tell_mistake(error)
         return report(error, f"{message}{'' if message.endswith(('.', '?')) else '.'} See `{command} --help`", USAGE)
+
+
+def _tell_mistake(error: typer.TyperException) -> str:
+    """What is wrong with a command line, with what may have been meant, or what there is."""
+    context: typer.Context | None = getattr(error, "ctx", None)
+    message = error.format_message()
+    if context is None:
+        return message
+    if (option := getattr(error, "option_name", None)) is not None and hasattr(error, "possibilities"):
+        options = [each for parameter in context.command.get_params(context) for each in parameter.opts if each.startswith("--")]
+        meant = parsed_file.hint(option.lstrip("-"), [each.lstrip("-") for each in options])  # the dashes alike would be alike
+        return f"there is no option `{option}`; {re.sub(r'`(?=[a-z])', '`--', meant)}"
+    if isinstance(context.command, typer.core.TyperGroup) and message.startswith(("Missing command", "No such command")):
+        known = context.command.list_commands(context)
+        name = (re.findall(r"^No such command '(.*?)'", message) or [""])[0]
+        return (
+            f"there is no command `{name}`; {parsed_file.hint(name, known)}" if name else f"say which command: {', '.join(known)}"
+        )
+    return message
 
 
 def _load_settings(given: Mapping[str, object], config: Path | None) -> Struct:

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Sized
+from errno import EADDRNOTAVAIL
 from logging import getLogger
 from mmap import mmap
-from socket import AF_INET, AF_INET6, IPPROTO_TCP, SO_REUSEADDR, SOL_SOCKET, TCP_NODELAY, socket
+from socket import AF_INET, AF_INET6, IPPROTO_TCP, SO_REUSEADDR, SOL_SOCKET, TCP_NODELAY, gaierror, socket
 
 from mainspring.app.settings import Settings
 from mainspring.core.errors import InvalidRequest
@@ -32,11 +33,10 @@ def bind_listener(settings: Settings) -> socket | None:
     except OSError as error:
         listener.close()
         reason = error.strerror or str(error)
-        message = (
-            f"cannot listen at {settings.host} port {port}: {reason}; choose another with --{name.replace('_', '-')} (0 picks a "
-            "free one)"
-        )
-        raise InvalidRequest(message, param=name) from None
+        is_host = isinstance(error, gaierror) or error.errno == EADDRNOTAVAIL
+        way = "--host, an address of this machine" if is_host else f"--{name.replace('_', '-')} (0 picks a free one)"
+        message = f"cannot listen at {settings.host} port {port}: {reason}; choose another with {way}"
+        raise InvalidRequest(message, param="host" if is_host else name) from None
     return listener
 
 

@@ -12,7 +12,7 @@ from rich.control import Control
 from rich.segment import ControlType, Segment, Segments
 from rich.style import Style
 
-from mainspring.cli.output import clean
+from mainspring.cli.output import LINE, clean
 from mainspring.core.items import parse_arguments
 
 WIDEST = 100
@@ -31,25 +31,27 @@ class ConsoleWriter:
     def __init__(self) -> None:
         self._console = _Console(highlight=False, soft_wrap=True)
         self._is_ascii = not self._console.encoding.lower().startswith("utf")
-        self._has_status = False
+        self._is_line_open = False
         self._frame = 0
         self.is_terminal = self._console.is_terminal and not self._console.is_dumb_terminal
         self.width = min(self._console.width - 1, WIDEST) if self.is_terminal else WIDEST
 
     def __enter__(self) -> None:
         self._console.__enter__()
-        if self._has_status:
+        if LINE.holds == "status":
             self._console.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2)))
-            self._has_status = False
 
     def __exit__(self, *_: object) -> None:
         self._console.__exit__(None, None, None)
+        if self.is_terminal:
+            LINE.holds = "words" if self._is_line_open else "nothing"
 
     def put(self, text: str, style: str = "") -> None:
         # As segments, not as markup, and neither wrapped nor cropped: what is written is what is shown.
         if text:
             shown = text.translate(_IN_ASCII) if self._is_ascii else text
             self._console.print(Segments([Segment(shown, Style.parse(style))]), end="")
+            self._is_line_open = not shown.endswith("\n")
 
     def block(self, mark: str, text: str, style: str, lines: int) -> None:
         """The first lines of a text, behind a mark of two columns."""
@@ -72,7 +74,7 @@ class ConsoleWriter:
             with self:
                 self._frame = (self._frame + 1) % len(_FRAMES)
                 self.put(f"{_FRAMES[self._frame]} {truncate(text, self.width - 2)}", "dim")
-                self._has_status = True
+            LINE.holds, self._is_line_open = "status", False
 
 
 class _Console(Console):

@@ -1,8 +1,11 @@
 """Commands that are listed from a table and imported when they are called: start-up is a feature."""
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
+from inspect import cleandoc
+from textwrap import dedent
 from typing import Any, Final
 
 from typer import Typer
@@ -12,6 +15,10 @@ from typer.main import get_group
 from mainspring.cli.context import PRODUCT
 from mainspring.parts import Command, Part
 
+# Indented lines, and what is blank between them.
+_EXAMPLES: Final = re.compile(r"^    .*(?:\n+    .*)*", re.MULTILINE)
+_SHELL_WORDS: Final = re.compile(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+""")
+EXAMPLE_COLUMNS: Final = 73
 PANELS: Final = ("Run", "Serve", "Agents and workflows", "Governance", "Data", "Diagnose")
 
 
@@ -30,7 +37,32 @@ class LazyCommand(TyperCommand):
             parent.add_typer(target, name=self._command.name, help=self._command.help)
         else:
             parent.command(self._command.name)(target)
-        return get_group(parent).commands[self._command.name].make_context(*args, **options)
+        loaded = get_group(parent).commands[self._command.name]
+        _fence_examples(loaded)
+        return loaded.make_context(*args, **options)
+
+
+def _fence_examples(command: Any) -> None:
+    """Puts the examples in help texts between fences. The indent alone does not keep them apart: it is taken away where
+    nothing stands behind them, and then they are drawn as one paragraph."""
+    command.help = _EXAMPLES.sub(lambda found: f"```text\n{_fit_examples(found[0])}\n```", cleandoc(command.help or ""))
+    for inner in getattr(command, "commands", {}).values():
+        _fence_examples(inner)
+
+
+def _fit_examples(text: str) -> str:
+    """Examples as a terminal has room for them and a shell takes them: a long one goes on behind a backslash."""
+    shown: list[str] = []
+    for line in filter(None, dedent(text).splitlines()):
+        words = _SHELL_WORDS.findall(line)
+        shown.append(words[0])
+        for word in words[1:]:
+            if len(shown[-1]) + len(word) < EXAMPLE_COLUMNS:
+                shown[-1] += f" {word}"
+            else:
+                shown[-1] += " \\"
+                shown.append(f"    {word}")
+    return "\n".join(shown)
 
 
 class CommandTable(Mapping[str, LazyCommand]):

@@ -7,17 +7,38 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from textwrap import wrap
-from typing import Final, TypeVar
+from typing import Final, Literal, TextIO, TypeVar
 
 from mainspring.core.items import encode
 
 T = TypeVar("T")
 
+PREFIX: Final = "mainspring: "
 MOST_COLUMNS: Final = 79
 LEAST_ROOM: Final = 24
 
 # Everything a terminal could take as a command: C0 and C1, but for newline and tab. Without its ESC a sequence is inert.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# What stands in backticks, and a command behind a colon, is to be typed, and is not torn apart.
+_WORDS = re.compile(r"(?<=: )mainspring [^;\n]+;?|[^\s`]*`[^`\n]*`[^\s`]*|\S+")
+
+
+class TerminalLine:
+    """What the line of the terminal holds that the next message would run into: nothing, words that are being written, or a
+    moving sign of life."""
+
+    _BEFORE: Final = {"nothing": "", "words": "\n", "status": "\r\x1b[2K"}
+
+    def __init__(self) -> None:
+        self.holds: Literal["nothing", "words", "status"] = "nothing"
+
+    def leave(self) -> str:
+        """What to write first, so that a message has a line of its own."""
+        before, self.holds = self._BEFORE[self.holds], "nothing"
+        return before
+
+
+LINE: Final = TerminalLine()
 
 
 def clean(text: str) -> str:
@@ -26,9 +47,41 @@ def clean(text: str) -> str:
 
 
 def say(message: str) -> None:
-    """Writes a message to standard error."""
+    """Writes a message to standard error. On a terminal it has lines of its own, which break between words."""
     with suppress(OSError):
-        print("mainspring:", clean(message), file=sys.stderr, flush=True)
+        print(fit_message(PREFIX + clean(message), sys.stderr, len(PREFIX)), file=sys.stderr, flush=True)
+
+
+def fit_message(text: str, stream: TextIO, indent: int = 0) -> str:
+    """The text as a terminal shows it best, what does not fit on a line standing behind the indent. Elsewhere it is as it is."""
+    if not stream.isatty():
+        return text
+    room = measure_room(stream)
+    return LINE.leave() + "\n".join([_break_line(line, room, indent) for line in text.split("\n")])
+
+
+def _break_line(line: str, room: int, indent: int) -> str:
+    if len(line) <= room or room - indent < LEAST_ROOM:
+        return line
+    margin = " " * (len(line) - len(line.lstrip()))
+    lines = [margin]
+    for word in _WORDS.findall(line):
+        is_first = lines[-1].isspace() or not lines[-1]
+        if is_first or len(lines[-1]) + 1 + len(word) <= room:
+            lines[-1] += word if is_first else f" {word}"
+        else:
+            lines.append(" " * max(indent, len(margin)) + word)
+    return "\n".join(lines)
+
+
+def measure_room(stream: TextIO) -> int:
+    """How many columns of a terminal may be written to; the last stays empty. Elsewhere there is no bound."""
+    if not stream.isatty():
+        return sys.maxsize
+    told = os.environ.get("COLUMNS", "")
+    return (
+        int(told) if told.isdecimal() and int(told) else os.get_terminal_size(stream.fileno()).columns or MOST_COLUMNS + 1
+    ) - 1
 
 
 def say_more(limit: int) -> None:
@@ -43,26 +96,48 @@ def write_lines(values: Sequence[object]) -> None:
 
 
 def write_table(rows: Sequence[tuple[str, ...]], *, none: str = "") -> None:
-    """Writes the rows in columns, each row on one line; on a terminal, the last column goes on in the next ones. Where there is
-    only the header, `none` says what to do about that."""
+    """Writes the rows in columns, each row on one line. On a terminal, columns that it has no room for stand in lines below, and
+    the last one goes on in the next lines. Where there is only the header, `none` says what to do about that."""
     if len(rows) == 1 and none:
         say(none)
         return
-    widths = [max([len(row[column]) for row in rows]) for column in range(len(rows[0]))]
-    for row in rows:
-        line = "  ".join([f"{text:{width}}" for text, width in zip(row, widths, strict=True)])
-        print(fold_line(clean(line).replace("\n", " ").rstrip(), sum(widths[:-1]) + 2 * (len(widths) - 1)))
+    shown = [[clean(cell).replace("\n", " ") for cell in row] for row in rows]
+    widths = [max([len(row[column]) for row in shown]) for column in range(len(rows[0]))]
+    room = measure_room(sys.stdout)
+    lines = split_columns(widths, room)
+    for row in shown:
+        for margin, columns in lines:
+            *first, last = columns
+            before = margin + "".join([f"{row[column]:{widths[column]}}  " for column in first])
+            if row[last] or first:
+                print(fold_cell(before, row[last], room))
 
 
-def fold_line(line: str, indent: int) -> str:
-    """A line as a terminal has room for it: what does not fit stands below, behind the indent. Elsewhere it is as it is."""
-    if len(line) <= MOST_COLUMNS or not sys.stdout.isatty():
-        return line
-    columns = os.get_terminal_size(sys.stdout.fileno()).columns or MOST_COLUMNS
-    room = columns - 1 - indent
-    if room < LEAST_ROOM:
-        return line
-    return line[:indent] + f"\n{'':{indent}}".join(wrap(line[indent:], room, break_on_hyphens=False))
+def split_columns(widths: Sequence[int], room: int) -> list[tuple[str, list[int]]]:
+    """The columns that go together on a line, and what stands before them."""
+    lines: list[tuple[str, list[int]]] = [("", [])]
+    used = 0
+    for column, width in enumerate(widths):
+        needed = min(width, LEAST_ROOM) if column == len(widths) - 1 else width
+        if lines[-1][1] and used + needed > room:
+            lines.append(("  ", []))
+            used = 2
+        lines[-1][1].append(column)
+        used += width + 2
+    return lines
+
+
+def fold_cell(before: str, text: str, room: int) -> str:
+    """The last cell of a line, broken between words where it does not fit behind what is before it."""
+    left = room - len(before)
+    if len(text) <= left or left < LEAST_ROOM:
+        return (before + text).rstrip()
+    return before + f"\n{'':{len(before)}}".join(wrap(text, left, break_on_hyphens=False))
+
+
+def write_text(text: str) -> None:
+    """Writes text of others, on a terminal broken between words."""
+    print(fit_message(clean(text), sys.stdout))
 
 
 def write_list(

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Self, TypeAlias
@@ -132,9 +131,6 @@ class StopSignals:
         self._remove_handlers()
         for each in self.SIGNALS:
             signal.signal(each, signal.SIG_DFL)
-        if sys.stderr.isatty():
-            # Whatever line is being written, and the terminal's own ^C, stay above.
-            print(file=sys.stderr)
         say("stopping the run; stop again to end at once")
         self.wanted.set()
 

@@ -10,8 +10,9 @@ from msgspec import Struct
 from mainspring.cli import options
 from mainspring.cli.ask import follow_with_answers
 from mainspring.cli.context import EngineOptions, build_engine, load_settings
-from mainspring.cli.output import report_problems, write_lines
+from mainspring.cli.output import report_problems, write_lines, write_table, write_text
 from mainspring.core.errors import InvalidRequest
+from mainspring.features.agents.agent_definition import AgentDefinition
 from mainspring.features.agents.agent_inputs import parse_inputs
 from mainspring.features.agents.agent_prompt import build_system_prompt
 from mainspring.features.agents.agent_registry import AgentRegistry
@@ -46,9 +47,8 @@ async def list_agents(folder: Folders = None, config: options.Config = None, jso
     agents = list(registry.definitions.values())
     if json:
         write_lines(agents)
-    for agent in () if json else agents:
-        status = "" if agent.status == "active" else f"({agent.status}) "
-        print(f"{agent.name}  {agent.version}  {agent.role}  {status}{' '.join(agent.description.split())}".rstrip())
+    elif agents:
+        write_table([(agent.name, agent.version, agent.role, _describe(agent)) for agent in agents])
     return report_problems(registry.problems)
 
 
@@ -60,7 +60,11 @@ async def show(name: Name, folder: Folders = None, config: options.Config = None
     if json:
         write_lines([agent])
     else:
-        print(build_system_prompt(agent, skills=[skills.definitions[skill] for skill in agent.skills]))
+        write_text(build_system_prompt(agent, skills=[skills.definitions[skill] for skill in agent.skills]))
+
+
+def _describe(agent: AgentDefinition) -> str:
+    return ("" if agent.status == "active" else f"({agent.status}) ") + " ".join(agent.description.split())
 
 
 @app.command("run")

@@ -1,9 +1,12 @@
 """`mainspring init`: a small project that works, to be changed into one's own."""
 
+import os
+import sys
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from shlex import quote
+from shutil import which
 from typing import Annotated, Final
 
 import typer
@@ -42,11 +45,18 @@ def init(
         print(f"  {folder / name}")
     enter = "" if folder == Path() else f"cd {quote(str(folder))} && "
     print("\nTry it:")
-    print(f"  {enter}python -m unittest")
+    print(f"  {enter}{find_python()} -m unittest")
     print("  mainspring agents run order-desk --input question='Where is A-17?' \\")
     print("    --model scripted:order-desk.json")
     print("  # With a real model:")
     print("  mainspring agents run order-desk --input question='Where is A-17?'")
+
+
+def find_python() -> str:
+    """What starts a Python that has Mainspring: `python` is another one where it was installed by pipx or the like."""
+    found = which("python")
+    is_ours = found is not None and os.path.realpath(os.path.dirname(found)) == os.path.realpath(os.path.dirname(sys.executable))
+    return "python" if is_ours else quote(sys.executable)
 
 
 def _list_files(folder: Traversable, prefix: str = "") -> dict[str, Traversable]:

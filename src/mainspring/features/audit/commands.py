@@ -9,7 +9,7 @@ from mainspring.cli.console import format_call
 from mainspring.cli.database import open_database
 from mainspring.cli.exit import FAILURE
 from mainspring.cli.options import AsJson, Database, Limit, OneTenant
-from mainspring.cli.output import clean, format_moment, say, write_lines, write_table
+from mainspring.cli.output import format_moment, say, write_lines, write_table, write_text
 from mainspring.core.errors import NotFound
 from mainspring.core.items import FunctionCall
 from mainspring.engine.audit import AuditEntry, Auditor, entry_of
@@ -80,9 +80,9 @@ async def explain(call_id: Annotated[str, typer.Argument(metavar="CALL_ID", help
         entries = entries or await _read_logs(engine, call_id)
     if not entries:
         raise NotFound(f"no run in {database} has a call `{call_id}`; `mainspring show RUN_ID` shows the calls of a run")
-    print(clean(f"{call_id}: {_describe_call(entries)}"))
+    write_text(f"{call_id}: {_describe_call(entries)}")
     for entry in entries:
-        print(clean(f"  {format_moment(entry.at, SECONDS)}  {describe(entry)}  [{entry.run}, event {entry.seq}]"))
+        write_text(f"  {format_moment(entry.at, SECONDS)}  {describe(entry)}  [{entry.run}, event {entry.seq}]")
 
 
 async def _read_logs(engine: Engine, call_id: str) -> list[AuditEntry]:

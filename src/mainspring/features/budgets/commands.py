@@ -22,7 +22,10 @@ async def list_budgets(database: Database, tenant: Tenant = "", all_tenants: All
         tenants, ledger = await choose_tenants(engine.store, tenant, all_tenants=all_tenants), Ledger(engine.store)
         found = {each: [make_statement(account) for account in await ledger.list_accounts(tenant=each)] for each in tenants}
     titles = ("budget", "state", "runs under way")
-    write_of_tenants(found, titles, lambda each: (each.id, each.state, str(len(each.runs))), as_json=json, named=all_tenants)
+    none = "there are no shared budgets; a table `[budget]` of the settings that says whose it is makes them"
+    write_of_tenants(
+        found, titles, lambda each: (each.id, each.state, str(len(each.runs))), as_json=json, named=all_tenants, none=none
+    )
 
 
 @app.command()

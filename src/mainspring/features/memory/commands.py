@@ -8,7 +8,7 @@ import typer
 
 from mainspring.cli.database import check_database
 from mainspring.cli.options import AsJson, Database, Tenant
-from mainspring.cli.output import clean, write_lines
+from mainspring.cli.output import say, write_lines, write_text
 from mainspring.core.errors import InvalidRequest
 from mainspring.features.memory.memory import Memory
 from mainspring.features.memory.recall import LEVELS, render_observation
@@ -37,8 +37,12 @@ async def search(
     if json:
         write_lines(results)
         return
+    if not results:
+        say(
+            f"nothing is remembered of `{query}`" if query else "nothing is remembered; `[memory]` in the settings has runs do so"
+        )
     for result in results:
-        print(clean(f"{result.citation}  {result.text}"))
+        write_text(f"{result.citation}  {result.text}")
 
 
 @app.command()
@@ -54,7 +58,7 @@ async def show(
     if json:
         write_lines([seen])
     else:
-        print(clean(f"session {seen.session_id}\n{render_observation(seen, 'full')}"))
+        write_text(f"session {seen.session_id}\n{render_observation(seen, 'full')}")
 
 
 @app.command()

@@ -1,5 +1,6 @@
 """`mainspring doctor`: what every configured model can really do, and which habits its backend has."""
 
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 from mainspring.cli.console import ConsoleWriter
 from mainspring.cli.context import load_settings
 from mainspring.cli.options import ApiKey, AsJson, BaseUrl, Config, DatabaseOfSettings, DatabaseSettings, Model
-from mainspring.cli.output import fold_line, say, write_lines
+from mainspring.cli.output import fold_cell, measure_room, say, write_lines
 from mainspring.core.errors import MainspringError, SandboxError
 from mainspring.features.models import commands, model_choice
 from mainspring.features.models.model_choice import ABILITIES
@@ -22,6 +23,7 @@ from mainspring.features.models.settings import ModelSettings
 from mainspring.ports import DocumentStore, KnownProfile, Provider
 from mainspring.providers.cassette import ExchangeRecorder
 from mainspring.providers.profile_documents import KIND, StoredProfiles
+from mainspring.providers.scripted import ScriptError
 from mainspring.providers.wrapper import explain_profiles, keep_profiles, learn_profile, write_profiles
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import Location, parse_location
@@ -81,8 +83,8 @@ class Examination(Struct, frozen=True):
             async for finding in examine(provider, model, seconds=self.seconds):
                 findings.append(finding)
                 self.tell(title, finding)
-        except MainspringError as error:
-            findings.append(ProbeResult("answers", "failed", error.message))
+        except (MainspringError, ScriptError) as error:  # a script says what it was written for, and nothing else
+            findings.append(ProbeResult("answers", "failed", str(error)))
             self.tell(title, findings[-1])
         await _keep_findings(provider, model, findings)
         profiles = await explain_profiles(provider, model)
@@ -249,4 +251,4 @@ async def examine_sandbox(choice: SandboxChoice) -> ProbeResult:
 
 def _fold(text: str) -> str:
     """What stands beside a question."""
-    return fold_line(f"{'':28}{text}", 28)
+    return fold_cell(" " * 28, text, measure_room(sys.stdout))

@@ -14,7 +14,7 @@ from mainspring.features.models import backends
 from mainspring.features.models.backends import VENDORS, FoundBackend, Progress, complete_backend, make_router
 from mainspring.features.models.discovery import SERVERS, find_address, find_in_environment
 from mainspring.features.models.settings import ModelSettings, ProviderSettings
-from mainspring.ports import KnownProfile, OrderContext, OrderStep, Provider, Tape
+from mainspring.ports import KnownProfile, OrderContext, OrderStep, Provider, ReadingStep, Tape
 from mainspring.providers.wrapper import explain_profiles, find_window
 
 
@@ -39,7 +39,7 @@ def choose_discovered(
     first = model.partition("/")[0]
     told = f"{model}, since {known[first].origin}"
     if model == "local/smollm2":
-        told += "; it is very small, for a first look. A better one is one step away:\n            mainspring models pull, "
+        told += "; it is very small, for a first look. A better one is one step away: `mainspring models pull`, "
         told += "a vendor's key, Ollama, or --base-url URL"
     elif others := [name for name in known if name != first]:
         told += f"; also {', '.join(others)}: choose with --model PROVIDER/MODEL"
@@ -159,7 +159,7 @@ ENDING: Final = Ability("ends", ("ends",), "end its answers")
 ABILITIES: Final = (CALLS, SCHEMAS, ENDING)
 
 
-class AbilityStep(OrderStep):
+class AbilityStep(ReadingStep):
     """Refuses an order that needs what no model of its name can do. Raises `ModelUnable`."""
 
     name = "abilities"

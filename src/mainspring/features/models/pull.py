@@ -83,7 +83,7 @@ def offer_model() -> bool:
     asked.parent.mkdir(parents=True, exist_ok=True)
     asked.touch()
     if said.strip().lower() not in ("y", "yes"):
-        say("it can be had at any time: mainspring models pull")
+        say("a model can be downloaded at any time: `mainspring models pull`")
         return False
     try:
         asyncio.run(fetch(model.name, None))

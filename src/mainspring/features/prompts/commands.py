@@ -6,7 +6,7 @@ import typer
 
 from mainspring.cli import options
 from mainspring.cli.database import open_database
-from mainspring.cli.output import clean, say_more, write_lines
+from mainspring.cli.output import clean, say_more, write_lines, write_text
 from mainspring.cli.tenants import choose_tenants, write_of_tenants
 from mainspring.core.items import Json
 from mainspring.features.prompts.prompts import Prompt, PromptContent, StoredPrompts
@@ -133,4 +133,4 @@ def _write(prompt: Prompt, *, as_json: bool) -> None:
         write_lines([shown])
         return
     lines = [f"{shown.id}  version {shown.version}", *[f"> {name}" for name in shown.variables]]
-    print(clean("\n".join([*lines, *[text for text in (shown.instructions, shown.prompt) if text]])))
+    write_text("\n".join([*lines, *[text for text in (shown.instructions, shown.prompt) if text]]))

@@ -20,7 +20,7 @@ from mainspring.cli.context import EngineOptions, build_engine
 from mainspring.cli.database import check_database, find_run, find_run_id, how_to_list, open_database
 from mainspring.cli.exit import FAILURE, USAGE
 from mainspring.cli.explain_end import explain_end
-from mainspring.cli.output import format_moment, say, say_more, write_lines
+from mainspring.cli.output import LEAST_ROOM, format_moment, say, say_more, split_columns, write_lines
 from mainspring.cli.screen import STATUSES, Screen
 from mainspring.cli.show_run import draw_run
 from mainspring.core.errors import CallerError, Interrupted, InvalidRequest, MainspringError
@@ -285,20 +285,22 @@ async def _summarize(store: RunStore, run: StoredRun) -> ListedRun:
 
 
 def _print_table(runs: Sequence[ListedRun]) -> None:
-    """A line per run, in columns; the prompt takes the room that is left."""
+    """A line per run, in columns; the prompt takes the room that is left, and what has no room at all a line below."""
     writer = ConsoleWriter()
     has_tenants = any(run.tenant for run in runs)
     titles = ("run", "tenant", *TITLES[1:]) if has_tenants else TITLES
     rows = [titles, *[_cells(run, has_tenants=has_tenants) for run in runs]]
-    widths = [max([len(row[column]) for row in rows]) for column in range(len(titles) - 1)]
-    styles = ("", *(("cyan",) if has_tenants else ()))
-    left = max(writer.width - sum(widths) - 2 * len(widths), 20)
+    widths = [max([len(row[column]) for row in rows]) for column in range(len(titles))]
+    first = ("", *(("cyan",) if has_tenants else ()))
     with writer:
         for row in rows:
-            colour = STATUSES.get(row[len(styles)], "yellow")
-            for text, width, style in zip(row, widths, (*styles, colour, "dim", "dim"), strict=False):
-                writer.put(f"{text:{width}}  ", "dim" if row is titles else style)
-            writer.put(f"{fit_line(row[-1], left)}\n", "dim" if row is titles else "")
+            styles = ("dim",) * len(row) if row is titles else (*first, STATUSES.get(row[len(first)], "yellow"), "dim", "dim", "")
+            for margin, columns in split_columns(widths, writer.width if writer.is_terminal else sys.maxsize):
+                writer.put(margin)
+                for column in columns[:-1]:
+                    writer.put(f"{row[column]:{widths[column]}}  ", styles[column])
+                left = writer.width - len(margin) - sum([widths[column] + 2 for column in columns[:-1]])
+                writer.put(f"{fit_line(row[columns[-1]], max(left, LEAST_ROOM))}\n", styles[columns[-1]])
 
 
 def _cells(run: ListedRun, *, has_tenants: bool) -> tuple[str, ...]:

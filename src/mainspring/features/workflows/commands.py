@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from mainspring.cli import options
 from mainspring.cli.context import Assembly, EngineOptions, build_engine, load_settings
-from mainspring.cli.output import clean, report_problems, say, write_lines, write_table
+from mainspring.cli.output import report_problems, say, write_lines, write_table, write_text
 from mainspring.cli.show_run import cancel_on_signal
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
@@ -69,7 +69,7 @@ async def show(name: Name, folder: Folders = None, config: options.Config = None
     if json:
         write_lines([render_workflow(workflow)])
     else:
-        print(clean("\n".join(draw_steps(workflow))))
+        write_text("\n".join(draw_steps(workflow)))
 
 
 @app.command("run")
