@@ -573,8 +573,8 @@ async def test_chat_completions_have_the_tool_and_its_citations() -> None:
             assert [note.url_citation.url for note in notes] == [PAGES[0]["url"]] * 2
         assert "The user is in Oslo, NO" in model.tool.description
         assert len(services.asked) == 2
+        odd: Any = {**options, "user_location": "Oslo"}
         with pytest.raises(openai.BadRequestError) as refused:
-            odd: Any = {**options, "user_location": "Oslo"}
             await client.chat.completions.create(model="m", messages=asked, web_search_options=odd)
         assert refused.value.param == "web_search_options.user_location"
 
