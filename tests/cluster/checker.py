@@ -5,10 +5,12 @@ Each rule is a function that yields what breaks it. It knows nothing of how faul
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 
 from tests.cluster.history import (
     DONE,
     ENDED,
+    TICK_SECONDS,
     Accepted,
     Answered,
     Arrived,
@@ -16,10 +18,13 @@ from tests.cluster.history import (
     Cancelled,
     Contents,
     Conversed,
+    Fired,
     Froze,
+    Indexed,
     Kept,
     Seen,
     Streamed,
+    Told,
     Unanswered,
     WorkflowAccepted,
     WorkflowCancelled,
@@ -31,6 +36,12 @@ WORKFLOW_ENDED = ("success", "partial", "failed", "cancelled")
 AWAKE = 1.0
 # What is on its way to another process may be read there a moment later.
 ON_ITS_WAY = 1.0
+_WORKFLOW_EVENTS = {
+    "success": "workflow.completed",
+    "partial": "workflow.completed",
+    "failed": "workflow.failed",
+    "cancelled": "workflow.cancelled",
+}
 Rule = Callable[[Sequence[Seen], Contents], Iterator[str]]
 
 
@@ -212,6 +223,56 @@ def find_torn_conversations(history: Sequence[Seen], contents: Contents) -> Iter
             yield f"in {conversation} there is {found} of {texts}"
 
 
+def find_misfired(history: Sequence[Seen], contents: Contents) -> Iterator[str]:
+    """Every due time of the schedule has started one run, and nobody has started another one."""
+    fired: dict[float, set[str]] = defaultdict(set)
+    for seen in history:
+        if isinstance(seen, Fired):
+            fired[seen.due].add(seen.run or seen.outcome)
+            if seen.outcome != "started":
+                yield f"what was due at {seen.due:.3f} is {seen.outcome}"
+    for due, runs in fired.items():
+        if len(runs) > 1:
+            yield f"what was due at {due:.3f} has the runs {', '.join(sorted(runs))}"
+    for due, following in pairwise(sorted(fired)):
+        if following - due > 1.5 * TICK_SECONDS:
+            yield f"nothing was due between {due:.3f} and {following:.3f}"
+    known = {seen.run for seen in history if isinstance(seen, WorkflowAccepted)} | {
+        run for runs in fired.values() for run in runs
+    }
+    for run in {seen.run for seen in history if isinstance(seen, Arrived)} - known:
+        yield f"nobody has started {run}, and it does something"
+
+
+def find_untold(history: Sequence[Seen], contents: Contents) -> Iterator[str]:
+    """The endpoint is told of every end and of every question, each by one event, however often that comes."""
+    ends = {
+        run: f"response.{stored.status}" for run, stored in contents.runs.items() if stored.is_told and stored.status in ENDED
+    }
+    ends |= {run: _WORKFLOW_EVENTS[status] for run, status in contents.workflows.items() if status in _WORKFLOW_EVENTS}
+    asked = {seen.question: "approval.requested" for seen in history if isinstance(seen, Answered)}
+    told: dict[tuple[str, str], set[str]] = defaultdict(set)
+    taken: set[tuple[str, str]] = set()
+    for seen in history:
+        if isinstance(seen, Told):
+            told[seen.subject, seen.kind].add(seen.event)
+            if seen.is_taken:
+                taken.add((seen.subject, seen.kind))
+    yield from [f"nobody was told {kind} of {subject}" for subject, kind in sorted((ends | asked).items() - taken)]
+    for (subject, kind), events in told.items():
+        if len(events) > 1:
+            yield f"{kind} of {subject} has the events {', '.join(sorted(events))}"
+        if kind != "approval.requested" and ends.get(subject, kind) != kind:
+            yield f"{kind} was told of {subject}, for which it is {ends[subject]}"
+
+
+def find_unindexed(history: Sequence[Seen], contents: Contents) -> Iterator[str]:
+    """A file of which a client was told that it is indexed is found, once."""
+    for seen in history:
+        if isinstance(seen, Indexed) and (found := contents.found.get(seen.word, ())) != (seen.file,):
+            yield f"{seen.word} of {seen.file} is found in {found}"
+
+
 def find_broken_audit(history: Sequence[Seen], contents: Contents) -> Iterator[str]:
     """The audit verifies."""
     if contents.audit:
@@ -233,5 +294,8 @@ RULES: dict[str, Rule] = {
     "late steps": find_late_steps,
     "files": find_lost_files,
     "conversations": find_torn_conversations,
+    "schedule": find_misfired,
+    "events": find_untold,
+    "search": find_unindexed,
     "audit": find_broken_audit,
 }

@@ -2,10 +2,13 @@
 down for the checker."""
 
 import json
+import time
 from asyncio import TimeoutError as Late
+from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from hashlib import sha256
+from hmac import digest
 from random import Random
 from time import monotonic
 from typing import Any
@@ -20,6 +23,8 @@ from tests.cluster.history import (
     Answered,
     Cancelled,
     Conversed,
+    Fired,
+    Indexed,
     Kept,
     Seen,
     Streamed,
@@ -47,6 +52,10 @@ class Cluster:
         self.deployment, self.history = deployment, history
         # Where steps of workflows send their requests.
         self.target = target
+        # The webhook that starts a workflow, with its secret.
+        self.webhook: Json = {}
+        # What is known to have become of due times of the schedule.
+        self.fired: set[tuple[float, str, str]] = set()
         self.calm_since = float("inf")
         self.is_over = False
 
@@ -62,7 +71,7 @@ class Client:
         self._cluster, self._session, self._name = cluster, session, name
         self._random = Random(f"{seed} {name}")
         self._count = 0
-        self._container = ""
+        self._container = self._library = ""
         self.done: list[str] = []
 
     async def work(self) -> None:
@@ -79,6 +88,8 @@ class Client:
             self.run_an_errand,
             self.cancel_an_errand,
             self.keep_files,
+            self.send_a_message,
+            self.index_a_file,
         ]
         while not self._cluster.is_over:
             deed = self._random.choice(deeds)
@@ -108,19 +119,18 @@ class Client:
         body: Json | None = None,
         key: str = "",
         is_frugal: bool = False,
-        file: tuple[str, bytes] | None = None,
+        make_data: Callable[[], tuple[Any, dict[str, str]]] | None = None,
     ) -> tuple[int, Json]:
-        """The answer that counts: not one of a server that cannot say now."""
+        """The answer that counts: not one of a server that cannot say now. `make_data` makes another body than JSON, with its
+        headers."""
         said: object = None
         while self._cluster.is_patient:
             server = self._pick()
-            form = None
-            if file is not None:
-                form = aiohttp.FormData()
-                form.add_field("file", file[1], filename=file[0])
+            data, more = (None, {}) if make_data is None else make_data()
+            headers = {**self._headers(key, is_frugal), **more}
             try:
                 async with self._session.request(
-                    method, server.url + path, json=body, data=form, headers=self._headers(key, is_frugal), timeout=SILENCE
+                    method, server.url + path, json=body, data=data, headers=headers, timeout=SILENCE
                 ) as answer:
                     told = await answer.json()
                     code = told.get("error", {}).get("code") if answer.status != 200 else ""
@@ -302,11 +312,69 @@ class Client:
 
     async def _keep_file(self, name: str) -> None:
         data = self._random.randbytes(2000)
-        status, told = await self.ask("POST", f"/containers/{self._container}/files", file=(name, data))
+        form = make_form(name, data)
+        status, told = await self.ask("POST", f"/containers/{self._container}/files", make_data=form)
         if status == 200:
             self._see(Kept(monotonic(), self._container, name, sha256(data).hexdigest()))
         elif status:
             self._see(Unanswered(monotonic(), f"the file {name}: {status} {told}"))
+
+    async def send_a_message(self) -> None:
+        """The same signed message twice at once, each at any server."""
+        id = self._next_key()
+        async with anyio.create_task_group() as tasks:
+            for _ in range(2):
+                tasks.start_soon(self._send, id, json.dumps({"url": self._cluster.target}).encode())
+
+    async def _send(self, id: str, body: bytes) -> None:
+        webhook = self._cluster.webhook
+        secret = b64decode(webhook["secret"].removeprefix("whsec_"))
+
+        def sign() -> tuple[bytes, dict[str, str]]:
+            now = str(int(time.time()))
+            signature = b64encode(digest(secret, f"{id}.{now}.".encode() + body, "sha256")).decode()
+            return body, {"webhook-id": id, "webhook-timestamp": now, "webhook-signature": f"v1,{signature}"}
+
+        status, told = await self.ask("POST", webhook["path"].removeprefix("/v1"), make_data=sign)
+        if status == 200:
+            self._see(WorkflowAccepted(monotonic(), told["run_id"], f"message {id}"))
+        elif status:
+            self._see(Unanswered(monotonic(), f"message {id}: {status} {told}"))
+
+    async def index_a_file(self) -> None:
+        """Puts a file with a word of its own into a vector store, and waits until it is indexed."""
+        if not self._library:
+            _, made = await self.ask("POST", "/vector_stores", {"name": self._name})
+            self._library = made.get("id", "")
+        word = f"{self._name}word{self._next_key().rpartition('-')[2]}"
+        text = f"The word of this file is {word}, and no other has it.".encode()
+        _, uploaded = await self.ask("POST", "/files", make_data=make_form("words.txt", text, purpose="assistants"))
+        files = f"/vector_stores/{self._library}/files"
+        status, told = await self.ask("POST", files, {"file_id": uploaded.get("id", "")})
+        while status == 200 and told["status"] == "in_progress" and self._cluster.is_patient:
+            await anyio.sleep(0.2)
+            status, told = await self.ask("GET", f"{files}/{uploaded['id']}")
+        if status == 200 and told["status"] == "completed":
+            self._see(Indexed(monotonic(), self._library, uploaded["id"], word))
+        else:
+            self._see(Unanswered(monotonic(), f"the file of {word}: {status} {told}"))
+
+    async def watch_the_schedule(self) -> None:
+        """Looks at what became of its due times, again and again until faults are over."""
+        while not self._cluster.is_over:
+            await self.look_at_the_schedule()
+            await anyio.sleep(1.0)
+
+    async def look_at_the_schedule(self) -> Json:
+        status, told = await self.ask("GET", "/schedules/tick")
+        for firing in told["recent"] if status == 200 else ():
+            fired = Fired(monotonic(), firing["due"], firing["outcome"], firing.get("run_id", ""))
+            if (fired.due, fired.outcome, fired.run) not in self._cluster.fired:
+                self._cluster.fired.add((fired.due, fired.outcome, fired.run))
+                self._see(fired)
+                if fired.run:
+                    self._see(WorkflowAccepted(monotonic(), fired.run, f"due at {fired.due:.3f}"))
+        return told
 
     async def wait_for_end(self, run: str) -> Json:
         while self._cluster.is_patient:
@@ -316,6 +384,17 @@ class Client:
             await anyio.sleep(0.1)
         self._see(Unanswered(monotonic(), f"the end of {run}"))
         return {}
+
+
+def make_form(name: str, data: bytes, **fields: str) -> Callable[[], tuple[Any, dict[str, str]]]:
+    """A form with a file; one that was sent cannot be sent again."""
+
+    def make() -> tuple[Any, dict[str, str]]:
+        form = aiohttp.FormData(fields)
+        form.add_field("file", data, filename=name)
+        return form, {}
+
+    return make
 
 
 def find_last(frames: bytes, otherwise: int) -> int:

@@ -25,15 +25,22 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
 from time import monotonic
-from typing import Literal
+from typing import Literal, get_args
 from urllib.parse import urlsplit
 
 import anyio
+from tests.cluster.history import TICK_SECONDS
 from tests.kit.link import Link, linked_port
 from tests.kit.postgres import Postgres
 from tests.kit.processes import DEVNULL, Process, run, start
 from tests.kit.temporal import Temporal, running_temporal
 from tests.kit.waiting import PATIENCE
+
+from mainspring.core.ids import random_id
+from mainspring.features.triggers.endpoints import Endpoints
+from mainspring.features.triggers.outbox import EventType, Outbox
+from mainspring.storage.choose_store import open_store
+from mainspring.storage.location import parse_location
 
 Kind = Literal["lease", "temporal", "file"]
 SERVERS = ("server1", "server2", "server3")
@@ -125,8 +132,16 @@ steps:
     body: {run: "{{ workflow.run_id }}", step: second}
     depends_on: [between]
 """
+SCHEDULE = f"""
+name: tick
+workflow: errand
+every: {TICK_SECONDS:g}s
+missed: all
+overlap: allow
+"""
 SETTINGS = f"""
 tools = ["counting"]
+schedules = ["schedules"]
 builtins = ["code_interpreter"]
 workflows = ["flows"]
 files = "kept"
@@ -306,6 +321,8 @@ class Deployment:
         self.folder, self.database, self.members = folder, database, members
         self.postgres, self.temporal = postgres, temporal
         self.key = self.frugal_key = ""
+        # That of webhooks out, to which all events are sent.
+        self.endpoint = ""
 
     @property
     def servers(self) -> list[Member]:
@@ -336,14 +353,16 @@ async def deployed(
     names: Sequence[str] = (*SERVERS, *WORKERS),
     later: Sequence[str] = (),
     kind: Kind = "lease",
+    target: str = "",
 ) -> AsyncIterator[Deployment]:
     """All of them, ready but for those that the test starts `later`, on an empty database, a file if there is no server. The
-    folder keeps their logs; without one they go with it all."""
+    folder keeps their logs; without one they go with it all. With a `target`, a schedule has requests sent there, and events go
+    to `/events` below it."""
     async with AsyncExitStack() as stack:
         folder = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cluster")))
         database = str(folder / "runs.db") if postgres is None else await to_thread(postgres.database)
         temporal = stack.enter_context(running_temporal(folder)) if kind == "temporal" else None
-        write_files(folder, "" if temporal is None else temporal.address)
+        write_files(folder, "" if temporal is None else temporal.address, target)
         members: dict[str, Member] = {}
         for name in names:
             link, url = None, database
@@ -354,6 +373,8 @@ async def deployed(
         made = Deployment(folder, database, members, postgres, temporal)
         made.key = await to_thread(made.command, "keys", "create")
         made.frugal_key = await to_thread(made.command, "keys", "create", "--tenant", "frugal")
+        if target:
+            made.endpoint = await add_endpoint(database, f"{target}events")
         try:
             async with anyio.create_task_group() as tasks:
                 for member in members.values():
@@ -367,12 +388,22 @@ async def deployed(
                     await member.kill()
 
 
-def write_files(folder: Path, temporal: str) -> None:
+async def add_endpoint(database: str, url: str) -> str:
+    """Has all events sent there. Processes know of it when they start, so that none ends a run without."""
+    async with open_store(parse_location(database)) as store:
+        made = await Endpoints(store, Outbox(store), random_id).create("", url, get_args(EventType))
+    return made.id
+
+
+def write_files(folder: Path, temporal: str, target: str) -> None:
     """What all processes read. `temporal` is where that is, if it is to be used."""
     (folder / "counting.py").write_text(TOOLS)
     (folder / "script.json").write_text(json.dumps({"turns": SCRIPT, "chunk": 4}))
     (folder / "flows").mkdir()
     (folder / "flows" / "errand.yaml").write_text(FLOW)
+    (folder / "schedules").mkdir()
+    if target:
+        (folder / "schedules" / "tick.yaml").write_text(SCHEDULE + f'inputs: {{url: "{target}"}}\n')
     dispatcher = f'\n[temporal]\naddress = "{temporal}"\n' if temporal else ""
     first = 'dispatcher = "temporal"\n' if temporal else ""
     (folder / "mainspring.toml").write_text(first + SETTINGS + dispatcher)

@@ -10,6 +10,8 @@ from msgspec import Struct
 
 DONE = b"data: [DONE]\n\n"
 ENDED = ("completed", "failed", "cancelled", "incomplete")
+# How often the schedule of the deployment is due.
+TICK_SECONDS = 3.0
 
 
 class Accepted(Struct, frozen=True, tag=True):
@@ -93,6 +95,35 @@ class Conversed(Struct, frozen=True, tag=True):
     text: str
 
 
+class Fired(Struct, frozen=True, tag=True):
+    """A server has said what became of a due time of the schedule: `run` is what it started, if it did."""
+
+    at: float
+    due: float
+    outcome: str
+    run: str = ""
+
+
+class Told(Struct, frozen=True, tag=True):
+    """An event has come to the endpoint of webhooks: `subject` is what it tells of. `is_taken` says that it was answered
+    with 2xx; then it comes again only if that answer was lost."""
+
+    at: float
+    event: str
+    kind: str
+    subject: str
+    is_taken: bool = True
+
+
+class Indexed(Struct, frozen=True, tag=True):
+    """A client has been answered that a file, which has this word, can be found in a vector store."""
+
+    at: float
+    store: str
+    file: str
+    word: str
+
+
 class Faulted(Struct, frozen=True, tag=True):
     """A fault began."""
 
@@ -121,6 +152,9 @@ Seen = (
     | Arrived
     | Kept
     | Conversed
+    | Fired
+    | Told
+    | Indexed
     | Faulted
     | Froze
 )
@@ -140,18 +174,21 @@ class Effect(Struct, frozen=True):
 
 
 class StoredRun(Struct, frozen=True):
-    """A run as the database has it. `streams` are its whole stream at each server, `parent` is what it continues."""
+    """A run as the database has it. `streams` are its whole stream at each server, `parent` is what it continues. `is_told` says
+    that the endpoint of webhooks has to hear of it."""
 
     status: str
     streams: Mapping[str, bytes]
     started: frozenset[str] = frozenset()
     parent: str = ""
+    is_told: bool = False
 
 
 class Contents(Struct, frozen=True):
     """What there is afterwards. `allowances` are the calls that all runs of a tenant may make in total; `spent` is what the
     accounts say of them. `audit` is what is wrong with the audit. `workflows` are their runs with how they ended; `files` the
-    digests of what containers hold, and `conversations` what users have said in each."""
+    digests of what containers hold, and `conversations` what users have said in each. `found` are the files that a search for a
+    word finds."""
 
     runs: Mapping[str, StoredRun]
     effects: tuple[Effect, ...]
@@ -161,6 +198,7 @@ class Contents(Struct, frozen=True):
     workflows: Mapping[str, str] = {}
     files: Mapping[str, Mapping[str, str]] = {}
     conversations: Mapping[str, tuple[str, ...]] = {}
+    found: Mapping[str, tuple[str, ...]] = {}
 
 
 class Breach(Struct, frozen=True):

@@ -6,10 +6,11 @@ import sys
 from asyncio import to_thread
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
-from time import monotonic
+from random import Random
+from time import monotonic, time
 from typing import Any
 
 import aiohttp
@@ -22,16 +23,19 @@ from tests.cluster.deployment import FRUGAL_CALLS, Deployment, Kind, deployed, f
 from tests.cluster.faults import Saboteur
 from tests.cluster.history import (
     ENDED,
+    TICK_SECONDS,
     Arrived,
     Breach,
     Contents,
     Conversed,
     Effect,
     Faulted,
+    Indexed,
     Kept,
     Seen,
     StoredRun,
     Streamed,
+    Told,
     WorkflowAccepted,
 )
 from tests.kit.postgres import Postgres
@@ -43,6 +47,10 @@ from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import parse_location
 
 CLIENTS = 6
+# How many events are refused, and of how many of these nobody learns so.
+REFUSED = 0.15
+LOST = 0.05
+MESSAGES = {"name": "messages", "workflow": "errand", "mapping": {"url": "/url"}}
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -83,20 +91,26 @@ async def run_suite(
         print("clocks are not skewed: libfaketime is not installed (apt-get install libfaketime)")
     if folder is not None:
         await anyio.Path(folder).mkdir(parents=True)
-    async with deployed(postgres, folder, kind=kind) as deployment, receiving(history) as target:
+    async with AsyncExitStack() as stack:
+        receiver = await stack.enter_async_context(receiving(history, seed))
+        deployment = await stack.enter_async_context(deployed(postgres, folder, kind=kind, target=receiver.url))
+        session = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
         began = monotonic()
-        cluster = Cluster(deployment, history, target)
-        clients: list[Client] = []
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session, anyio.create_task_group() as tasks:
+        cluster = Cluster(deployment, history, receiver.url)
+        watcher, clients = Client(cluster, session, "watcher", seed), list[Client]()
+        _, cluster.webhook = await watcher.ask("POST", "/webhooks", MESSAGES)
+        async with anyio.create_task_group() as tasks:
             for number in range(clients_at_once):
                 clients.append(Client(cluster, session, f"client{number}", seed))
                 tasks.start_soon(clients[-1].work)
+            tasks.start_soon(watcher.watch_the_schedule)
             await Saboteur(deployment, history, seed, most, began + seconds, other).work()
             say(f"{sum(isinstance(seen, Faulted) for seen in history)} faults in {monotonic() - began:.0f} s; now all is well")
             deployment.heal()
-            cluster.calm_since, cluster.is_over = monotonic(), True
+            cluster.calm_since, cluster.is_over, receiver.is_calm = monotonic(), True, True
         took = monotonic() - began
         say(f"clients are done after {took:.0f} s")
+        await end_the_schedule(watcher)
         logs = await wait_for_ends(deployment)
         say(f"{len(logs)} runs after {monotonic() - began:.0f} s")
         contents = await collect(deployment, history, logs)
@@ -128,26 +142,54 @@ def find_tracebacks(folder: Path) -> list[str]:
     return found
 
 
-@asynccontextmanager
-async def receiving(history: list[Seen]) -> AsyncIterator[str]:
-    """Where steps of workflows send their requests, which are written down when they come."""
+class Receiver:
+    """Where steps of workflows send their requests, and where events are sent: all is written down when it comes. Of the events
+    some are refused, and of some the answer is lost, until `is_calm`."""
 
-    async def receive(request: web.Request) -> web.Response:
+    def __init__(self, history: list[Seen], seed: str) -> None:
+        self._history, self._random = history, Random(f"{seed} receiver")
+        self.is_calm = False
+        self.url = ""
+
+    async def receive(self, request: web.Request) -> web.Response:
         told = await request.json()
-        history.append(Arrived(monotonic(), told["run"], told["step"]))
+        self._history.append(Arrived(monotonic(), told["run"], told["step"]))
         await anyio.sleep(0.2)
         return web.json_response({})
 
-    app = web.Application()
-    app.router.add_post("/", receive)
+    async def receive_event(self, request: web.Request) -> web.Response:
+        event = await request.json()
+        assert request.headers["webhook-id"] == event["id"]
+        luck = 1.0 if self.is_calm else self._random.random()
+        self._history.append(Told(monotonic(), event["id"], event["type"], event["data"]["id"], is_taken=luck > REFUSED))
+        if luck < LOST and request.transport is not None:
+            request.transport.abort()
+        return web.Response(status=503 if luck < REFUSED else 200)
+
+
+@asynccontextmanager
+async def receiving(history: list[Seen], seed: str) -> AsyncIterator[Receiver]:
+    app, receiver = web.Application(), Receiver(history, seed)
+    app.router.add_post("/", receiver.receive)
+    app.router.add_post("/events", receiver.receive_event)
     runner = web.AppRunner(app)
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
+        receiver.url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
+        yield receiver
     finally:
         await runner.cleanup()
+
+
+async def end_the_schedule(watcher: Client) -> None:
+    """Waits until it has made up for what was due, has it start nothing more, and sees what it did."""
+    with anyio.move_on_after(PATIENCE):
+        while ((await watcher.look_at_the_schedule()).get("next_at") or 0.0) < time() - TICK_SECONDS:  # noqa: ASYNC110
+            await anyio.sleep(0.2)
+    await watcher.ask("POST", "/schedules/tick/pause")
+    await watcher.look_at_the_schedule()
 
 
 def say(text: str) -> None:
@@ -171,6 +213,7 @@ async def collect(deployment: Deployment, history: Sequence[Seen], logs: dict[st
     workflows: dict[str, str] = {}
     files: dict[str, dict[str, str]] = {}
     conversations: dict[str, tuple[str, ...]] = {}
+    found: dict[str, tuple[str, ...]] = {}
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(2 * PATIENCE)) as session:
 
         async def get(server: str, path: str, key: str) -> bytes:
@@ -191,7 +234,8 @@ async def collect(deployment: Deployment, history: Sequence[Seen], logs: dict[st
             }
             started = frozenset([record.event.call_id for record in log if isinstance(record.event, ToolStarted)])
             continues = any(isinstance(item, ApprovalResponse) for item in spec.input)
-            runs[id] = StoredRun(told["status"], streams, started, (spec.parent or "") if continues else "")
+            parent, is_told = spec.parent if continues else "", not (spec.tenant or spec.within or spec.step_call)
+            runs[id] = StoredRun(told["status"], streams, started, parent or "", is_told)
         spent = json.loads(await get("server1", "/budgets/default", deployment.frugal_key))
         for run in {seen.run for seen in history if isinstance(seen, WorkflowAccepted)}:
             workflows[run] = await wait_for_workflow(lambda path: get("server1", path, deployment.key), run)
@@ -204,6 +248,15 @@ async def collect(deployment: Deployment, history: Sequence[Seen], logs: dict[st
             items = json.loads(await get("server2", f"/conversations/{id}/items?limit=100&order=asc", deployment.key))["data"]
             said = [item["content"] for item in items if item["type"] == "message" and item["role"] == "user"]
             conversations[id] = tuple([part["text"] for parts in said for part in parts])
+        for seen in [seen for seen in history if isinstance(seen, Indexed)]:
+            sent, headers = {"query": seen.word, "max_num_results": 50}, {"authorization": f"Bearer {deployment.key}"}
+            url = f"{deployment.members['server3'].url}/vector_stores/{seen.store}/search"
+            async with session.post(url, json=sent, headers=headers) as answer:
+                found[seen.word] = tuple([each["file_id"] for each in (await answer.json())["data"]])
+        pending = f"/webhook_endpoints/{deployment.endpoint}/deliveries?state=pending"
+        with anyio.move_on_after(2 * PATIENCE):
+            while json.loads(await get("server1", pending, deployment.key))["data"]:  # noqa: ASYNC110
+                await anyio.sleep(0.2)
     lines = (deployment.folder / "effects").read_text().splitlines()
     return Contents(
         runs=runs,
@@ -214,6 +267,7 @@ async def collect(deployment: Deployment, history: Sequence[Seen], logs: dict[st
         workflows=workflows,
         files=files,
         conversations=conversations,
+        found=found,
     )
 
 
