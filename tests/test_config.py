@@ -49,6 +49,11 @@ def test_all_errors_are_told_at_once_with_a_hint(tmp_path: Path) -> None:
         assert words in caught.value.message
 
 
+def test_the_port_of_a_service_that_kubernetes_tells_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="enableServiceLinks: false"):
+        load({}, file=_empty(tmp_path), environment={"MAINSPRING_PORT": "tcp://10.0.0.188:80"})
+
+
 @pytest.mark.parametrize("seconds", ["inf", "nan", "-1", "-inf", "1e300"])
 def test_a_time_that_is_none_is_refused_wherever_it_comes_from(tmp_path: Path, seconds: str) -> None:
     file = tmp_path / "settings.toml"

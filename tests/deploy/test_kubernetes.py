@@ -87,6 +87,8 @@ def test_pods_run_real_commands_and_may_do_nothing_else(resource: dict[str, Any]
     pod = resource["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["automountServiceAccountToken"] is False
+    # The service is called as our variables begin: its port would be taken for ours.
+    assert pod["enableServiceLinks"] is False
     [container] = pod["containers"]
     check_command(container["args"], capsys)
     assert container["securityContext"] == {

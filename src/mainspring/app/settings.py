@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, Final, Literal, cast
 
 import msgspec
 from msgspec import Meta, defstruct, field
@@ -35,6 +35,7 @@ from mainspring.parts import Part, PartContents, blame_part
 from mainspring.tools.sandbox.kubernetes.settings import KubernetesSettings
 
 FILE = "mainspring.toml"
+_SERVICE_LINK: Final = "; Kubernetes sets it for a service called `mainspring`, so give the pod `enableServiceLinks: false`"
 
 
 class Settings(ModelSettings, frozen=True, kw_only=True):
@@ -267,7 +268,8 @@ def _from_environment(environment: Mapping[str, str], problems: list[str]) -> di
             try:
                 values[setting.name] = msgspec.convert(value, setting.type, strict=False)
             except msgspec.ValidationError as error:
-                problems.append(f"{variable}: {error}, not `{text[:80]}`")
+                advice = _SERVICE_LINK if text.startswith("tcp://") else ""
+                problems.append(f"{variable}: {error}, not `{text[:80]}`{advice}")
     return values
 
 
