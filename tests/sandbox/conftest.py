@@ -6,6 +6,7 @@ from itertools import count
 
 import pytest
 from tests.sandbox.kube.cluster import PodsUnderTest, open_cluster
+from tests.sandbox.kube.real import KUBECONFIG, RealCluster
 
 from mainspring.core.errors import SandboxError
 from mainspring.tools.sandbox.cgroup import Groups
@@ -57,11 +58,16 @@ async def unsafe() -> AsyncIterator[LocalSandbox]:
         yield entered
 
 
-@pytest.fixture(scope="module", params=["bwrap", "landlock", "unsafe", "pods", "claims"])
+@pytest.fixture(scope="module", params=["bwrap", "landlock", "unsafe", "pods", "claims", *(["real pods"] if KUBECONFIG else [])])
 async def runner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AnySandbox]:
     """One that runs programs, whether or not it holds."""
     if request.param in ("pods", "claims"):
         async with open_cluster(tmp_path_factory.mktemp("cluster")) as world, world.open(request.param) as pods:
+            yield pods
+        return
+    if request.param == "real pods":
+        real = RealCluster()
+        async with PodsUnderTest(real.settings, real) as pods:
             yield pods
         return
     async for entered in opened(request.param, warm=1):

@@ -11,6 +11,7 @@ import pytest
 from msgspec import Struct
 from tests.net.servers import make_certificates
 from tests.sandbox.kube.api_server import NAMESPACE, TOKEN, StandIn, serve_cluster
+from tests.sandbox.kube.real import RealCluster
 
 from mainspring.core.sandbox import DEFAULT_SPEC
 from mainspring.tools.sandbox import bwrap
@@ -23,7 +24,7 @@ POOL = "python"
 
 
 class PodsUnderTest(KubernetesSandbox):
-    def __init__(self, settings: KubernetesSettings, cluster: StandIn) -> None:
+    def __init__(self, settings: KubernetesSettings, cluster: StandIn | RealCluster) -> None:
         super().__init__(settings)
         self.settings, self.cluster = settings, cluster
 
