@@ -119,6 +119,7 @@ def test_openai_for_node_streams_parses_and_runs_tools(url: str, model: Model) -
         "parsed": {"name": "Oslo", "people": 717710},
         "ran": "Take an umbrella.",
         "called": 2,
+        "forwarded": "Good morning to you.",
     }
 
 
@@ -127,6 +128,9 @@ def test_anthropic_for_typescript_streams_and_runs_tools(url: str, model: Model)
     model.hears("Hello", says("Good morning to you.", thinking="They greet me."))
     model.hears("How is Oslo", CALLED)
     model.hears("rain", says("Take an umbrella."))
+    model.hears("What is there to do", calls(("memory", {"command": "view", "path": "/memories"})))
+    model.hears("bread", says("Buy bread."))
+    model.hears("Oslo?", says('{"name": "Oslo", "people": 717710}'))
     assert node.run("anthropic.mjs", url=url, model=model.name) == {
         "deltas": ["Good", " morning", " to", " you."],
         "kinds": ["thinking", "text"],
@@ -134,6 +138,10 @@ def test_anthropic_for_typescript_streams_and_runs_tools(url: str, model: Model)
         "ran": "Take an umbrella.",
         "refused": {"name": "BadRequestError", "status": 400, "type": "invalid_request_error"},
         "counts": True,
+        "streamed": ["message_start", "message_start"],
+        "remembered": "Buy bread.",
+        "parsed": {"name": "Oslo", "people": 717710},
+        "models": ["model"],
     }
 
 

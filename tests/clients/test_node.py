@@ -40,6 +40,12 @@ def test_openai_runs_tools_from_a_stream_and_goes_on(url: str, model: Model) -> 
     assert [message["role"] for message in model.messages()] == ["user", "assistant", "tool", "tool"]
 
 
+def test_the_tool_runner_of_openai_takes_every_item(url: str, model: Model) -> None:
+    model.hears("How is Oslo", calls(("weather", {"city": "Oslo"}), ("weather", {"city": "Rome"}), saying="I look."))
+    model.hears("rain in", says("Take an umbrella."))
+    assert node.run("openai.mjs", "runner", url=url, model=model.name) == ["Take an umbrella."] * 2
+
+
 def test_openai_takes_up_reads_and_deletes_a_run(url: str, model: Model) -> None:
     model.hears("Count", hangs("one", " two"))
     model.release()

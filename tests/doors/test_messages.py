@@ -391,6 +391,19 @@ async def test_a_stop_sequence_that_has_ended_the_message_is_told() -> None:
     assert (unmet.stop_reason, unmet.stop_sequence) == ("end_turn", None)
 
 
+async def test_models_are_listed_as_the_api_lists_them(tmp_path: Path) -> None:
+    written(tmp_path, "bee", prompts={"system": "You are a bee."})
+    async with entered(Scripted(), agents=[tmp_path]) as (client, place):
+        listed = [model async for model in client.models.list(limit=1)]
+        assert [(model.type, model.lifecycle, model.created_at.tzinfo is not None) for model in listed] == [
+            ("model", "active", True)
+        ] * 2
+        assert [await client.models.retrieve(model.id) for model in listed] == listed
+        assert [model.id async for model in place.client.models.list()] == [model.id for model in listed]
+        with pytest.raises(NotFoundError):
+            await client.models.retrieve("nobody")
+
+
 async def test_a_client_that_leaves_cancels_its_run() -> None:
     async with entered(Scripted(stall())) as (client, place):
         stream = await client.messages.create(model="scripted", max_tokens=9, messages=ASK, stream=True)

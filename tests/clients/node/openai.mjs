@@ -1,6 +1,8 @@
 // openai for Node, unmodified. Usage: node openai.mjs SCENARIO, with BASE_URL and MODEL in the environment; prints JSON.
 import OpenAI from "openai";
 import { zodResponseFormat, zodTextFormat } from "openai/helpers/zod";
+import { ChatCompletionStream } from "openai/lib/ChatCompletionStream";
+import { ResponsesToolRunner } from "openai/helpers/responses-tool-runner";
 import { z } from "zod";
 
 const client = new OpenAI({ baseURL: process.env.BASE_URL, apiKey: "unused", maxRetries: 0, timeout: 30_000 });
@@ -78,7 +80,25 @@ const scenarios = {
     });
     const ran = await runner.finalContent();
     const called = runner.messages.filter((message) => message.role === "tool").length;
-    return { deltas, tokens: final.usage.total_tokens, parsed: parsed.choices[0].message.parsed, ran, called };
+    const forwarded = client.chat.completions.stream({ model, messages }).toReadableStream();
+    const again = await ChatCompletionStream.fromReadableStream(forwarded).finalChatCompletion();
+    return {
+      deltas,
+      tokens: final.usage.total_tokens,
+      parsed: parsed.choices[0].message.parsed,
+      ran,
+      called,
+      forwarded: again.choices[0].message.content,
+    };
+  },
+
+  async runner() {
+    const runner = new ResponsesToolRunner({ functions: [{ tool: weather, execute: ({ city }) => `rain in ${city}` }] });
+    const texts = [];
+    for (const stream of [false, true]) {
+      texts.push((await runner.run(client, { model, input: "How is Oslo?" }, { stream })).output_text);
+    }
+    return texts;
   },
 
   async resume() {

@@ -1,6 +1,7 @@
 """`/v1/models`: the models of the backends, and the agents, which requests name as models."""
 
 from collections.abc import Callable, Iterable, Sequence, Set
+from datetime import UTC, datetime
 from logging import getLogger
 
 from msgspec import Struct
@@ -47,6 +48,23 @@ class ModelList(Struct, frozen=True):
     object: str = "list"
 
 
+class MessagesModel(Struct, frozen=True):
+    """A model as clients of the Messages API know it."""
+
+    id: str
+    display_name: str
+    created_at: str
+    type: str = "model"
+    lifecycle: str = "active"
+
+
+class MessagesModelList(Struct, frozen=True):
+    data: Sequence[MessagesModel]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool = False
+
+
 class ForgottenProfile(Struct, frozen=True):
     """`forgotten` is the number of fields that had been learned."""
 
@@ -64,21 +82,31 @@ class ModelRoutes:
     def endpoints(self) -> tuple[Endpoint, ...]:
         one, errors = "/v1/models/{model:path}", (404, *MODEL_ERRORS)
         return (
-            Endpoint("GET", "/v1/models", self.list, "models", ModelList, schemas=(Model,), errors=MODEL_ERRORS),
+            Endpoint(
+                "GET", "/v1/models", self.list, "models", ModelList, schemas=(Model, MessagesModelList), errors=MODEL_ERRORS
+            ),
             Endpoint("DELETE", f"{one}/profile", self.forget, "admin", ForgottenProfile, errors=errors),
             Endpoint("GET", one, self.show, "models", ModelDetails, schemas=(ShownProfile, ProfileFact), errors=errors),
         )
 
     async def list(self, request: Request) -> HttpResponse:
-        """Lists the models and the agents that requests can name as models."""
+        """Lists the models and the agents that requests can name as models; with `anthropic-version`, as that API does."""
         found = [Model(model.id, model.created, model.owned_by) for model in await self._provider.models()]
-        agents = [Model(name, 0, "mainspring") for name in self._agent_models()]
-        return json_response(ModelList([*found, *agents]))
+        found += [Model(name, 0, "mainspring") for name in self._agent_models()]
+        if not _is_of_messages(request):
+            return json_response(ModelList(found))
+        told = [_name_for_messages(model) for model in found]
+        first, last = (told[0].id, told[-1].id) if told else (None, None)
+        return json_response(MessagesModelList(told, first, last))
 
     async def show(self, request: Request) -> HttpResponse:
         """Returns a model, and how it is asked and its answers are read, with the reason for each field that is not neutral."""
         name = str(request.path_params["model"])
-        if name in self._agent_models():
+        is_agent = name in self._agent_models()
+        if _is_of_messages(request):
+            found = ModelInfo(name) if is_agent else await self._find(name, set())
+            return json_response(_name_for_messages(Model(found.id, found.created, found.owned_by)))
+        if is_agent:
             return json_response(ModelDetails(name, 0, "mainspring"))
         known = [asdict(profile) for profile in await explain_profiles(self._provider, name)]
         profiles = [ShownProfile(**{field: each[field] for field in ShownProfile.__struct_fields__}) for each in known]
@@ -110,3 +138,12 @@ class ModelRoutes:
         if found is None:
             raise ModelNotFound(f"The model `{name}` does not exist; GET /v1/models lists those that do.")
         return found
+
+
+def _is_of_messages(request: Request) -> bool:
+    """Whether a client of the Messages API asks."""
+    return "anthropic-version" in request.headers
+
+
+def _name_for_messages(model: Model) -> MessagesModel:
+    return MessagesModel(model.id, model.id, datetime.fromtimestamp(model.created, UTC).isoformat().replace("+00:00", "Z"))
