@@ -18,6 +18,7 @@ from anyio.from_thread import start_blocking_portal
 from tests.clients.node import install
 from tests.clients.process import environment, served
 from tests.clients.upstream import Model, calls, says, serving
+from tests.search.test_web_search import open_services
 
 LOCKS = Path(__file__).parent / "programs"
 NOWHERE = "http://127.0.0.1:9"
@@ -108,6 +109,18 @@ def run_claude(place: Place) -> None:
     assert len(place.model.asked) == 3
 
 
+def run_claude_searching(place: Place) -> None:
+    """Its own tool asks for a message with a search of the web, which the server performs."""
+    place.model.hears("# Environment", calls(("WebSearch", {"query": "how long sourdough rests"}), saying="I search."))
+    place.model.hears("Perform a web search", calls(("web_search", {"queries": ["sourdough"]})))
+    place.model.hears("Sourdough rests", says("All night."))
+    place.model.hears("Web search results", says("All night, they say."))
+    assert run_claude_code(place, "How long does sourdough rest?").strip() == "All night, they say."
+    [results] = [message for message in place.model.messages() if message["role"] == "tool"]
+    assert '"https://bakers.example/bread"' in results["content"]
+    assert "All night." in results["content"]
+
+
 def run_claude_with_agents(place: Place) -> None:
     """It starts `mainspring mcp serve`, and calls an agent as a tool."""
     (place.folder / "agents").mkdir()
@@ -196,6 +209,7 @@ PROGRAMS: Mapping[str, Callable[[Place], None]] = {
     "llama_index": run_llama_index,
     "aider": run_aider,
     "claude": run_claude,
+    "claude_searching": run_claude_searching,
     "claude_with_agents": run_claude_with_agents,
 }
 # This one must know a model to know how much it takes in.
@@ -225,10 +239,13 @@ def main() -> None:
     with (
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(serving()) as upstream,
+        portal.wrap_async_context_manager(open_services()) as services,
         TemporaryDirectory() as home,
     ):
         server = Path(home) / "server"
         server.mkdir()
+        settings = f'[web_search]\nprovider = "searxng"\nurl = "{services.url}/searxng"\n'
+        (server / "mainspring.toml").write_text(settings)
         with served(server, upstream.url) as running:
             for name in given.names or PROGRAMS:
                 installed, folder = prepare(name, given.cache), Path(home) / name
