@@ -43,7 +43,7 @@ def test_all_errors_are_told_at_once_with_a_hint(tmp_path: Path) -> None:
         "did you mean `port`?",
         "`xyzzy`; known: ",
         "70000",
-        "mainspring.toml:3: `reasoning_events`",
+        "line 3: `reasoning_events`",
         "MAINSPRING_ERROR_EVENT",
     ):
         assert words in caught.value.message

@@ -110,11 +110,11 @@ def test_json_is_read_as_well_even_if_it_is_indented_by_tabs() -> None:
 
 def test_all_mistakes_are_told_at_once_each_by_its_line() -> None:
     told = problems("name: X\nversion: 1.0.0\nrole: qq\nconstraints:\n  max_tokens: 99\n  max_retries: 11\ncapabilties: []\n")
-    assert "agent.yaml:1: `name`: it cannot be `X`" in told
-    assert "agent.yaml:3: `role`" in told
-    assert "agent.yaml:5: `max_tokens`: Expected `int` >= 100" in told
-    assert "agent.yaml:6: `max_retries`: Expected `int` <= 10" in told
-    assert "agent.yaml:7: unknown key `capabilties`; did you mean `capabilities`?" in told
+    assert "\n  line 1: `name`: it cannot be `X`" in told
+    assert "\n  line 3: `role`" in told
+    assert "\n  line 5: `max_tokens`: Expected `int` >= 100" in told
+    assert "\n  line 6: `max_retries`: Expected `int` <= 10" in told
+    assert "\n  line 7: unknown key `capabilties`; did you mean `capabilities`?" in told
 
 
 @pytest.mark.parametrize(

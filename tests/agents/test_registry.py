@@ -67,7 +67,7 @@ def test_a_broken_new_version_leaves_the_old_one_in_use_and_says_so(tmp_path: Pa
         assert registry.get("one").description == "before"
         assert registry.definitions["one"].description == "before"
     (problem,) = registry.problems
-    assert problem.startswith(f"{file}:1: ")
+    assert problem.startswith(f"{file}:\n  line 1: ")
     assert problem.endswith("the last version that was right stays in use")
     assert len(caplog.records) == 1
     written(tmp_path, "one", description="mended")
@@ -82,8 +82,8 @@ def test_a_broken_definition_is_left_out_and_the_others_are_there(tmp_path: Path
     registry = AgentRegistry([tmp_path])
     assert list(registry.definitions) == ["one"]
     (problem,) = registry.problems
-    assert f"{tmp_path}/broken.yaml:2:" in problem
-    assert f"{tmp_path}/broken.yaml:3:" in problem
+    assert problem.startswith(f"{tmp_path}/broken.yaml:\n  line 2: ")
+    assert "\n  line 3: " in problem
     with pytest.raises(NotFound, match="some definitions cannot be used"):
         registry.get("two")
 

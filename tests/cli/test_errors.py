@@ -201,8 +201,8 @@ def test_all_mistakes_of_the_settings_are_told_at_once(shell: Shell) -> None:
     (shell.folder / "slips.toml").write_text(SLIPS)
     done = shell.run("serve", "--config", "slips.toml", "--port", "0")
     told = done.err.splitlines()
-    assert (done.code, done.out, told[0]) == (2, "", "mainspring: the settings are not right:")
-    assert [line.split(": ")[0].strip() for line in told[1:]] == [f"slips.toml:{number}" for number in (3, 5, 7, 9, 10, 14, 16)]
+    assert (done.code, done.out, told[0]) == (2, "", "mainspring: the settings are not right: slips.toml:")
+    assert [line.split(": ")[0].strip() for line in told[1:]] == [f"line {number}" for number in (3, 5, 7, 9, 10, 14, 16)]
     hints = ("`level`", "`max_tokens`", "`base_url`", "`content`")
     assert [line.partition("did you mean ")[2] for line in told if "did you mean" in line] == [f"{each}?" for each in hints]
 
@@ -237,9 +237,10 @@ def test_wrong_values_are_told_all_at_once_with_their_lines(shell: Shell, with_u
     (shell.folder / "mainspring.toml").write_text(text + ("[xyzzy]\n" if with_unknown_key else ""))
     result = shell.run("serve", "--port", "0", env={"MAINSPRING_BUILTINS": "anvil"})
     assert (result.code, result.out) == (2, "")
-    lines = [line.strip().split(": ")[0] for line in result.err.splitlines()[1:]]
+    lines = [line.strip().split(": ")[0] for line in result.err.splitlines()]
     places = [1, 1, 4, 7, *([8] if with_unknown_key else []), 11, 14, 16, 18, *([21] if with_unknown_key else [])]
-    assert [line for line in lines if "toml" in line] == [f"mainspring.toml:{number}" for number in places]
+    assert [line for line in lines if line.startswith("line ")] == [f"line {number}" for number in places]
+    assert result.err.count("mainspring.toml") == 1
     assert with_unknown_key or any("anvil" in line for line in lines)
 
 
@@ -269,8 +270,8 @@ def test_mistakes_in_files_are_told_once_at_the_start_of_a_server(shell: Shell) 
         'agents = ["agents"]\nskills = ["skills"]\nworkflows = ["workflows"]\n[decisions]\nlog = "decisions.txt"\n'
     )
     result = shell.run("serve", "--port", "0", "--model", shell.script(HELLO))
-    *definitions, last = result.err.splitlines()
-    assert [sum([f"/{file}:1: " in line for line in definitions]) for file in ("a.yaml", "w.yaml", "SKILL.md")] == [1, 1, 1]
+    last = result.err.splitlines()[-1]
+    assert [result.err.count(f"/{file}:") for file in ("a.yaml", "w.yaml", "SKILL.md")] == [1, 1, 1]
     # A decision log that is something else stops the start, not the first chat.
     assert result.code == 1
     assert "decisions.txt" in last

@@ -116,7 +116,8 @@ def test_yaml_tags_build_nothing() -> None:
 
 
 def test_all_faults_are_told_at_once() -> None:
-    assert faults("name: A\ncolour: red\nmetadata: [a]\n").count(f"{PLACE}/SKILL.md:") == 4
+    found = faults("name: A\ncolour: red\nmetadata: [a]\n")
+    assert (found.count(f"{PLACE}/SKILL.md:"), found.count("\n  line ")) == (1, 4)
 
 
 @pytest.mark.parametrize(

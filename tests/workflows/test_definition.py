@@ -39,7 +39,8 @@ steps:
 def problems(text: str, file: str = "flow.yaml") -> list[str]:
     with pytest.raises(InvalidRequest) as caught:
         parse_workflow(Path(file), text)
-    return caught.value.message.replace(f"; {file}:", f"\n{file}:").split("\n")
+    told = caught.value.message.removeprefix(f"{file}:\n  line ").removeprefix(f"{file}:")
+    return [f"{file}:{line}" for line in told.split("\n  line ")]
 
 
 def one(step: str) -> str:

@@ -15,7 +15,7 @@ from msgspec.structs import asdict, fields, replace
 
 from mainspring.app.parts import find_parts
 from mainspring.core.errors import InvalidRequest
-from mainspring.definitions.parsed_file import Node, ParsedFile, Place, Problem
+from mainspring.definitions.parsed_file import Node, ParsedFile, Place, Problem, tell_problems
 from mainspring.definitions.reader import read_text
 from mainspring.definitions.toml import parse_toml
 from mainspring.engine.temporal.settings import TemporalSettings
@@ -215,12 +215,14 @@ def tell_mistakes(mistakes: Iterable[tuple[str, Place]], settings: Settings, fil
     tables = cast(dict[str, Node], parsed.root.value)
     from_file = {name for name in tables if written.get(name) == in_force.get(name)}
     found = sorted([Problem(parsed.find_line(at) if at[0] in from_file else 0, told) for told, at in mistakes])
-    return _tell([f"{path}:{problem.line}: {problem.message}" if problem.line else problem.message for problem in found])
+    placed, others = [problem for problem in found if problem.line], [problem.message for problem in found if not problem.line]
+    return _tell([*others, *([tell_problems(path, placed)] if placed else [])])
 
 
 def _tell(problems: Sequence[str]) -> str:
-    separator = " " if len(problems) == 1 else "\n  "
-    return separator.join(["the settings are not right:", *problems])
+    if len(problems) == 1:
+        return f"the settings are not right: {problems[0]}"
+    return "\n  ".join(["the settings are not right:", *[problem.replace("\n", "\n  ") for problem in problems]])
 
 
 def _from_file(path: Path, overrides: Mapping[str, object], problems: list[str]) -> Settings:
@@ -238,7 +240,7 @@ def _from_file(path: Path, overrides: Mapping[str, object], problems: list[str])
 
         whole = replace(settings, **overrides)
         found += [Problem(parsed.find_line(place), told) for told, place in find_mistakes(whole) if place[0] not in overrides]
-    problems += [f"{path}:{problem.line}: {problem.message}" for problem in sorted(set(found))]
+    problems += [tell_problems(path, sorted(set(found)))] if found else []
     return settings
 
 

@@ -82,8 +82,7 @@ class ParsedFile:
     def raise_problems(self) -> None:
         """Raises `InvalidRequest` with every problem, in the order of their lines, up to twenty."""
         if self.problems:
-            told = sorted(set(self.problems))[:MOST_PROBLEMS]
-            raise InvalidRequest("; ".join([f"{self.file}:{problem.line}: {problem.message}" for problem in told]))
+            raise InvalidRequest(tell_problems(self.file, sorted(set(self.problems))[:MOST_PROBLEMS]))
 
     def _convert(self, kind: Any, node: Node, place: Place) -> Any:
         """The value as that type; None stands for one with problems."""
@@ -161,6 +160,13 @@ def plain(node: Node) -> Any:
             return [plain(part) for part in inner]
         case value:
             return value
+
+
+def tell_problems(file: Path, problems: Sequence[Problem]) -> str:
+    """Problems of one file: one on a line with its path, several one below the other behind it."""
+    if len(problems) == 1:
+        return f"{file}:{problems[0].line}: {problems[0].message}"
+    return "\n  ".join([f"{file}:", *[f"line {problem.line}: {problem.message}" for problem in problems]])
 
 
 def hint(name: str, known: Sequence[str]) -> str:
