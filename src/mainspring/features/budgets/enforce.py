@@ -63,6 +63,15 @@ MEASURES: Final = (
     Measure("lines", "EF-08", "lines changed"),
     Measure("requests", "EF-04", "network requests"),
 )
+_MEANINGS: Final = {
+    "SC-05": "its share of the turns is used",
+    "SC-06": "its share of the time is used",
+    "SC-07": "its share of the files is used",
+    "SC-08": "its share of the lines is used",
+    "SC-09": "failures in a row",
+    "SC-10": "a call outside the scope",
+}
+_POINTS: Final = {"EF-01": "files read", "EF-02": "files written", "EF-03": "commands", "EF-04": "network"}
 _CONDITIONS: Final = {"SC-05": "iterations", "SC-06": "seconds", "SC-07": "files", "SC-08": "lines"}
 _SEVERITY: Final = {outcome: severity for severity, outcome in enumerate(EnforcementResult)}
 _ACTIONS: Final = {"stop": EnforcementResult.BLOCKED, "escalate": EnforcementResult.ESCALATED, "warn": EnforcementResult.WARNED}
@@ -141,7 +150,8 @@ def _judge_limits(then: Spent, limits: Amounts) -> Iterator[BudgetDecision]:
 
 
 def _judge_objection(budget: AutonomyBudget, objection: Objection) -> BudgetDecision:
-    said = f"The budget `{budget.budget_id}` does not cover this ({objection.point}): {objection.why}."
+    point = f"{objection.point}, {_POINTS[objection.point]}"
+    said = f"The budget `{budget.budget_id}` does not cover this ({point}): {objection.why}."
     trigger = _find_trigger(budget, objection.point)
     if objection.severity == "denied" or (objection.severity == "unlisted" and trigger is None):
         return _block(objection.point, said)
@@ -175,7 +185,8 @@ def _judge_conditions(
 
 
 def _apply_condition(budget: AutonomyBudget, condition: StopCondition) -> BudgetDecision:
-    told = f": {condition.description}" if condition.description else ""
+    meaning = condition.description or _MEANINGS.get(condition.id, "")
+    told = f": {meaning}" if meaning else ""
     said = f"The stop condition {condition.id} of the budget `{budget.budget_id}` holds{told}."
     if condition.action == "escalate":
         return _escalate(budget, condition.id, said, None)
