@@ -30,13 +30,17 @@ WANTED = (
 Schema = dict[str, Any]
 
 
-def read_schemas() -> dict[str, Schema]:
-    """The components of the document, as the server would send it."""
+def read_document() -> Schema:
+    """The OpenAPI document, as the server would send it."""
     app = server(Engine(Scripted(), parts=[build(DecisionSettings())]))
     [route] = [route for route in app.routes if isinstance(route, Route) and route.path == "/openapi.json"]
     request = Request({"type": "http", "method": "GET", "path": "/openapi.json", "headers": [], "query_string": b""})
-    document = json.loads(asyncio.run(route.endpoint(request)).body)
-    schemas: dict[str, Schema] = document["components"]["schemas"]
+    document: Schema = json.loads(asyncio.run(route.endpoint(request)).body)
+    return document
+
+
+def read_schemas() -> dict[str, Schema]:
+    schemas: dict[str, Schema] = read_document()["components"]["schemas"]
     return schemas
 
 

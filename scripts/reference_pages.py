@@ -1,4 +1,5 @@
-"""Writes the reference pages of the documentation from the program itself: docs/commands.md and docs/python-reference.md.
+"""Writes the reference pages of the documentation from the program itself: docs/commands.md, docs/http-reference.md and
+docs/python-reference.md.
 
 python -m scripts.reference_pages
 """
@@ -11,6 +12,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+from scripts.console_types import read_document
 from typer import Typer
 from typer.main import get_command, get_group
 
@@ -29,6 +31,12 @@ Every command of `mainspring`, as `mainspring COMMAND --help` tells it. Written 
 PYTHON_HEAD = """# Python reference
 
 What programs use, from its own docstrings; [the Python guide](python.md) shows it at work. Written by
+`python -m scripts.reference_pages`.
+"""
+HTTP_HEAD = """# HTTP reference
+
+Every route, the scope that a key needs for it, and what it takes. `GET /openapi.json` of a running server has the type of each
+field, the answers and the errors; `/docs` shows that as a page on which each route can be tried. Written by
 `python -m scripts.reference_pages`.
 """
 HIDDEN = {"help", "install_completion", "show_completion"}
@@ -140,7 +148,37 @@ def _document(thing: object) -> str:
     return inspect.getdoc(thing) or ""
 
 
-PAGES = {DOCS / "commands.md": write_commands, DOCS / "python-reference.md": write_python}
+def write_http() -> str:
+    document = read_document()
+    by_group: dict[str, list[str]] = {}
+    for path, methods in document["paths"].items():
+        group = "/".join(path.split("/")[:3]) if path.startswith("/v1/") else "Beside /v1"
+        by_group.setdefault(group, []).extend([_tell_route(path, name, methods[name], document) for name in methods])
+    head = "\n| route | needs | what it does |\n|---|---|---|\n"
+    return HTTP_HEAD + "".join([f"\n## {group}\n{head}{''.join(rows)}" for group, rows in sorted(by_group.items())])
+
+
+def _tell_route(path: str, method: str, operation: dict[str, Any], document: dict[str, Any]) -> str:
+    needs = " or ".join(re.findall(r"`[^`]+`", operation["description"])) or "no key"
+    query = [each["name"] for each in operation["parameters"] if each["in"] == "query"]
+    body = operation.get("requestBody", {}).get("content", {})
+    fields = dict.fromkeys([name for kind in body.values() for name in _list_fields(kind["schema"], document)])
+    told = [
+        f"{word}: {', '.join([f'`{name}`' for name in names])}." for word, names in (("Query", query), ("Body", fields)) if names
+    ]
+    return f"| `{method.upper()} {path}` | {needs} | {_clean(' '.join([operation['summary'], *told]))} |\n"
+
+
+def _list_fields(schema: dict[str, Any], document: dict[str, Any]) -> Iterator[str]:
+    """The names of the fields that this schema, or one that it refers to, has."""
+    if "$ref" in schema:
+        yield from _list_fields(document["components"]["schemas"][schema["$ref"].rpartition("/")[2]], document)
+    yield from schema.get("properties", ())
+    for inner in (*schema.get("allOf", ()), *schema.get("anyOf", ()), *schema.get("oneOf", ())):
+        yield from _list_fields(inner, document)
+
+
+PAGES = {DOCS / "commands.md": write_commands, DOCS / "http-reference.md": write_http, DOCS / "python-reference.md": write_python}
 
 if __name__ == "__main__":
     for page, write in PAGES.items():
