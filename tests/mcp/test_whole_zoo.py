@@ -18,6 +18,7 @@ from mainspring.ports import CallContext, ToolCall, ToolResult
 from mainspring.providers.scripted import Scripted, say
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.server_specs import ServerSpec
+from mainspring.tools.mcp.session import MOST_PAGES
 from mainspring.tools.mcp.toolset import ToolRoute
 
 pytestmark = pytest.mark.slow
@@ -55,6 +56,17 @@ class Holds:
 
 def is_good(result: ToolResult) -> bool:
     return not result.is_error
+
+
+@pytest.mark.parametrize(("animal", "most"), [("endless pages", MOST_PAGES), ("gigantic list", 10)])
+async def test_a_list_without_end_or_reason_is_not_asked_for_by_every_run(animal: str, most: int) -> None:
+    """Other runs do not pay for it: what failed is tried again in the background, with pauses."""
+    async with serve(make(animal)) as wild:
+        mcp = McpTools([web_spec("wild", wild)])
+        offers = [(await mcp.collect_tools()).offers[0] for _ in range(20)]
+        await mcp.close()
+    assert all(offer.error is None for offer in offers) == (animal == "endless pages")
+    assert wild.count("tools/list") <= most
 
 
 async def test_more_than_thirty_bad_servers_leave_others_calls_and_plain_requests_alone(

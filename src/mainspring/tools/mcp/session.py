@@ -220,6 +220,8 @@ class McpSession:
                 cursor = reply.result.get("nextCursor")
                 if not isinstance(cursor, str) or size > MOST_BYTES:
                     break
+            else:
+                ttl = LIST_TTL  # so long a list is not read for every run
         self._known = reader.known
         # A server that tells of changes need not be asked again before it does.
         seconds = ttl if self._is_stateless and not (ttl == 0 and self._tells_of_changes) else LIST_TTL

@@ -74,8 +74,8 @@ class ServerWatch:
         self.start()
         if (listing := self._connection.cached_tools) is not None:
             return listing
-        is_first = self._known is None and self._error is None
-        if (is_first or self._connection.is_open) and (listing := await self._wait()) is not None:
+        may_wait = self._error is None and (self._known is None or self._connection.is_open)
+        if may_wait and (listing := await self._wait()) is not None:
             return listing
         if self._error is not None:
             raise ServerRefused(self._error) if self._is_refused else ToolUnavailable(self._error)
