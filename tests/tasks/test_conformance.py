@@ -45,6 +45,10 @@ REASONS = {
     "elicitation-": "calls a tool of the suite that asks the user",
     "tools-call-": "calls a tool of the suite",
     "input-required-result-": "calls a tool of the suite that asks the user",
+    "json-schema-": "lists a tool of the suite with a schema of its own",
+    "server-sse-polling": "calls a tool of the suite that has its stream closed",
+    "http-custom-header-": "no tool has parameters that are repeated in headers",
+    "tasks-": "calls a tool of the suite that takes its time; those of the task server do not",
 }
 
 # What the scenarios that apply find wrong, and why that is none of the server's doing.

@@ -1,0 +1,89 @@
+"""Offers agents and workflows under the names that the conformance suite calls its tools by; all else passes as it is."""
+
+import http.client
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from urllib.parse import urlsplit
+
+DROPPED = ("content-length", "transfer-encoding", "connection")
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    upstream = ""
+    ours: Mapping[str, str] = {}
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        headers = dict(self.headers.items())
+        try:
+            message = json.loads(body)
+        except ValueError:
+            message = None
+        match message:
+            case {"method": "tools/call", "params": {"name": str(name)} as params} if name in self.ours:
+                # The header is changed only where it says the same, so that one which does not is refused.
+                for field, value in headers.items():
+                    if field.lower() == "mcp-name" and value.strip() == name:
+                        headers[field] = value.replace(name, self.ours[name])
+                body = json.dumps({**message, "params": {**params, "name": self.ours[name]}}).encode()
+            case _:
+                pass
+        parts = urlsplit(self.upstream)
+        upstream = http.client.HTTPConnection(parts.hostname or "", parts.port)
+        try:
+            kept = {name: value for name, value in headers.items() if name.lower() not in DROPPED}
+            upstream.request(self.command, parts.path, body, kept)
+            self._pass_on(upstream.getresponse(), is_list=isinstance(message, dict) and message.get("method") == "tools/list")
+        finally:
+            upstream.close()
+
+    do_GET = do_DELETE = do_POST
+
+    def _pass_on(self, answer: http.client.HTTPResponse, *, is_list: bool) -> None:
+        self.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in DROPPED:
+                self.send_header(name, value)
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        if is_list:
+            listed = answer.read()
+            for theirs, own in self.ours.items():
+                listed = listed.replace(f'"name":"{own}"'.encode(), f'"name":"{theirs}"'.encode())
+            self._write(listed)
+        else:
+            while data := answer.read1(65_536):
+                self._write(data)
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _write(self, data: bytes) -> None:
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        self.wfile.flush()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """The suite leaves streams as it likes."""
+
+
+@contextmanager
+def renaming(upstream: str, ours: Mapping[str, str]) -> Iterator[str]:
+    """The address of a server like the one at `upstream`, whose tools are called by the keys of `ours`."""
+    handler = type("Handler", (_Handler,), {"upstream": upstream, "ours": ours})
+    with _Server(("127.0.0.1", 0), handler) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/mcp"
+        finally:
+            server.shutdown()
+            thread.join()
