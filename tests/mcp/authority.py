@@ -7,11 +7,12 @@ misbehave.
 import json
 from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from secrets import token_hex
 from threading import Event, Lock, Thread
+from time import sleep
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -50,6 +51,7 @@ class Authority:
         self.resource_metadata: dict[str, Any] = {}
         self.issuer_metadata: dict[str, Any] = {}
         self.redirect_metadata = ""
+        self.drips = ""
         self.iss: str | None = None
         self.expires_in = 3600
         self.lock = Lock()
@@ -71,6 +73,8 @@ class Authority:
         form = dict(parse_qsl(body.decode() if is_form else parts.query))
         self.seen.append(Seen(parts.path, handler.headers.get("authorization", ""), form))
         match parts.path:
+            case self.drips:
+                handler.drip()
             case "/mcp":
                 self._serve(handler, body)
             case "/.well-known/oauth-protected-resource/mcp":
@@ -176,6 +180,17 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
+
+    def drip(self) -> None:
+        """Never stops answering."""
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.end_headers()
+        self.close_connection = True
+        with suppress(OSError):
+            while True:
+                self.wfile.write(b" ")
+                sleep(0.02)
 
     def do_GET(self) -> None:
         self.authority.answer(self, self.rfile.read(int(self.headers.get("content-length") or 0)))

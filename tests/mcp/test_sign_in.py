@@ -258,6 +258,17 @@ async def test_metadata_is_not_fetched_from_private_addresses(
         await sign_ins.begin(spec, ALICE, BACK)
 
 
+@pytest.mark.parametrize("path", ["/.well-known/oauth-authorization-server", "/register", "/token"])
+async def test_an_answer_that_never_ends_ends_the_sign_in(
+    path: str, authority: Authority, spec: ServerSpec, browser: aiohttp.ClientSession
+) -> None:
+    sign_ins = SignIns(MemoryStore(), TokenCipher(KEY), longest_exchange=1.0)
+    authority.drips = path
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(OAuthFailed):
+            await sign_in(sign_ins, spec, ALICE, browser)
+
+
 async def test_a_token_goes_to_no_other_server(
     authority: Authority, spec: ServerSpec, sign_ins: SignIns, browser: aiohttp.ClientSession
 ) -> None:

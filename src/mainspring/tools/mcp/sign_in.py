@@ -14,7 +14,8 @@ it is exchanged for is kept though whoever wanted it is gone, or something else 
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
 from hashlib import sha256
 from hmac import compare_digest
 from logging import getLogger
@@ -76,6 +77,7 @@ LONGEST_REFRESH = 25.0
 EARLY_SECONDS = 30.0
 MEMORY_SECONDS = 5.0
 HTTP_SECONDS = 20.0
+LONGEST_EXCHANGE = 60.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 SWEEP = 100
 
@@ -140,8 +142,10 @@ class SignIns:
         guard: AddressGuard | None = None,
         public_url: str = "",
         clock: Callable[[], float] = time.time,
+        longest_exchange: float = LONGEST_EXCHANGE,
     ) -> None:
         self._store, self._cipher, self._clock = store, cipher, clock
+        self._longest_exchange = longest_exchange
         self._guard = guard or AddressGuard()
         self.public_url = public_url.rstrip("/")
         self._refreshing: set[asyncio.Task[Access | None]] = set()
@@ -178,7 +182,7 @@ class SignIns:
         if options.grant != "authorization_code":
             raise InvalidRequest(f"MCP server `{spec.label}` is used by client credentials; nobody needs to sign in")
         known = await self.read(spec, account)
-        async with self._connect(spec) as http:
+        async with self._connect(self._guard.allow(spec.host)) as http:
             grantor = await self._find_grantor(http, spec)
             issuer = grantor.issuer
             if not issuer.authorization_endpoint or "S256" not in issuer.code_challenge_methods_supported:
@@ -303,7 +307,7 @@ class SignIns:
     async def fetch_machine_tokens(self, spec: ServerSpec, account: Account, challenge: Challenge, scope: str = "") -> Access:
         """The tokens of a client that has access itself. Raises `OAuthFailed`."""
         options = _get_options(spec)
-        async with self._connect(spec) as http:
+        async with self._connect(self._guard.allow(spec.host)) as http:
             grantor = await self._read_grantor(http, spec, challenge)
             client = make_configured_client(grantor.issuer, options)
             wanted = join_scopes((*(options.scopes or (grantor.scope,)), scope))
@@ -327,7 +331,7 @@ class SignIns:
         token = access.tokens.refresh or access.tokens.access
         try:
             guard = self._guard if spec is None else self._guard.allow(spec.host)
-            async with make_guarded_http(guard, HTTP_SECONDS) as http:
+            async with self._connect(guard) as http:
                 await revoke_token(http, access.issuer, access.revocation_endpoint, access.client, token)
         except (OAuthFailed, InvalidRequest) as error:
             log.warning("a token for MCP server %s could not be revoked: %s", access.account.label, error.message)
@@ -369,7 +373,7 @@ class SignIns:
 
     async def _fetch_fresh_tokens(self, spec: ServerSpec, held: Access) -> Tokens:
         form = {"grant_type": "refresh_token", "refresh_token": held.tokens.refresh, "resource": held.resource}
-        async with self._connect(spec) as http:
+        async with self._connect(self._guard.allow(spec.host)) as http:
             issuer = (await self._find_grantor(http, spec)).issuer
             if issuer.issuer != held.issuer:
                 # A refresh token goes to nobody but who gave it.
@@ -386,7 +390,7 @@ class SignIns:
             "resource": attempt.grantor.resource,
         }
         guard = self._guard.allow(URL(attempt.grantor.resource).host or "")
-        async with make_guarded_http(guard, HTTP_SECONDS) as http:
+        async with self._connect(guard) as http:
             try:
                 tokens = await fetch_tokens(http, issuer.issuer, issuer.token_endpoint, attempt.client, form, scope=attempt.scope)
             except OAuthFailed as error:
@@ -460,8 +464,14 @@ class SignIns:
             return options
         return replace(options, client_metadata_url=f"{self.public_url}/sign-in/client.json")
 
-    def _connect(self, spec: ServerSpec) -> HttpClient:
-        return make_guarded_http(self._guard.allow(spec.host), HTTP_SECONDS)
+    @asynccontextmanager
+    async def _connect(self, guard: AddressGuard) -> AsyncGenerator[HttpClient, None]:
+        """A client for one exchange, which ends in time though whoever answers never stops doing so. Raises `OAuthFailed`."""
+        try:
+            async with asyncio.timeout(self._longest_exchange), make_guarded_http(guard, HTTP_SECONDS) as http:
+                yield http
+        except TimeoutError:
+            raise OAuthFailed(f"the authorization server was not done within {self._longest_exchange:g} s") from None
 
     def _seal(self, access: Access) -> bytes:
         return self._cipher.seal(encode(access), f"{ACCOUNT}/{access.account.id}")
