@@ -198,7 +198,8 @@ class RunAppender:
         last = records[-1]
         body = b"" if log.last is None else encode_log(records, log.last, entered)
         if log.last is None or log.size + len(body) > ROW_BYTES:
-            body = encode_log(records, entered=entered)
+            # A new row begins as a new line does, unless that goes on with the last delta of the row before.
+            body = body[1:] if body.startswith(b"\n[") else encode_log(records, entered=entered)
             log.row, log.size = records[0].seq, 0
         log.size += len(body)
         log.last, log.length = last, last.seq + 1
