@@ -47,6 +47,12 @@ def test_a_text_is_redacted_the_same_as_if_every_pattern_had_searched_it(text: s
     assert redact_text(text) == searched(text)
 
 
+@given(st.text(sorted(set("".join(PIECES))), max_size=redact.SHORTEST - 1))
+def test_what_is_not_searched_because_it_is_short_holds_no_secret(text: str) -> None:
+    assert redact_text(text) == searched(text)
+    assert redact_text("://:x@") == f"://{REDACTED}@"
+
+
 def test_each_kind_of_secret_is_found_alone() -> None:
     for piece in PIECES:
         assert redact_text(piece) == searched(piece), piece

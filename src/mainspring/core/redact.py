@@ -6,6 +6,7 @@ texts hold none of the words that every match of a pattern has in it, and are no
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final, cast
 
 import msgspec
@@ -80,12 +81,16 @@ _IN_HEADERS = ("authorization", "cookie")
 _IN_NAMES = ("pass", "pwd", "secret", "key", "token", "credential")
 # The letters beyond ASCII that a pattern takes for one of a to z when it ignores case.
 _ALIKE = str.maketrans({"\u0130": "i", "\u0131": "i", "\u017f": "s", "\u212a": "k"})
+# What is shorter holds no match of any pattern.
+SHORTEST: Final = 6
 
 
 def redact_text(text: str) -> str:
     """The text with everything that looks like a key, token or password replaced, and fit to be written as UTF-8."""
     if not text.isascii():
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if len(text) < SHORTEST:
+        return text
     if _has(text, _MARKS):
         text = _SECRETS.sub(REDACTED, text)
     if "://" in text:
@@ -113,6 +118,7 @@ _FIELD = re.compile(
     re.VERBOSE,
 )
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
+_USUAL_NAME: Final = 64
 _DEEPEST: Final = 20
 # A text of hostile words takes a fifth of a second for a million characters.
 MOST_SHOWN: Final = 500_000
@@ -174,10 +180,16 @@ def _redact_string(text: str, search: Callable[[str], str], is_secret: bool, dep
 
 
 def _is_field(name: str, value: object) -> bool:
-    plain = _WORDS.sub("_", name).lower().strip("_")
-    is_count = isinstance(value, int | float) and "token" in plain
+    if not (_tells_secret if len(name) <= _USUAL_NAME else _tells_secret.__wrapped__)(name):
+        return False
+    is_count = isinstance(value, int | float) and "token" in name.lower()
     is_folder = name in ("PWD", "OLDPWD") and isinstance(value, str) and value.startswith(("/", "~"))
-    return not is_count and not is_folder and _FIELD.fullmatch(plain) is not None
+    return not is_count and not is_folder
+
+
+@lru_cache(maxsize=1024)  # the same few names come with every call
+def _tells_secret(name: str) -> bool:
+    return _FIELD.fullmatch(_WORDS.sub("_", name).lower().strip("_")) is not None
 
 
 def _has(text: str, words: tuple[str, ...]) -> bool:
