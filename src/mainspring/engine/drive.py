@@ -1,7 +1,7 @@
 """The driver: performs what the loop asks for, until the run has ended."""
 
-from asyncio import CancelledError, sleep, timeout
-from collections.abc import Callable, Sequence
+from asyncio import CancelledError, sleep
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, suppress
 from logging import getLogger
 from typing import assert_never, get_args
@@ -48,7 +48,7 @@ from mainspring.core.plain_items import is_plain
 from mainspring.core.redact import redact_text
 from mainspring.core.tokens import estimate, is_plausible, tokens_of
 from mainspring.engine.gate import Gate
-from mainspring.engine.guard import GRACE, Runner, TimedOut, describe_error, is_cancelled
+from mainspring.engine.guard import GRACE, Runner, TimedOut, describe_error, finish_within, is_cancelled
 from mainspring.engine.journal import Journal
 from mainspring.engine.seal import Seal
 from mainspring.engine.stop_sequences import StopSequences
@@ -205,10 +205,9 @@ class _Listening:
                         return
                     if not self._hear_delta(event) and not await self._hear_other(event, request, special):
                         if type(event) is TurnEnded:
-                            with suppress(TimeoutError):
+                            with suppress(TimedOut):
                                 # Let it put its connection away; whatever else it has to say is not part of the turn.
-                                async with timeout(GRACE):
-                                    await anext(events, None)
+                                await finish_within(GRACE, _read_on(events))
                         return
                     take = self._hear_delta
         if stops is not None and stops.found is not None and not self.is_over:
@@ -301,6 +300,10 @@ class _Listening:
             self._hear(ItemDone(replace(item, status="completed") if isinstance(item, Message) else item))
         is_half = any(isinstance(item, FunctionCall) for item in left)
         self._hear(TurnEnded("length" if is_half else "stop", _estimate_usage(request, self._said()), stop_sequence=found))
+
+
+async def _read_on(events: AsyncIterator[ModelEvent]) -> None:
+    await anext(events, None)
 
 
 def _find_flaw(event: ModelEvent, kind: type) -> str | None:

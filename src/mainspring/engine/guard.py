@@ -7,9 +7,10 @@ behind, so that nobody ever waits for it again. Code of ours that has promised t
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
 from logging import getLogger
-from typing import Any, Generic, Protocol, TypeVar
+from types import coroutine
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from anyio import CancelScope
 from msgspec import Struct
@@ -70,16 +71,8 @@ class Guard:
 
     async def run_in_place(self, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
         """The same for code of ours: it runs in the task that asks, and stops when that is cancelled."""
-        limit = None if seconds is None else asyncio.timeout(seconds)
         try:
-            if limit is None:
-                return await work
-            async with limit:
-                return await work
-        except TimeoutError:
-            if limit is not None and limit.expired():
-                raise TimedOut from None
-            raise
+            return await (work if seconds is None else finish_within(seconds, work))
         except asyncio.CancelledError as error:
             if is_cancelled():
                 raise
@@ -120,6 +113,36 @@ async def _outcome(work: Coroutine[Any, Any, T]) -> Outcome[T]:
         return Outcome(error=error)
     except BaseException as error:
         return Outcome(error=error)
+
+
+async def finish_within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
+    """What the work returns. Raises `TimedOut` if it takes longer. Work that never waits is given no timer."""
+    try:
+        first = work.send(None)
+    except StopIteration as done:
+        return cast(T, done.value)
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            return await _go_on(work, first)
+    except TimeoutError:
+        if limit.expired():
+            raise TimedOut from None
+        raise
+
+
+@coroutine
+def _go_on(work: Coroutine[Any, Any, T], waits_for: object) -> Generator[Any, Any, T]:
+    """Awaits work that has begun and waits for this."""
+    while True:
+        try:
+            yield waits_for
+        except BaseException as error:
+            try:
+                waits_for = work.throw(error)
+            except StopIteration as done:
+                return cast(T, done.value)
+        else:
+            return (yield from work)  # type: ignore[misc]
 
 
 def is_cancelled() -> bool:
