@@ -157,7 +157,9 @@ async def test_metrics_trace_and_response_tell_the_same() -> None:
         ((turn(refuse="No."),), True),
         ((say("Hello", usage=Usage(3, 4)),), True),
         ((fail("server_error"), fail("server_error")), False),
-        ((call("look"), say("Done.")), False),
+        ((call("look"), call("look"), say("Done.")), True),
+        ((call("break"), say("Done.")), False),
+        ((call("missing"), say("Done.")), False),
         ((say("cut", finish="length"),), False),
     ],
 )
@@ -167,7 +169,12 @@ async def test_a_run_is_counted_alike_with_and_without_its_whole_trace(script: t
         """Looks."""
         return "seen"
 
-    async with Engine(Scripted(*script, repeat=True), tools=[look]) as engine:
+    @tool(name="break")
+    def break_down() -> str:
+        """Breaks."""
+        raise ValueError("broken")
+
+    async with Engine(Scripted(*script, repeat=True), tools=[look, break_down]) as engine:
         handle = await engine.core.start(engine.core.order("Go."))
         await handle.wait()
     whole, short = Metrics("scripted"), Metrics("scripted")

@@ -34,7 +34,11 @@ class LabelNames:
 
     def find_label(self, name: str) -> str:
         """The label of a name, without registering a new one."""
-        return name if name in self._known or name in self._reserved else OTHER
+        return name if self.has_label(name) else OTHER
+
+    def has_label(self, name: str) -> bool:
+        """Whether the name stands for itself."""
+        return name in self._known or name in self._reserved
 
 
 class Counter:
@@ -218,6 +222,8 @@ class Metrics:
 
 def choose_model_label(trace: TraceRecord, names: LabelNames) -> str:
     """The label of the run's model. A model that has never answered gets no label of its own."""
+    if names.has_label(trace.context.model):
+        return trace.context.model
     has_answered = any(step.status == "completed" for step in trace.execution)
     model = redact_text(trace.context.model)
     return names.register(model) if has_answered else names.find_label(model)

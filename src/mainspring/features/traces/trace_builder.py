@@ -60,7 +60,8 @@ from mainspring.ports import OWNED, EndedRun, RunObserver
 log = getLogger(__name__)
 
 _DELTAS: Final = frozenset(get_args(Delta))
-_PLAIN: Final = frozenset({RunStarted, ItemStarted, ItemDone, Annotated, RunEnded})
+_PLAIN: Final = frozenset({RunStarted, ItemStarted, Annotated, RunEnded})
+_OF_CALLS: Final = frozenset({ItemDone, CallJudged, ToolStarted, ToolEnded})
 _UNKNOWN: Final = FunctionCall("", "unknown")
 _REUSED: Final = "not run again: the result of the same call before was given back"
 
@@ -84,11 +85,13 @@ def build_trace(records: Sequence[Recorded], waiting: Iterable[FunctionCall] = (
 
 
 def outline_trace(records: Sequence[Recorded]) -> TraceRecord | None:
-    """Of the trace of a run, what metrics count; None for a run with calls, failures or more than turns, which is to be built.
+    """Of the trace of a run, what metrics count; None for a run with failures, or with more than turns and calls that were
+    performed, which is to be built.
 
     Where nobody exports, that is all that most runs need, for a tenth of the work.
     """
     steps: list[TraceStep] = []
+    calls = _CallOutlines()
     began = first = None
     for record in records:
         event, kind = record.event, type(record.event)
@@ -96,19 +99,25 @@ def outline_trace(records: Sequence[Recorded]) -> TraceRecord | None:
             first = first or record.at
         elif isinstance(event, TurnStarted):
             began, first = record.at, None
+        elif kind in _OF_CALLS:
+            if not calls.read(record):
+                return None
         elif isinstance(event, TurnEnded) and event.error is None and began is not None:
             steps.append(
                 TraceStep(
                     step_id="", status="completed", started_at=began, first_token_at=first, model_at=record.at, usage=event.usage
                 )
             )
-        elif kind not in _PLAIN or (isinstance(event, ItemDone) and isinstance(event.item, FunctionCall)):
+        elif kind not in _PLAIN:
             return None
     start, end, at = records[0].event, records[-1].event, records[0].at
     if not isinstance(start, RunStarted) or not isinstance(end, RunEnded) or start.spec.step_call is not None:
         return None
-    if classify_end(end.reason, end.error) is not None:
+    if classify_end(end.reason, end.error) is not None or not calls.are_done:
         return None
+    if calls.done:
+        # Metrics do not ask whose they are.
+        steps[-1] = replace(steps[-1], actions=calls.list_actions(start.spec))
     return TraceRecord(
         trace_id="",
         run_id=start.spec.id,
@@ -118,6 +127,55 @@ def outline_trace(records: Sequence[Recorded]) -> TraceRecord | None:
         execution=tuple(steps),
         outcome=TraceOutcome(status=classify_status(end.reason), run_status=end.status, reason=end.reason),
     )
+
+
+class _CallOutlines:
+    """What metrics count of calls that were allowed and came back with a result."""
+
+    def __init__(self) -> None:
+        self._tools: dict[str, str] = {}
+        self._verdicts: dict[str, CallJudged] = {}
+        self._begun: dict[str, float] = {}
+        self.done: list[tuple[CallJudged, float, float]] = []
+
+    def read(self, record: Recorded) -> bool:
+        """Returns False for what is no part of such a call."""
+        match record.event:
+            case ItemDone(FunctionCall() as call):
+                self._tools[call.call_id] = call.name
+            case ItemDone():
+                pass
+            case CallJudged(call_id, "allow"):
+                self._verdicts[call_id] = record.event
+            case ToolStarted(call_id):
+                self._begun[call_id] = record.at
+            case ToolEnded(call_id, is_error=False, outcome="ok") if call_id in self._begun:
+                self.done.append((self._verdicts.pop(call_id), self._begun.pop(call_id), record.at))
+            case _:
+                return False
+        return True
+
+    @property
+    def are_done(self) -> bool:
+        """No call was left without its result."""
+        return not self._verdicts and len(self.done) == len(self._tools)
+
+    def list_actions(self, spec: RunSpec) -> tuple[TraceAction, ...]:
+        return tuple([self._outline(spec, *each) for each in self.done])
+
+    def _outline(self, spec: RunSpec, judged: CallJudged, began: float, ended: float) -> TraceAction:
+        name = self._tools[judged.call_id]
+        tool = spec.tool(name)
+        return TraceAction(
+            action_id="",
+            tool=name,
+            kind=None if tool is None else tool.kind,
+            status="success",
+            verdict="allow",
+            policy=judged.policy,
+            started_at=began,
+            completed_at=ended,
+        )
 
 
 class _Reader:
