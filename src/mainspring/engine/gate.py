@@ -42,6 +42,8 @@ class Gate:
             if question is not None and id(policy) in self._counting:
                 continue  # it is asked when the call may run
             answer = await self._ask(policy, call, run, is_quick)
+            if type(answer) is Allow and answer.note == "":
+                continue
             verdict = _review(answer, call, run)
             if isinstance(verdict, Deny) or (verdict is not None and question is None):
                 judged = _record_verdict(call, str(policy.name), verdict)

@@ -115,10 +115,10 @@ def may_be_wrapped(head: str, tool: str, properties: Collection[str]) -> bool | 
     key = _HEAD.match(head)
     if key is None:
         return None if _HALF_HEAD.fullmatch(head) else False
-    words = [word for word in (*_AROUND, *_BESIDE_ARGUMENTS, tool) if word not in properties]
+    words = (*_AROUND, *_BESIDE_ARGUMENTS, tool)
     if key[2]:
-        return key[1] in words
-    return None if any(word.startswith(key[1]) for word in words) else False
+        return key[1] in words and key[1] not in properties
+    return None if any(word.startswith(key[1]) for word in words if word not in properties) else False
 
 
 def _unwrap(value: Json, tool: str, properties: Collection[str]) -> Json:

@@ -53,8 +53,9 @@ class Chat(HttpProvider):
 
     def _make_builder(self, request: ModelRequest, *, is_whole: bool = False) -> Callable[[ModelProfile], Json]:
         wanted = (request.extra or {}).keys()
-        kept = {field for field, name in _NAMES.items() if name in wanted} | {field for field in _FIELDS if field in wanted}
-        neutral = {field: _FIELDS[field] for field in kept}
+        neutral: dict[str, Any] = {}
+        if wanted:
+            neutral = {field: value for field, value in _FIELDS.items() if field in wanted or _NAMES.get(field) in wanted}
 
         def build(profile: ModelProfile) -> Json:
             profile = replace(profile, **neutral) if neutral else profile
