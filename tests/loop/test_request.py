@@ -3,9 +3,11 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.loop.world import LOOK, Story, calls, order, says, told, used
 
 from mainspring.core.chain import Chain
+from mainspring.core.errors import InvalidRequest
 from mainspring.core.history import Entry, history_of
 from mainspring.core.items import (
     ApprovalRequest,
@@ -18,13 +20,14 @@ from mainspring.core.items import (
     Message,
     OutputText,
     Refusal,
+    ToolDefinition,
     Unknown,
     assistant,
     user,
 )  # fmt: skip
 from mainspring.core.model_request import Items, ModelRequest, request_for
 from mainspring.core.run import history_after
-from mainspring.core.spec import Sampling, StepCall, ToolChoice, Window
+from mainspring.core.spec import Sampling, StepCall, ToolChoice, Window, check, spec_for
 
 
 def test_request_carries_everything_the_spec_says() -> None:
@@ -249,3 +252,15 @@ def test_history_of_a_run_and_of_its_stored_entries_make_the_same_request() -> N
     spec = order(input=(user("next"),), sampling=Sampling())
     live, stored = history_after(story.run), history_of(list(story.run.own_entries))
     assert request_for(Story(spec, live).run) == request_for(Story(spec, stored).run)
+
+
+def test_a_tool_is_looked_at_once_and_one_that_is_wrong_each_time() -> None:
+    fine, wrong = ToolDefinition("look", parameters={"type": "object"}), ToolDefinition("look", description=7)  # type: ignore[arg-type]
+    order, right = spec_for("responses", id="resp_1", model="m", input=(user("Go."),), tools=(fine,)), dict[int, ToolDefinition]()
+    check(order, right)
+    assert right == {id(fine): fine}
+    check(order, right)
+    for _ in range(2):
+        with pytest.raises(InvalidRequest, match="wrong value"):
+            check(replace(order, tools=(wrong,)), right)
+    assert right == {id(fine): fine}

@@ -192,7 +192,7 @@ class ApprovalResponse(Item, Struct, frozen=True, tag_field="type", tag="mcp_app
     kept: Json | UnsetType = UNSET
 
 
-class ToolDefinition(Tool, Struct, frozen=True, tag_field="type", tag="function"):
+class ToolDefinition(Tool, Struct, frozen=True, weakref=True, tag_field="type", tag="function"):
     """A callable tool: what the model sees, and what the engine must know to run it.
 
     `kind` says who performs it: `function` is the client's, everything else runs on the server. `repeatable` promises that

@@ -22,9 +22,11 @@ class OperatorLimits(Struct, frozen=True):
 
     def apply(self, preset: Limits) -> Limits:
         """The limits of a preset on this server. Nobody has asked for them, so what is beyond `most` is lowered."""
-        return self.hold(replace(preset, **self.defaults))
+        return self.hold(replace(preset, **self.defaults) if self.defaults else preset)
 
     def hold(self, limits: Limits) -> Limits:
+        if not self.most:
+            return limits
         given = asdict(limits)
         return replace(limits, **{name: pick_least(given[name], most) for name, most in self.most.items()})
 

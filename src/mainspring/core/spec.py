@@ -4,11 +4,12 @@ The three presets are the three ways Mainspring is used: `responses` (the Respon
 until it is done and is asked once whether it really is) and `decision` (few turns, deterministic, short history).
 """
 
+from collections.abc import MutableMapping
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from mainspring.core.autonomy import LevelName
 from mainspring.core.delegation import is_delegation
@@ -325,15 +326,19 @@ PRESETS: dict[PresetName, Preset] = {
 }
 
 
+_PARTS: Final = {"limits": Limits, "completion": Completion, "sampling": Sampling, "window": Window}
+_PART_OF: Final = {field: part for part, kind in _PARTS.items() for field in kind.__struct_fields__}
+
+
 def spec_for(preset: PresetName, *, id: str, model: str, input: tuple[Item, ...], **changes: Any) -> RunSpec:
     """A spec with the preset's limits and manners; `changes` are fields of `RunSpec`, of `Limits`, `Completion` or `Sampling`."""
     base = PRESETS[preset]
-    parts: dict[str, Struct] = {
-        "limits": base.limits, "completion": base.completion, "sampling": base.sampling, "window": base.window,
-    }  # fmt: skip
-    for part, default in parts.items():
-        inner = {name: changes.pop(name) for name in default.__struct_fields__ if name in changes}
-        changes[part] = replace(changes.get(part, default), **inner)
+    inner: dict[str, Json] = {part: {} for part in _PARTS}
+    for name in [name for name in changes if name in _PART_OF]:
+        inner[_PART_OF[name]][name] = changes.pop(name)
+    for part, fields in inner.items():
+        given: Struct = changes.get(part) or getattr(base, part)
+        changes[part] = replace(given, **fields) if fields else given
     return RunSpec(id=id, model=model, input=input, preset=preset, **changes)
 
 
@@ -342,8 +347,9 @@ def pick_least(*bounds: N | None) -> N | None:
     return min([bound for bound in bounds if bound is not None], default=None)
 
 
-def check(spec: RunSpec) -> None:
-    """Raises `InvalidRequest` naming the first field that cannot be honoured."""
+def check(spec: RunSpec, right: MutableMapping[int, ToolDefinition] | None = None) -> None:
+    """Raises `InvalidRequest` naming the first field that cannot be honoured. `right` are tools that were found right before, by
+    their identity, and gets those of this order."""
     if not spec.model:
         raise InvalidRequest("no model is named; pass `model`", param="model")
     if spec.parent is not None and spec.conversation is not None:
@@ -362,11 +368,13 @@ def check(spec: RunSpec) -> None:
             )
     if choice.mode == "required" and not spec.tools:
         raise InvalidRequest("tool_choice requires a tool call but no tools are declared", param="tool_choice")
-    given = spec.input
+    given, tools = spec.input, spec.tools
     uncertain = tuple([item for item in given if not is_plain(item)]) if type(given) is tuple else given
-    if (why := flaw(replace(spec, input=uncertain), RunSpec)) is not None:
+    new = tuple([tool for tool in tools if right.get(id(tool)) is not tool]) if right and type(tools) is tuple else tools
+    if (why := flaw(replace(spec, input=uncertain, tools=new), RunSpec)) is not None:
         raise InvalidRequest(f"an option of the run has a wrong value: {why}")
-    for field in Limits.__struct_fields__:
-        value = getattr(spec.limits, field)
+    if right is not None:
+        right.update({id(tool): tool for tool in new if isinstance(tool, ToolDefinition)})
+    for field, value in zip(Limits.__struct_fields__, astuple(spec.limits), strict=True):
         if value is not None and not value > 0:
             raise InvalidRequest(f"{field} must be above 0, not {value}; leave it out for no limit", param=field)

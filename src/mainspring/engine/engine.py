@@ -198,6 +198,8 @@ class Engine:
         self._releasing = tuple([step for step in steps if type(step).release is not OrderStep.release])
         self._gate = Gate(policies, self._guard, checks)
         self._executors = tuple(executors)
+        # As long as somebody has them: those of the server come with every order.
+        self._right_tools: WeakValueDictionary[int, ToolDefinition] = WeakValueDictionary()
         self.presence = Presence(store, lambda: bool(self._live), self._stop_effects, self._check_runs)
         self._toolbox = Toolbox(executors, self._guard, self, self.presence.confirm)
         self._sinks = tuple(sinks)
@@ -392,7 +394,7 @@ class Engine:
                         await step.withdraw(spec)
 
     async def _start_prepared(self, spec: RunSpec, history: History | None) -> Handle:
-        check(spec)
+        check(spec, self._right_tools)
         if spec.id in self._live or spec.id in self._starting:
             raise InvalidRequest(f"run `{spec.id}` is under way already", param="id")
         self._starting.add(spec.id)
