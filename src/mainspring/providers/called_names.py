@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Final
 
 
@@ -10,9 +11,12 @@ def find_tool_name(name: str, names: Collection[str]) -> str:
     other case or with other signs between its words; else the name."""
     if name in names:
         return name
+    if name.isascii() and name.isalnum():  # nothing is around it
+        meant = [known for known in names if _flatten(known) == name.lower()]
+        return meant[0] if len(meant) == 1 else name
     recipient = _RECIPIENT.search(name) or _TAGGED.match(name)
     bare = _BEHIND.split((recipient[1] if recipient else name).strip().strip("\"'`"), maxsplit=1)[0].strip()
-    bare = re.sub(r":\d+$", "", bare)
+    bare = _COUNTED.sub("", bare)
     meant = [known for known in names if bare == known or bare.endswith(tuple([f"{mark}{known}" for mark in _MARKS]))]
     if not meant and (numbered := _NUMBERED.fullmatch(bare)):
         meant = [known for known in names if numbered[1] == known]
@@ -22,10 +26,13 @@ def find_tool_name(name: str, names: Collection[str]) -> str:
     return meant[0] if len(meant) == 1 else name
 
 
+@lru_cache(maxsize=1024)
 def _flatten(name: str) -> str:
-    return re.sub(r"[\W_]", "", name).casefold()
+    return _SIGNS.sub("", name).casefold()
 
 
+_SIGNS: Final = re.compile(r"[\W_]")
+_COUNTED: Final = re.compile(r":\d+$")
 _MARKS: Final = (":", ".", "/", "__")
 _BEHIND: Final = re.compile(r"<[|\uff5c/]|\(")
 _NAMESPACE: Final = re.compile(r"\A.*[.:/]", re.DOTALL)
