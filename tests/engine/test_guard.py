@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+
 from mainspring.engine.guard import TimedOut, finish_within
 
 pytestmark = pytest.mark.anyio
@@ -12,7 +13,7 @@ async def test_work_that_never_waits_is_given_no_timer() -> None:
     timers: list[object] = []
     loop = asyncio.get_running_loop()
     call_at = loop.call_at
-    loop.call_at = lambda *args, **options: timers.append(args) or call_at(*args, **options)  # type: ignore[method-assign,assignment,func-returns-value]
+    loop.call_at = lambda *args, **options: timers.append(args) or call_at(*args, **options)  # type: ignore[method-assign,func-returns-value]
 
     async def answer() -> str:
         return "done"

@@ -73,7 +73,7 @@ from mainspring.engine.approvals import check as check_answers
 from mainspring.engine.conversation import enter, reread
 from mainspring.engine.drive import drive
 from mainspring.engine.gate import Gate
-from mainspring.engine.guard import Guard, Misbehaved, TimedOut
+from mainspring.engine.guard import Guard, Misbehaved, TimedOut, finish_within
 from mainspring.engine.handle import Handle
 from mainspring.engine.journal import Clock, Journal
 from mainspring.engine.lease_dispatcher import LOOK_SECONDS, LeaseDispatcher
@@ -380,7 +380,7 @@ class Engine:
             return order
 
         try:
-            return await self._guard.run_in_place(run_steps(spec), self._step_seconds)
+            return await self._guard.run_in_place(finish_within(self._step_seconds, run_steps(spec)))
         except TimedOut:
             told = f"the order was not ready after {self._step_seconds:g} s, in the order step `{step_name}`; try again"
             raise OrderStepTimeout(told) from None

@@ -71,8 +71,16 @@ class Guard:
 
     async def run_in_place(self, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
         """The same for code of ours: it runs in the task that asks, and stops when that is cancelled."""
+        limit = None if seconds is None else asyncio.timeout(seconds)
         try:
-            return await (work if seconds is None else finish_within(seconds, work))
+            if limit is None:
+                return await work
+            async with limit:
+                return await work
+        except TimeoutError:
+            if limit is not None and limit.expired():
+                raise TimedOut from None
+            raise
         except asyncio.CancelledError as error:
             if is_cancelled():
                 raise
@@ -116,7 +124,7 @@ async def _outcome(work: Coroutine[Any, Any, T]) -> Outcome[T]:
 
 
 async def finish_within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """What the work returns. Raises `TimedOut` if it takes longer. Work that never waits is given no timer."""
+    """What the work returns. Raises `TimedOut` if it takes longer. For work that hardly ever waits: only then it has a timer."""
     try:
         first = work.send(None)
     except StopIteration as done:
@@ -142,7 +150,7 @@ def _go_on(work: Coroutine[Any, Any, T], waits_for: object) -> Generator[Any, An
             except StopIteration as done:
                 return cast(T, done.value)
         else:
-            return (yield from work)  # type: ignore[misc]
+            return cast(T, (yield from work))
 
 
 def is_cancelled() -> bool:
