@@ -4,7 +4,7 @@ import json
 import sys
 
 import pytest
-from tests.cli.command import Shell
+from tests.cli.command import Shell, plain
 from tests.mcp.conftest import ZOO
 
 from mainspring.core.items import Json
@@ -88,7 +88,8 @@ def test_what_is_denied_is_not_asked(asking: Shell) -> None:
 
 def test_a_run_that_is_not_kept_asks_too(asking: Shell) -> None:
     asking.script(add(2, 3), HELLO)
-    assert asking.run_on_terminal("run", "Add", "--no-store", typed=[(PROMPT, "y\n")]).code == 0
+    result = asking.run_on_terminal("run", "Add", "--no-store", typed=[(PROMPT, "y\n")])
+    assert (result.code, "\n» yes\n" in plain(result.out)) == (0, True)
     assert read_tally(asking) == ["2 + 3"]
     assert not list(asking.folder.glob("*.db"))
 

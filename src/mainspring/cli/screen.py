@@ -14,7 +14,18 @@ from mainspring.cli.console import ConsoleWriter, TextFlow, fit_line, format_cal
 from mainspring.cli.output import clean
 from mainspring.core import events
 from mainspring.core.drafts import item_id, words
-from mainspring.core.items import FunctionCall, FunctionCallOutput, Item, Message, Part, Reasoning, Refusal, Unknown, text_of
+from mainspring.core.items import (
+    ApprovalResponse,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    Message,
+    Part,
+    Reasoning,
+    Refusal,
+    Unknown,
+    text_of,
+)
 from mainspring.core.run import Run
 
 PROMPT_LINES = 12
@@ -288,6 +299,8 @@ def _describe_input(item: Item) -> str:
             return text
         case FunctionCallOutput():
             return _describe_output(item.output)
+        case ApprovalResponse():
+            return f"{'yes' if item.approve else 'no'}{f': {item.reason}' if item.reason else ''}"
         case Unknown(data):
             return f"({data.get('type')})"
         case _:
