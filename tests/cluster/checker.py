@@ -228,7 +228,7 @@ def find_misfired(history: Sequence[Seen], contents: Contents) -> Iterator[str]:
     fired: dict[float, set[str]] = defaultdict(set)
     for seen in history:
         if isinstance(seen, Fired):
-            fired[seen.due].add(seen.run or seen.outcome)
+            fired[round(seen.due, 3)].add(seen.run or seen.outcome)
             if seen.outcome != "started":
                 yield f"what was due at {seen.due:.3f} is {seen.outcome}"
     for due, runs in fired.items():

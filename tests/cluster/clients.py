@@ -23,7 +23,6 @@ from tests.cluster.history import (
     Answered,
     Cancelled,
     Conversed,
-    Fired,
     Indexed,
     Kept,
     Seen,
@@ -54,8 +53,6 @@ class Cluster:
         self.target = target
         # The webhook that starts a workflow, with its secret.
         self.webhook: Json = {}
-        # What is known to have become of due times of the schedule.
-        self.fired: set[tuple[float, str, str]] = set()
         self.calm_since = float("inf")
         self.is_over = False
 
@@ -358,23 +355,6 @@ class Client:
             self._see(Indexed(monotonic(), self._library, uploaded["id"], word))
         else:
             self._see(Unanswered(monotonic(), f"the file of {word}: {status} {told}"))
-
-    async def watch_the_schedule(self) -> None:
-        """Looks at what became of its due times, again and again until faults are over."""
-        while not self._cluster.is_over:
-            await self.look_at_the_schedule()
-            await anyio.sleep(1.0)
-
-    async def look_at_the_schedule(self) -> Json:
-        status, told = await self.ask("GET", "/schedules/tick")
-        for firing in told["recent"] if status == 200 else ():
-            fired = Fired(monotonic(), firing["due"], firing["outcome"], firing.get("run_id", ""))
-            if (fired.due, fired.outcome, fired.run) not in self._cluster.fired:
-                self._cluster.fired.add((fired.due, fired.outcome, fired.run))
-                self._see(fired)
-                if fired.run:
-                    self._see(WorkflowAccepted(monotonic(), fired.run, f"due at {fired.due:.3f}"))
-        return told
 
     async def wait_for_end(self, run: str) -> Json:
         while self._cluster.is_patient:

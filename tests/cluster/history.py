@@ -11,7 +11,7 @@ from msgspec import Struct
 DONE = b"data: [DONE]\n\n"
 ENDED = ("completed", "failed", "cancelled", "incomplete")
 # How often the schedule of the deployment is due.
-TICK_SECONDS = 3.0
+TICK_SECONDS = 5.0
 
 
 class Accepted(Struct, frozen=True, tag=True):

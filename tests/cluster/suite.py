@@ -30,6 +30,7 @@ from tests.cluster.history import (
     Conversed,
     Effect,
     Faulted,
+    Fired,
     Indexed,
     Kept,
     Seen,
@@ -43,6 +44,7 @@ from tests.kit.waiting import PATIENCE
 
 from mainspring.core.events import Recorded, RunResumed, RunStarted, ToolStarted
 from mainspring.core.items import ApprovalResponse
+from mainspring.features.workflows.workflows import derive_id
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import parse_location
 
@@ -103,14 +105,13 @@ async def run_suite(
             for number in range(clients_at_once):
                 clients.append(Client(cluster, session, f"client{number}", seed))
                 tasks.start_soon(clients[-1].work)
-            tasks.start_soon(watcher.watch_the_schedule)
             await Saboteur(deployment, history, seed, most, began + seconds, other).work()
             say(f"{sum(isinstance(seen, Faulted) for seen in history)} faults in {monotonic() - began:.0f} s; now all is well")
             deployment.heal()
             cluster.calm_since, cluster.is_over, receiver.is_calm = monotonic(), True, True
         took = monotonic() - began
         say(f"clients are done after {took:.0f} s")
-        await end_the_schedule(watcher)
+        await end_the_schedule(watcher, history)
         logs = await wait_for_ends(deployment)
         say(f"{len(logs)} runs after {monotonic() - began:.0f} s")
         contents = await collect(deployment, history, logs)
@@ -183,13 +184,22 @@ async def receiving(history: list[Seen], seed: str) -> AsyncIterator[Receiver]:
         await runner.cleanup()
 
 
-async def end_the_schedule(watcher: Client) -> None:
-    """Waits until it has made up for what was due, has it start nothing more, and sees what it did."""
+async def end_the_schedule(watcher: Client, history: list[Seen]) -> None:
+    """Waits until it has made up for what was due, has it start nothing more, and sees what it did: what it says of the last due
+    times, and the runs that belong to all of them, by their ids."""
+    told: dict[str, Any] = {}
     with anyio.move_on_after(PATIENCE):
-        while ((await watcher.look_at_the_schedule()).get("next_at") or 0.0) < time() - TICK_SECONDS:  # noqa: ASYNC110
+        while (told.get("next_at") or 0.0) < time() - TICK_SECONDS:
+            _, told = await watcher.ask("GET", "/schedules/tick")
             await anyio.sleep(0.2)
-    await watcher.ask("POST", "/schedules/tick/pause")
-    await watcher.look_at_the_schedule()
+    _, told = await watcher.ask("POST", "/schedules/tick/pause")
+    fired = [Fired(monotonic(), each["due"], each["outcome"], each.get("run_id", "")) for each in told["recent"]]
+    for number in range(1, round((fired[-1].due - told["created_at"]) / TICK_SECONDS) + 1):
+        due = told["created_at"] + number * TICK_SECONDS
+        run = derive_id("", "errand", f"{told['id']} {due:.3f}")
+        fired.append(Fired(monotonic(), due, "started", run))
+        history.append(WorkflowAccepted(monotonic(), run, f"due at {due:.3f}"))
+    history += fired
 
 
 def say(text: str) -> None:
