@@ -74,6 +74,8 @@ class CallExchange:
     ) -> None:
         self.told = told
         self.kept = KeptCall() if kept is None else msgspec.convert(kept, KeptCall)
+        # Raises `ToolUnavailable` if the tool is no more what was approved.
+        self.confirm_approved: Callable[[], Awaitable[None]] | None = None
         self.limit: asyncio.Timeout | None = None
         self.seconds = 0.0
         self.question: Question | None = None

@@ -9,7 +9,7 @@ request is cancelled when nobody can answer any more: its run was cancelled, or 
 """
 
 import asyncio
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from logging import getLogger
@@ -272,6 +272,11 @@ class McpTools:
         flaw = next((each.reason for each in offer.rejected if each.name == route.tool.name), None)
         return offer.error or flaw or "its server has it no more"
 
+    async def _confirm_approved(self, route: ToolRoute, tools: Toolset) -> None:
+        """Raises `ToolUnavailable` for a tool that has changed, as far as its server says by now."""
+        if (flaw := await self._find_change(route, tools)) is not None:
+            raise ToolUnavailable(f"`{route.definition.name}` was not called: {flaw}")
+
     async def _list_tools(self, spec: ServerSpec, principal: str, user: str) -> ToolListing:
         if not spec.is_personal:
             return await (self._watch(spec) if spec.trusted else self._get_connection(spec, principal, user)).list_tools()
@@ -300,13 +305,15 @@ class McpTools:
         return self.sign_ins
 
     async def _perform(self, call: ToolCall, context: CallContext, route: ToolRoute, tools: Toolset) -> ToolResult:
-        if (flaw := await self._find_change(route, tools)) is not None:
-            return ToolResult(call.id, f"`{call.name}` was not called: {flaw}", is_error=True)
+        try:
+            await self._confirm_approved(route, tools)
+        except ToolUnavailable as error:
+            return ToolResult(call.id, error.message, is_error=True)
         connection = self._get_connection(route.spec, tools.principal, tools.user)
         try:
             async with self._get_limits(route.spec, tools.principal, tools.user).admit(is_new=context.kept is None):
                 if not route.tool.method:
-                    return await self._converse(call, context, route, connection)
+                    return await self._converse(call, context, route, connection, partial(self._confirm_approved, route, tools))
                 answer = await _read(call, route, connection)
         except AskPerson:
             raise
@@ -328,10 +335,18 @@ class McpTools:
                     return await self._get_connection(spec, "").fetch(method, params, str(params.get(reading.key, "")))
         raise NotFound(f"There is no MCP server `{label}` that shows its {reading.capability}.", param="label")
 
-    async def _converse(self, call: ToolCall, context: CallContext, route: ToolRoute, connection: Connection) -> ToolResult:
+    async def _converse(
+        self,
+        call: ToolCall,
+        context: CallContext,
+        route: ToolRoute,
+        connection: Connection,
+        confirm_approved: Callable[[], Awaitable[None]],
+    ) -> ToolResult:
         """The answer of the tool, or why there is none, and what it has used; or what its server asks first, as `AskPerson`."""
         held = self._take_held(context)
         exchange = held.exchange if held is not None else _make_exchange(route.spec, context)
+        exchange.confirm_approved = confirm_approved
         seconds = context.tool.timeout if context.tool.timeout is not None else route.spec.timeout
         work = (
             held.work

@@ -240,6 +240,9 @@ class McpSession:
                     await exchange.answer_urls(error.fault)
                 elif error.fault.code == HEADER_MISMATCH and self._is_stateless:
                     # The tool's schema is another by now; the server has not carried out the call.
+                    self._questions.changed()
+                    if exchange.confirm_approved is not None:
+                        await exchange.confirm_approved()
                     await self._learn_tools()
                 else:
                     raise
