@@ -46,6 +46,7 @@ function choicesOf(field: Field): [value: string, name: string][] | null {
 }
 
 export function ElicitationForm({ asked, content, change }: { asked: Elicitation; content: Content; change: (content: Content) => void }) {
+  if (asked.mode === "url" && !/^https?:/i.test(asked.url ?? "")) return <p class="bad">This is no address of a web page: {visible(asked.url ?? "")}</p>;
   if (asked.mode === "url") {
     return (
       <p>

@@ -1,4 +1,4 @@
-import { render } from "preact";
+import { Component, type ComponentChildren, render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { effect } from "@preact/signals";
 import "./style.css";
@@ -8,7 +8,7 @@ import { Approvals } from "./approvals";
 import { waitingCount, waitingTold, watchApprovals } from "./approvals_data";
 import { Chat } from "./chat";
 import { Governance } from "./governance";
-import { Empty, screenTitle, useKeys } from "./parts";
+import { Empty, Failure, screenTitle, useKeys } from "./parts";
 import { link, place } from "./router";
 import { RunScreen } from "./run";
 import { Runs } from "./runs";
@@ -96,10 +96,24 @@ function App() {
         <Theme />
       </header>
       {isReachable.value ? null : <p class="banner" role="alert">The server cannot be reached. What you see may be old; this page tries again by itself.</p>}
-      <main id="content" ref={content} tabIndex={-1}><Screen /></main>
+      <main id="content" ref={content} tabIndex={-1}><Guarded key={path}><Screen /></Guarded></main>
       {showsKeys ? <Keys close={() => showKeys(false)} /> : null}
     </>
   );
+}
+
+/** A screen that cannot be drawn leaves the others usable, and says what went wrong. */
+class Guarded extends Component<{ children: ComponentChildren }, { error: unknown }> {
+  override state = { error: null };
+
+  override componentDidCatch(error: unknown) {
+    this.setState({ error });
+  }
+
+  override render({ children }: { children: ComponentChildren }) {
+    if (this.state.error === null) return children;
+    return <div class="page"><h1>This screen cannot be drawn</h1><Failure error={this.state.error} retry={() => this.setState({ error: null })} /></div>;
+  }
 }
 
 const THEMES: [string, string][] = [["", "Theme: system"], ["light", "Light"], ["dark", "Dark"], ["contrast", "High contrast"]];

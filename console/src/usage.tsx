@@ -88,7 +88,8 @@ const CHARTS: Record<string, { name: string; series: [label: string, colour: str
 };
 
 function Charts({ lines, by }: { lines: UsageLine[]; by: string }) {
-  const chosen = CHARTS[place.value.query.get("chart") ?? "tokens"] ?? CHARTS.tokens!;
+  const named = place.value.query.get("chart") ?? "";
+  const chosen = (Object.hasOwn(CHARTS, named) ? CHARTS[named] : CHARTS.tokens)!;
   const isKnown = (name: string) => name !== "cost" || lines.some((line) => line.cost !== null);
   return (
     <figure class="card">

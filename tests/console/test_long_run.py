@@ -39,7 +39,7 @@ from mainspring.features.conversations.routes import MOST_ITEMS
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import parse_location
 
-RUN, ODD = "resp_long", "resp_odd"
+RUN, ODD, HOSTILE = "resp_long", "resp_odd", "resp_hostile"
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 TURNS = 1110
 PER_TURN = 9
@@ -93,11 +93,32 @@ def make_odd_log() -> list[Recorded]:
     return [Recorded(seq, BEGAN + seq, event) for seq, event in enumerate(happened)]
 
 
+def make_hostile_log() -> list[Recorded]:
+    """Answers that were made to stop the page: nested without end, or slow to read."""
+    texts = [
+        ">" * 10_000 + " deep",
+        "\n".join("  " * depth + "- deep" for depth in range(1500)),
+        "a|b\n" + "- " * 10_000 + "x",
+        "a|b\n-|-\n" + "x|y\n" * 5000,
+        "word " * 100_000,
+    ]
+    happened: list[Event] = [
+        RunStarted(spec_for("responses", id=HOSTILE, model="scripted", input=(user("Say it."),))),
+        TurnStarted(),
+    ]
+    for number, text in enumerate(texts):
+        said = assistant(text, id=f"msg_hostile_{number}")
+        happened += [ItemStarted(said), ItemDone(said)]
+    happened += [TurnEnded(), RunEnded("completed", Reason.FINAL_ANSWER)]
+    return [Recorded(seq, BEGAN + seq, event) for seq, event in enumerate(happened)]
+
+
 async def store_runs(folder: Path) -> int:
     log = make_log()
     async with open_store(parse_location(database_in(folder, "served.db"))) as store:
         await store.append(RUN, log, answer(RUN, "That was **all** of it."))
         await store.append(ODD, make_odd_log(), answer(ODD, ""))
+        await store.append(HOSTILE, make_hostile_log(), answer(HOSTILE, ""))
     return len(log)
 
 
@@ -201,3 +222,17 @@ def test_a_long_conversation_opens_at_its_end_and_its_beginning_is_read_on_deman
     page.get_by_role("button", name="Show what was said earlier").click()
     expect(page.locator(".entry.input")).to_have_count(len(said))
     expect(page.locator(".entry.input").first).to_contain_text("Line 0.")
+
+
+def test_texts_and_addresses_that_were_made_to_break_the_page_do_not(served: Served, page: Page) -> None:
+    page.goto(address(served, HOSTILE))
+    expect(page.locator(".runhead .status")).to_have_text("completed")
+    said = page.locator(".entry.message")
+    expect(said).to_have_count(5)
+    expect(said.nth(0)).to_contain_text("deep")
+    expect(said.nth(3).get_by_role("row")).to_have_count(101)
+    said.nth(4).get_by_role("button", name="Show all 500,000 characters").click()
+    expect(said.nth(4).get_by_role("button", name="Show all")).to_have_count(0)
+    for place in ("runs/%E0%A4%A", "usage?chart=constructor&days=all"):
+        page.goto(f"{served.url.removesuffix('/v1')}/#/{place}")
+        expect(page.locator("main .failure, main .uplot canvas, main .bars").first).to_be_visible()
