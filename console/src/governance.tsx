@@ -129,8 +129,9 @@ function Audit() {
       {error ? <Failure error={error} /> : null}
       <Loading of={audit}>
         {(data) => data.length === 0 ? <p class="faint">The audit has no such record.</p> : (
-          <><Grid label="Audit" head={["when", "what", "run"]} rows={data.map((record) => [
-            record.entry?.at ? <Time at={record.entry.at} /> : "", visible(record.said),
+          <><Grid label="Audit" head={["when", "tool", "what", "who", "run"]} rows={data.map((record) => [
+            record.entry?.at ? <Time at={record.entry.at} /> : "", record.entry?.tool ? <code>{visible(record.entry.tool)}</code> : "", visible(record.said),
+            visible([record.entry?.subject, record.entry?.tenant].filter(Boolean).join(" of ")),
             record.entry?.run ? <a href={link(`runs/${record.entry.run}`)}>{record.entry.run.slice(0, 14)}…</a> : "",
           ])} /><More of={audit} /></>
         )}

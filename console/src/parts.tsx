@@ -138,6 +138,8 @@ function Part({ part }: { part: JsonObject }) {
   return part.text !== undefined ? <Value value={textOf([part])} /> : <Tree value={part} />;
 }
 
+const MOST_UNFOLDED = 8;
+
 export function Tree({ value, depth = 0, name }: { value: Json; depth?: number; name?: string }) {
   const key = name === undefined ? null : <span class="key">{visible(name)}: </span>;
   if (value === null || typeof value !== "object") return <div class="leaf">{key}<Leaf value={value} /></div>;
@@ -145,6 +147,8 @@ export function Tree({ value, depth = 0, name }: { value: Json; depth?: number; 
   const told = Array.isArray(value) ? `[${entries.length}]` : `{${entries.length}}`;
   if (!entries.length) return <div class="leaf">{key}{Array.isArray(value) ? "[]" : "{}"}</div>;
   if (depth === 0 && isTable(value)) return <Table rows={value as JsonObject[]} />;
+  // What is as short as most arguments are needs no fold.
+  if (depth === 0 && name === undefined && !Array.isArray(value) && entries.length <= MOST_UNFOLDED) return <div class="branch">{entries.map(([each, inner]) => <Tree key={each} value={inner} depth={1} name={each} />)}</div>;
   return <Branch summary={<>{key}<span class="faint">{told}</span></>} entries={entries} depth={depth} />;
 }
 

@@ -37,6 +37,7 @@ export function System() {
 function Operation() {
   const workers = useLoaded(() => get<WorkerList>("workers"));
   const settings = useLoaded(() => get<SettingList>("settings"));
+  const [wanted, want] = useState("");
   return (
     <>
       <section class="card">
@@ -53,7 +54,10 @@ function Operation() {
         <Loading of={settings}>{({ data, file }) => (
           <>
             <p class="faint">{file ? `File: ${file}` : "There is no settings file."}</p>
-            <Grid label="Settings" head={["setting", "value", "from"]} rows={data.map((each) => [<code>{each.name}</code>, <Tree value={each.value} />, each.source])} />
+            <div class="filters">
+              <label class="grow">Find a setting<input type="search" value={wanted} placeholder="part of its name, or where it is from" onInput={(event) => want(event.currentTarget.value)} /></label>
+            </div>
+            <Grid label="Settings" head={["setting", "value", "from"]} rows={data.filter((each) => `${each.name} ${each.source}`.toLowerCase().includes(wanted.trim().toLowerCase())).map((each) => [<code>{each.name}</code>, <Tree value={each.value} />, each.source])} />
           </>
         )}</Loading>
       </section>

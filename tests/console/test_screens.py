@@ -359,6 +359,9 @@ def test_usage_is_summed_a_call_is_tried_and_the_audit_verified(page: Page, serv
     expect(page.get_by_text("Whole: ")).to_be_visible()
     page.locator(".filters select").select_option("run ended")
     expect(page.get_by_role("region", name="Audit").locator("tbody tr")).to_have_count(1)
+    page.get_by_label("What").select_option("judged")
+    expect(page.get_by_role("region", name="Audit").get_by_role("cell", name="remove_report", exact=True)).to_be_visible()
+    page.get_by_label("What").select_option("run ended")
     assert "what=run_ended" in page.url
     page.goto(address(served, f"runs/{run}"))
     page.locator(".entry.call").get_by_text("Explain").click()
@@ -367,3 +370,5 @@ def test_usage_is_summed_a_call_is_tried_and_the_audit_verified(page: Page, serv
     expect(page.get_by_role("cell", name="Removes a report from the archive.")).to_be_visible()
     page.locator("summary", has_text="scripted").click()
     expect(page.get_by_text("Nothing special is known of it.")).to_be_visible()
+    page.get_by_label("Find a setting").fill("workflows")
+    expect(page.get_by_role("region", name="Settings").locator("tbody tr")).to_have_count(1)
