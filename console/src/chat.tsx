@@ -342,9 +342,13 @@ interface SaidProps {
 function Said({ conversation, first, edit, follow }: SaidProps) {
   const items = useList<any>(`conversations/${conversation}/items`, { order: "desc" });
   first?.live.drawn.value;
+  const isReady = items.value !== null && (!first || Boolean(first.live.model.spec || first.live.error.value));
+  useEffect(() => {
+    // It goes on where it was left.
+    if (isReady) window.scrollTo({ top: document.documentElement.scrollHeight });
+  }, [conversation, isReady]);
   if (items.error) return <Failure error={items.error} retry={items.reload} />;
-  const isBegun = !first || first.live.model.spec || first.live.error.value;
-  if (items.value === null || !isBegun) return <p class="faint" role="status">Loading…</p>;
+  if (items.value === null || !isReady) return <p class="faint" role="status">Loading…</p>;
   const known = [...items.value].reverse();
   const end = first ? known.findIndex((item) => item.id === first.live.model.spec?.input?.[0]?.id) : -1;
   const shown = known.slice(0, end < 0 ? undefined : end);

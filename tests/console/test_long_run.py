@@ -218,6 +218,7 @@ def test_a_long_conversation_opens_at_its_end_and_its_beginning_is_read_on_deman
         page.request.post(f"{served.url}/conversations/{made}/items", data={"items": said[at : at + MOST_ITEMS]})
     page.goto(f"{served.url.removesuffix('/v1')}/#/chat?c={made}")
     expect(page.locator(".entry.input").last).to_contain_text("Line 119.")
+    expect(page.locator(".entry.input").last).to_be_in_viewport()
     expect(page.locator(".entry.input")).to_have_count(100)
     page.get_by_role("button", name="Show what was said earlier").click()
     expect(page.locator(".entry.input")).to_have_count(len(said))

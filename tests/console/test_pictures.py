@@ -83,6 +83,26 @@ TURNS: list[dict[str, object]] = [
 ]
 
 
+SAID: list[dict[str, object]] = [
+    {"role": "user", "content": "Which reports of 2019 are in the archive, and how long are they?"},
+    {"type": "function_call", "call_id": "call_1", "name": "find_reports", "arguments": '{"year": 2019}'},
+    {
+        "type": "function_call_output",
+        "call_id": "call_1",
+        "output": '[{"path": "/archive/2019-1.pdf", "pages": 13}, {"path": "/archive/2019-2.pdf", "pages": 14}]',
+    },
+    {
+        "role": "assistant",
+        "content": [
+            {
+                "type": "output_text",
+                "text": "There are **two**:\n\n- `/archive/2019-1.pdf` has 13 pages.\n- `/archive/2019-2.pdf` has 14.",
+            }
+        ],
+    },
+]
+
+
 async def store_days(folder: Path) -> None:
     """Runs of the last two weeks."""
     said = assistant("Done.", id="msg_1")
@@ -125,12 +145,13 @@ def places(served: Served) -> dict[str, tuple[str, str]]:
     send(served, "webhooks", {"name": "from-the-scanner", "workflow": "tidy-archive", "inputs": {"year": 2019}})
     send(served, "webhook_endpoints", {"url": "http://127.0.0.1:9/runs", "events": ["response.failed"]})
     workflow = send(served, "workflows/tidy-archive/runs", {"inputs": {"year": 2019}})["id"]
+    conversation = send(served, "conversations", {"items": SAID})["id"]
     return {
         "welcome": ("", "Mainspring is running"),
         "runs": ("runs", "Tidy the archive."),
         "run": (f"runs/{run}", "/archive/2019-1.pdf"),
         "approvals": ("approvals", "Arguments"),
-        "chat": ("chat", "New conversation"),
+        "chat": (f"chat?c={conversation}", "has 13 pages."),
         "agents": ("agents", "Keeps the archive in order."),
         "workflow": (f"workflows/tidy-archive/{workflow}", "Outputs"),
         "triggers": ("triggers", "every-morning"),
@@ -140,21 +161,13 @@ def places(served: Served) -> dict[str, tuple[str, str]]:
     }
 
 
-def test_every_screen_fits_every_width(browser: Browser, served: Served, places: dict[str, tuple[str, str]]) -> None:
-    context = browser.new_context()
-    page = context.new_page()
-    page.set_default_timeout(PATIENCE * 1000)
-    for screen, (place, sign) in places.items():
-        page.goto(address(served, place))
-        expect(page.get_by_text(sign).first).to_be_visible()
-        for width in WIDTHS:
-            page.set_viewport_size({"width": width, "height": 900})
-            assert page.evaluate(OVERFLOW) <= 0, (screen, width)
-            if screen == "runs":
-                box = page.locator(".runs td.asked").first.bounding_box()
-                assert box is not None
-                assert box["width"] > LEAST_ASKED, width
-    context.close()
+def expect_to_fit(page: Page, screen: str, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 860})
+    assert page.evaluate(OVERFLOW) <= 0, (screen, width)
+    if screen == "runs":
+        box = page.locator(".runs td.asked").first.bounding_box()
+        assert box is not None
+        assert box["width"] > LEAST_ASKED, width
 
 
 def take_picture(page: Page, screen: str, folder: Path) -> None:
@@ -183,7 +196,8 @@ def test_every_screen_is_pictured_and_axe_finds_nothing_serious_on_it(
         expect(page.get_by_text(sign).first).to_be_visible()
         found += find_flaws(page, screen)
         take_picture(page, screen, folder)
-        assert page.evaluate(OVERFLOW) <= 0, screen
+        for each in (*WIDTHS, width) if theme == "light" else (width,):
+            expect_to_fit(page, screen, each)
     context.close()
     assert found == []
 
