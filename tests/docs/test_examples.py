@@ -33,8 +33,9 @@ from tests.kit.processes import DEVNULL, STDOUT, Process, start
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if page.is_file()]
 SECONDS_PER_BLOCK = 60
-# Another installation to try the pages with, such as one without what only tests need.
+# Another installation to try the pages with that name no packages, such as one without what only tests need.
 PYTHON = os.environ.get("MAINSPRING_DOCS_PYTHON", sys.executable)
+NEEDED = re.compile(r"^The examples of this page need `pip install (.*)`\.$", re.MULTILINE)
 
 FILE_COMMENT = re.compile(r"\s*<!-- file: (\S+) -->\s*")
 FENCE = re.compile(r"( *)(`{3,})([\w+-]*).*")
@@ -61,7 +62,7 @@ def test_a_page_names_the_packages_that_its_examples_need_beside_mainspring(page
         name.replace("-", "_") for name in re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
     }
     needed = names - sys.stdlib_module_names - lock - files - {"mainspring", "mainspring_tasks", "bench"}
-    told = re.findall(r"^The examples of this page need `pip install (.*)`\.$", page.read_text(), re.MULTILINE)
+    told = NEEDED.findall(page.read_text())
     assert needed == {name.replace("-", "_") for line in told for name in line.split()}
 
 
@@ -160,6 +161,7 @@ class Bench:
 
     def __init__(self, page: Path, scratch: Path) -> None:
         self.page = page
+        self.python = sys.executable if NEEDED.search(page.read_text("utf-8")) else PYTHON
         self.cwd = scratch / "page"
         self.home = scratch / "home"
         self.log = scratch / "log"
@@ -194,7 +196,7 @@ class Bench:
                 # Blank lines before the code give a traceback the line numbers of the page.
                 script = self.cwd / f"{self.page.stem}.example.py"
                 script.write_text("\n" * (block.line - 1) + block.text, "utf-8")
-                self.run(where, [PYTHON, script.name])
+                self.run(where, [self.python, script.name])
             case "sh" | "bash":
                 self.run(where, ["bash", "-eu", "-c", script_of(block.text)])
             case "console":
@@ -207,7 +209,7 @@ class Bench:
     def run(self, where: str, command: list[str]) -> None:
         environment = os.environ | {
             "HOME": str(self.home),
-            "PATH": os.pathsep.join([str(Path(PYTHON).parent), os.environ["PATH"]]),
+            "PATH": os.pathsep.join([str(Path(self.python).parent), os.environ["PATH"]]),
         }
         # A file, not a pipe: a process left in the background must not keep the block from ending.
         with self.log.open("wb") as log:
