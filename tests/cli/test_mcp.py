@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from tests.cli.command import Shell
 
-from mainspring.tools.sandbox.bwrap import find_bundled, is_fixed, read_version
+from mainspring.tools.sandbox.bwrap import is_fixed, read_version
+from mainspring.tools.sandbox.probe import list_candidates
 
 CLOCK = (sys.executable, "-m", "mcp_server_time", "--local-timezone", "UTC")
 
@@ -131,7 +132,7 @@ def test_a_grant_inside_of_a_writable_one_is_refused_where_bubblewrap_follows_li
     (shell.folder / "notes" / "kept").mkdir(parents=True)
     (shell.folder / "notes").chmod(0o777)
     assert shell.run("mcp", "add", "clock", "--folder", "notes", "--read", "notes/kept", "--", *CLOCK).code == 0
-    version = read_version(find_bundled() or Path("bwrap"))
+    version = read_version(next(list_candidates("bwrap")).bwrap or Path("bwrap"))
     tried = shell.run("mcp", "test")
     if is_fixed(version):
         assert tried.code == 0

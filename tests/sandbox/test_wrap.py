@@ -110,12 +110,34 @@ def test_a_program_may_read_what_it_consists_of_and_no_more() -> None:
         assert paths(python, "-m", "loose") == installed
         assert paths(node, str(root / "app/src/main.js")) == installed | {str(root / "app")}
         assert paths(node, str(root / "app/node_modules/.bin/x")) == installed | {str(root / "app/node_modules")}
-        assert paths(python, "loose/script.py", cwd=root) == installed | {str(root), str(root / "loose")}
+        assert paths(python, "loose/script.py", cwd=root) == {str(root)}, "the rest lies in it"
         assert paths(python, "-c", "pass", str(root / "loose/script.py")) == installed
         assert paths("/bin/cat", str(root / "loose/script.py")) == set(), "data is nobody's own program"
         assert paths(python, str(root / "loose/script.py"), str(root / "lone.py")) == installed | {str(root / "loose")}
         (root / "loose/mainspring.db").touch()
         assert paths(python, str(root / "loose/script.py")) == installed | {str(root / "loose/script.py")}
+
+
+def test_nothing_is_mounted_on_a_link() -> None:
+    """bubblewrap 0.12 refuses that, and `lib64` of a virtual environment is one."""
+    with TemporaryDirectory() as name:
+        root = Path(name).resolve()
+        for folder in ("app/env/bin", "app/env/lib", "data/old", "work"):
+            (root / folder).mkdir(parents=True)
+        for file in ("app/pyproject.toml", "app/server.py", "app/env/bin/python3"):
+            (root / file).touch(mode=0o755)
+        (root / "app/env/lib64").symlink_to("lib")
+        (root / "app/data").symlink_to(root / "data")
+        (root / "app/work").symlink_to(root / "work")
+        app, python = root / "app", str(root / "app/env/bin/python3")
+
+        def mounted(*folders: str, reads: tuple[str, ...] = ()) -> set[tuple[str, bool]]:
+            program = Program(argv=(python, str(app / "server.py")), folders=folders, reads=reads)
+            return {(mount.path.removeprefix(f"{root}/"), mount.is_writable) for mount in list_mounts(program, Owner())}
+
+        assert mounted() == {("app", False)}
+        assert mounted(str(app / "work"), reads=(str(app / "data/old"),)) == {("app", False), ("work", True), ("data/old", False)}
+        assert mounted(str(app)) == {("app", True), ("app/env/bin", False), ("app/env/lib", False)}
 
 
 def test_a_script_in_a_home_does_not_show_the_home(monkeypatch: pytest.MonkeyPatch) -> None:

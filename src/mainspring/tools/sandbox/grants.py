@@ -7,7 +7,7 @@ shared folder, or one with our own settings or database: of those it gets only t
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -57,11 +57,32 @@ def list_mounts(program: Program, owner: Owner, *, weak_version: str = "") -> tu
     if weak_version:
         needed = [path for path in needed if _find_outer(path, program.folders) is None]
         _refuse_nested(program, weak_version)
+    needed = [path for path in needed if not (os.path.islink(path) and _find_outer(path, program.folders))]
     reads = [*program.reads, *needed]
     wanted = {path: False for path in reads if not is_system(Path(path))} | dict.fromkeys(program.folders, True)
     for path, is_writable in wanted.items():
         _check(path, is_writable, owner)
-    return tuple(sorted([Mount(len(Path(path).parts), is_writable, path) for path, is_writable in wanted.items()]))
+    return _order_mounts(wanted)
+
+
+def _order_mounts(wanted: Mapping[str, bool]) -> tuple[Mount, ...]:
+    """The mounts, without those that change nothing: what lies in a mounted folder is there already, with its links. Where
+    the program cannot write, a link is mounted where it leads to; bubblewrap mounts nothing on one."""
+    mounts: list[Mount] = []
+    for depth, is_writable, path in sorted([(len(Path(path).parts), writes, path) for path, writes in wanted.items()]):
+        if _holds_as_is(path, mounts):
+            path = os.path.realpath(path)
+            if not is_writable and (is_system(Path(path)) or _holds_as_is(path, mounts)):
+                continue
+            depth = len(Path(path).parts)
+        mounts.append(Mount(depth, is_writable, path))
+    return tuple(sorted(set(mounts)))
+
+
+def _holds_as_is(path: str, mounts: Sequence[Mount]) -> bool:
+    """Whether these mounts show the path read-only."""
+    outer = [mount for mount in mounts if path != mount.path and Path(path).is_relative_to(mount.path)]
+    return bool(outer) and not any(mount.is_writable for mount in outer)
 
 
 def _find_outer(path: str, folders: Sequence[str]) -> str | None:
