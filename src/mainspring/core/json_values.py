@@ -1,15 +1,36 @@
-"""How many values a JSON text has, told without parsing it, so that one that would take long to parse is refused before.
+"""JSON of others: how many values it has, told without parsing it, and how deep it may be.
 
 A text of megabytes is parsed in no time; a million small values take seconds, and a hundred times their size in memory. Values
-are counted by what separates them outside of strings, a piece at a time.
+are counted by what separates them outside of strings, a piece at a time. What is nested as deeply as can be parsed at all cannot
+be written again within something else, so there is room to spare.
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 # A text this small cannot have many.
 SMALL_BYTES: Final = 65_536
 PIECE_BYTES: Final = 1024 * 1024
+SPARE_DEPTH: Final = 200
+
+
+def parse_json(text: bytes | str) -> Any:
+    """The value. Raises `ValueError` if it is no JSON, or is nested too deeply to be kept within other values."""
+    try:
+        value = msgspec.json.decode(text)
+        check_depth(text.encode() if isinstance(text, str) else text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return value
+
+
+def check_depth(text: bytes) -> None:
+    """Raises `RecursionError` if a value that can just be parsed is nested too deeply to be written again within others."""
+    # Few brackets cannot be deep, and a large file that has none is not copied to find out.
+    if text.count(b"[") + text.count(b"{") > SPARE_DEPTH:
+        msgspec.json.decode(b"".join((b"[" * SPARE_DEPTH, text, b"]" * SPARE_DEPTH)), type=msgspec.Raw)
 
 
 def count_values(text: bytes, most: int) -> Iterator[int]:

@@ -8,6 +8,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from mainspring.core.errors import InvalidInputs
 from mainspring.core.items import Json
+from mainspring.core.json_values import parse_json
 from mainspring.definitions.parsed_file import hint
 
 InputType = Literal["string", "integer", "number", "boolean", "array", "object", "any"]
@@ -72,8 +73,8 @@ def is_of_type(value: object, kind: InputType) -> bool:
 def parse_input(text: str) -> object:
     """An input from where all values are texts: read as JSON, if it is that."""
     try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+        return parse_json(text)
+    except ValueError:
         return text
 
 

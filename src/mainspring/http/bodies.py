@@ -5,18 +5,18 @@ from collections.abc import Callable
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Struct
 from msgspec.structs import fields
 from starlette.requests import ClientDisconnect, Request
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import from_wire
+from mainspring.core.json_values import check_depth
 from mainspring.definitions.parsed_file import hint
 from mainspring.http.faults import Fault
 from mainspring.http.json_size import check_value_count
 
 MOST_BODY_BYTES: Final = 32 * 1024 * 1024
-SPARE_DEPTH: Final = 200
 
 Name = Annotated[str, Meta(max_length=512)]
 Metadata = Annotated[dict[Annotated[str, Meta(max_length=64)], Name], Meta(max_length=16)]
@@ -64,10 +64,7 @@ def parse_body(body: bytes, kind: type[Body], read: Callable[[type, Any], Any] =
     """The body as a struct. Raises `InvalidRequest` that names the field at fault. `read` is the codec's hook."""
     try:
         request = msgspec.json.decode(body, type=kind, dec_hook=read)
-        # All of it is written again later, inside of more: what only just fits is too deep. Few brackets cannot be deep, and a
-        # large file that has none is not copied to find out.
-        if body.count(b"[") + body.count(b"{") > SPARE_DEPTH:
-            msgspec.json.decode(b"".join((b"[" * SPARE_DEPTH, body, b"]" * SPARE_DEPTH)), type=Raw)
+        check_depth(body)
         return request
     except msgspec.ValidationError as error:
         if (unknown := _UNKNOWN.fullmatch(str(error))) is not None:

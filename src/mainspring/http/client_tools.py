@@ -221,7 +221,7 @@ def _parse_shell_output(text: str, failed: bool) -> list[object]:
     """What the client had sent; or what was said instead of running the command."""
     try:
         sent = msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         sent = None
     if isinstance(sent, list):
         return sent

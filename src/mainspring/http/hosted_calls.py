@@ -150,7 +150,7 @@ def _decode(text: str | Sequence[Part]) -> Json:
     """The object that a text is, an empty one if it is none."""
     try:
         return msgspec.json.decode(text, type=Json) if isinstance(text, str) else {}
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         return {}
 
 

@@ -8,7 +8,7 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
 from mainspring.features.chat_completions.messages import MessageReader
 from mainspring.features.responses.door import DoorRequest, FieldNames
-from mainspring.features.responses.request import MOST_INPUT_CHARS, MOST_TOOLS, Count, CreateResponse, Penalty, RunLimits
+from mainspring.features.responses.request import MOST_INPUT_CHARS, MOST_TOOLS, Count, CreateResponse, Penalty, RunLimits, Stop
 from mainspring.features.responses.sent_request import SentRequest, compare_nested
 from mainspring.http.bodies import Metadata, Name, parse_body
 from mainspring.http.ignored import IgnoredFields, read_fields, refuse_field
@@ -16,7 +16,6 @@ from mainspring.http.kinds import TOOL_KINDS
 from mainspring.http.sent_items import check_text_size
 
 MOST_MESSAGES: Final = 10_000
-Stop = Annotated[str, Meta(min_length=1, max_length=1000)]
 
 
 class CreateChatCompletion(RunLimits):

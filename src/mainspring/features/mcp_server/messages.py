@@ -2,10 +2,10 @@
 
 from typing import Any, Final
 
-import msgspec
 from msgspec import Struct
 
 from mainspring.core.items import Json, encode
+from mainspring.core.json_values import parse_json
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
@@ -63,8 +63,8 @@ class RpcError(Exception):
 def parse_message(body: bytes) -> Call | Notice | Reply:
     """The message. Raises `RpcError` that says in one sentence what to send instead."""
     try:
-        found = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        found = parse_json(body)
+    except ValueError:
         raise RpcError(PARSE_ERROR, f"the body is not valid JSON; {_HOW}") from None
     match found:
         case {"jsonrpc": "2.0", "method": str(method)} if 0 < len(method) <= LONGEST_METHOD:

@@ -12,7 +12,7 @@ from mainspring.features.messages.api_tools import CLIENT_TOOLS, SEARCH, define_
 from mainspring.features.messages.blocks import BlockReader
 from mainspring.features.messages.search_blocks import shows_searches
 from mainspring.features.responses.door import DoorRequest, FieldNames
-from mainspring.features.responses.request import MOST_INPUT_CHARS, Count, CreateResponse, RunLimits, Text
+from mainspring.features.responses.request import MOST_INPUT_CHARS, Count, CreateResponse, RunLimits, Stop, Text
 from mainspring.features.responses.sent_request import WEB_RESULTS, SentRequest, compare_nested
 from mainspring.http.bodies import Name, parse_body
 from mainspring.http.ignored import IgnoredFields, read_fields, refuse_field
@@ -36,7 +36,7 @@ class CreateMessage(RunLimits):
     thinking: Json | None = None
     output_config: Json | None = None
     output_format: Json | None = None
-    stop_sequences: Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(max_length=64)] | None = None
+    stop_sequences: Annotated[tuple[Stop, ...], Meta(max_length=64)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     stream: bool | None = None

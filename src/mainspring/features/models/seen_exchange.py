@@ -102,7 +102,7 @@ class SeenExchange:
 def decode(text: str) -> object:
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError):
+    except (ValueError, RecursionError):
         return None
 
 

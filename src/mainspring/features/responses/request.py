@@ -35,6 +35,8 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 
 
 Count = Annotated[int, Meta(ge=1, le=MOST_NUMBER)]
+# Every piece of an answer is held against these texts.
+Stop = Annotated[str, Meta(min_length=1, max_length=1_000)]
 
 
 class RunLimits(Struct, kw_only=True):

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Annotated, Final
 
-import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from mainspring.core.errors import CallerError, InvalidInputs, InvalidRequest, NotFound
 from mainspring.core.ids import NewId
 from mainspring.core.items import Json, decode, encode
+from mainspring.core.json_values import parse_json
 from mainspring.features.triggers.schedule import Name
 from mainspring.features.triggers.signatures import WINDOW_SECONDS, SignedHead, check_signature, make_secret, read_head
 from mainspring.features.triggers.targets import KeyLost, Target, TargetName, Targets, check_size
@@ -222,8 +222,8 @@ def take_inputs(definition: WebhookDefinition, body: bytes) -> Json:
     if not definition.mapping:
         return definition.inputs
     try:
-        sent = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        sent = parse_json(body)
+    except ValueError as error:
         raise InvalidRequest(f"the body is not valid JSON: {error}", param="body", code="invalid_json") from None
     found = {name: find_value(sent, pointer) for name, pointer in definition.mapping.items()}
     return {**definition.inputs, **{name: value for name, value in found.items() if value is not _MISSING}}

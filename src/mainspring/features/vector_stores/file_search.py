@@ -170,7 +170,7 @@ def read_results(output: Output) -> tuple[CitedResult, ...]:
     """The results in an output of the tool, none if it is an error."""
     try:
         return msgspec.json.decode(output, type=FoundPassages).results if isinstance(output, str) else ()
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         return ()
 
 

@@ -177,7 +177,7 @@ def read_results(output: Output) -> tuple[CitedPage, ...]:
     """The results in an output of the tool, none if it is an error."""
     try:
         return msgspec.json.decode(output, type=FoundPages).results if isinstance(output, str) else ()
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         return ()
 
 

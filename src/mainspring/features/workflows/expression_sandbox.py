@@ -22,6 +22,7 @@ from jinja2.visitor import NodeTransformer
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import to_json
+from mainspring.core.json_values import parse_json
 from mainspring.features.workflows.expressions import ExpressionReads
 
 MOST_CHARS: Final = 1_000_000
@@ -381,8 +382,8 @@ def _slice(value: Any, start: int | None, stop: int | None, step: int | None) ->
 
 def _from_json(text: str) -> Any:
     try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+        return parse_json(text)
+    except ValueError as error:
         raise ValueError(f"the text is not JSON: {error}") from None
 
 

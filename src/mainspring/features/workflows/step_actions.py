@@ -13,7 +13,6 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import Any, Final
 
-import msgspec
 from anyio import move_on_after, sleep
 from msgspec.structs import replace
 
@@ -32,6 +31,7 @@ from mainspring.core.items import (
     to_json,
     user,
 )
+from mainspring.core.json_values import parse_json
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import STEP_MODEL, Limits, RunSpec, StepCall
 from mainspring.engine.approvals import continuing_id, list_questions
@@ -124,8 +124,8 @@ class StepActions:
         if (ended.data or {}).get("exit_code") != 0:
             raise StepError(f"the code failed: {text[-2_000:]}")
         try:
-            value = msgspec.json.decode(text.strip().rpartition("\n")[2])
-        except msgspec.DecodeError:
+            value = parse_json(text.strip().rpartition("\n")[2])
+        except ValueError:
             value = None
         return {"text": text, "value": value}
 
@@ -256,8 +256,8 @@ def _body(output: str | tuple[Part, ...]) -> Any:
     """The body of a response, which is the last part of the tool's output; JSON is decoded."""
     body = output if isinstance(output, str) else text_of(output[-1:])
     try:
-        return msgspec.json.decode(body)
-    except msgspec.DecodeError:
+        return parse_json(body)
+    except ValueError:
         return body
 
 

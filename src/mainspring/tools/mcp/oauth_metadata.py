@@ -224,11 +224,12 @@ async def send(
 
 
 async def read_json(answer: Answer) -> Json:
-    pieces: list[bytes] = []
+    pieces, size = list[bytes](), 0
     try:
         while data := await answer.read():
             pieces.append(data)
-            if sum(map(len, pieces)) > MOST_BYTES:
+            size += len(data)
+            if size > MOST_BYTES:
                 raise OAuthFailed("an answer of the authorization server is too large")
     except HttpError as error:
         raise OAuthFailed(f"an answer of the authorization server broke off: {error}") from error
@@ -236,7 +237,7 @@ async def read_json(answer: Answer) -> Json:
         answer.close()
     try:
         return msgspec.json.decode(b"".join(pieces), type=dict[str, object])
-    except ValueError:
+    except (ValueError, RecursionError):
         raise OAuthFailed("an answer of the authorization server is no JSON object") from None
 
 
