@@ -61,7 +61,15 @@ def test_every_enforcement_point_holds_and_a_blocked_call_does_not_end_the_run(s
         write("ok/b", "1\n"),
     )
     verdicts, ended = judged(shell, turn, {"say": "Done."})
-    reasons = ["(EF-01)", "(EF-02)", "(EF-03)", "(EF-04)", "3 lines changed", "", "1 files modified"]
+    reasons = [
+        "(EF-01, files read)",
+        "(EF-02, files written)",
+        "(EF-03, commands)",
+        "(EF-04, network)",
+        "3 lines changed",
+        "",
+        "1 files modified",
+    ]
     assert [verdict for verdict, _ in verdicts] == ["deny"] * 5 + ["allow", "deny"]
     assert [why for why, (_, told) in zip(reasons, verdicts, strict=True) if why not in told] == []
     assert ended["status"] == "completed"

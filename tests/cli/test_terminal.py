@@ -79,6 +79,7 @@ mainspring: there is no such model
 
 def test_a_message_does_not_run_into_what_is_being_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setattr("sys.stdout", shown := Terminal())
     monkeypatch.setattr("sys.stderr", shown)
     writer = ConsoleWriter()

@@ -79,9 +79,11 @@ def measure_room(stream: TextIO) -> int:
     if not stream.isatty():
         return sys.maxsize
     told = os.environ.get("COLUMNS", "")
-    return (
-        int(told) if told.isdecimal() and int(told) else os.get_terminal_size(stream.fileno()).columns or MOST_COLUMNS + 1
-    ) - 1
+    if told.isdecimal() and int(told):
+        return int(told) - 1
+    with suppress(OSError):
+        return (os.get_terminal_size(stream.fileno()).columns or MOST_COLUMNS + 1) - 1
+    return MOST_COLUMNS
 
 
 def say_more(limit: int) -> None:
