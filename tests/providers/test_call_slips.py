@@ -10,7 +10,7 @@ from tests.providers.test_leaked_calls import cut
 from mainspring.core.errors import BadOutput
 from mainspring.core.events import ArgumentsDelta
 from mainspring.core.ids import counting
-from mainspring.core.items import FunctionCall, ToolDefinition, parse_arguments
+from mainspring.core.items import FunctionCall, Json, ToolDefinition, parse_arguments
 from mainspring.providers.call_draft import MOST_HELD
 from mainspring.providers.turn import TurnBuilder
 
@@ -115,7 +115,11 @@ def test_no_client_is_left_with_half_a_call() -> None:
         ('{"place": "Oslo", "days": "3"}', '{"place": "Oslo", "days": 3}'),
         ('{"place": "Oslo", "days" : "3", "quiet": "True"}', '{"place": "Oslo", "days" : 3, "quiet": true}'),
         ('{"days": 3, "place": "01"}', '{"days": 3, "place": "01"}'),
-        ('{"place": "Oslo", "days": 3', '{"place": "Oslo", "days": 3}'),
+        ('{"days": 3, "place": "Oslo"', '{"days": 3, "place": "Oslo"}'),
+        ('{"place": "Os\nlo", "days": 3}', '{"place": "Os\\nlo", "days": 3}'),
+        ('{"place": "a,\n", \n"days": 3}', '{"place": "a,\\n", \n"days": 3}'),
+        ('{"place": "Oslo", "days": 3, "notes": "[\\"a\\"]"}', '{"place": "Oslo", "days": 3, "notes": ["a"]}'),
+        ('{"place": "Oslo", "days": 3, "notes": "null"}', '{"place": "Oslo", "days": 3, "notes": null}'),
         ('{"kwargs": {"place": "Oslo", "days": 3}}', '{"place":"Oslo","days":3}'),
         ("<parameter=place>\nOslo\n</parameter>\n<parameter=days>\n3\n</parameter>", '{"place":"Oslo","days":3}'),
         ('{"place": 5, "days": 3}', '{"place": "5", "days": 3}'),
@@ -128,10 +132,18 @@ def test_no_client_is_left_with_half_a_call() -> None:
 )
 @given(cuts=st.sets(st.integers(0, 60)))
 def test_values_have_the_types_of_the_schema_however_they_are_cut(written: str, told: str, cuts: set[int]) -> None:
-    types = {"place": {"type": "string"}, "days": {"type": "integer"}, "quiet": {"type": "boolean"}}
+    types: Json = {"place": {"type": "string"}, "days": {"type": "integer"}, "quiet": {"type": "boolean"}}
     types |= {"more": {"type": "object"}, "rate": {"type": "number"}}
+    types |= {"notes": {"anyOf": [{"type": "array"}, {"type": "null"}]}}
     book = ToolDefinition("book", "", {"type": "object", "properties": types, "required": ["place", "days"]})
     assert make(cut(written, cuts), book).arguments == told
+
+
+@pytest.mark.parametrize("written", ['{"place": "Oslo", "days": 1', '{"days": 1}{"days": 2}'])
+@pytest.mark.parametrize("size", [1, 5, 100])
+def test_arguments_that_may_be_those_of_another_call_are_never_guessed(written: str, size: int) -> None:
+    """More of the number may have been to come, or the second object is of a call whose name is lost."""
+    assert make(cut(written, {*range(0, len(written), size)}), ANY).arguments == written
 
 
 def test_what_is_held_of_arguments_is_bounded() -> None:

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Final
 
 from mainspring.core.items import Json, ToolDefinition, are_arguments_large
-from mainspring.providers.json_text import STRING, parse_loosely
+from mainspring.providers.json_text import STRING, WHOLE_VALUE, parse_loosely
 
 
 def list_properties(tool: ToolDefinition | None) -> Json:
@@ -21,7 +21,7 @@ def type_value(value: str, schema: object) -> object:
     kind = schema.get("type", "string") if isinstance(schema, dict) and "anyOf" not in schema else None
     if kind == "string" or (_takes_text(schema) and value != "null" and not value.startswith(("[", "{"))):
         return value
-    for written in (value, value.lower()):
+    for written in (value, "null" if value == "None" else value.lower()):
         with suppress(ValueError, RecursionError):
             return json.loads(written, parse_constant=_refuse)
     literal = parse_loosely(value) if kind in ("array", "object") else None
@@ -60,9 +60,23 @@ def type_values(arguments: Json, tool: ToolDefinition | None) -> Json:
 
 
 def list_types(tool: ToolDefinition | None) -> dict[str, bool]:
-    """The properties that have one type each, and whether that is text."""
-    kinds = {key: each.get("type") if isinstance(each, dict) else None for key, each in list_properties(tool).items()}
-    return {key: kind == "string" for key, kind in kinds.items() if isinstance(kind, str) and kind in _TYPES}
+    """The properties that are always text, or never, and which of these."""
+    kinds = {key: _list_kinds(schema) for key, schema in list_properties(tool).items()}
+    return {key: "string" in each for key, each in kinds.items() if each and (each == {"string"} or "string" not in each)}
+
+
+def _list_kinds(schema: object) -> set[str]:
+    """The types that a value may have; none if it may have any."""
+    match schema:
+        case {"anyOf": [*others]}:
+            kinds = [_list_kinds(each) for each in others]
+            return set().union(*kinds) if all(kinds) else set()
+        case {"type": [*names]}:
+            return {*map(str, names)} if all(name in _TYPES for name in map(str, names)) else set()
+        case {"type": str(name)} if name in _TYPES:
+            return {name}
+        case _:
+            return set()
 
 
 def fit_arguments(text: str, tool: ToolDefinition) -> str:
@@ -70,7 +84,11 @@ def fit_arguments(text: str, tool: ToolDefinition) -> str:
     that is wrong with them, or if they are too many to read."""
     if are_arguments_large(text):
         return text
-    for written in (text, text + "}", f"{text.rstrip().removesuffix(',')}}}"):
+    # Behind a number or within a text, more may have been to come.
+    closed = (
+        [f"{text}}}", f"{text.rstrip().removesuffix(',')}}}"] if WHOLE_VALUE.search(text) or text.rstrip().endswith(",") else []
+    )
+    for written in (text, *closed):
         with suppress(ValueError, RecursionError):
             value = json.loads(written)
             if not isinstance(value, dict) or (written is text and fits(value, tool)):
@@ -111,13 +129,14 @@ def fits(arguments: Json, tool: ToolDefinition) -> bool:
 
 
 def _is_type(value: object, schema: object) -> bool:
-    kind = schema.get("type") if isinstance(schema, dict) else None
-    if not isinstance(kind, str) or kind not in _TYPES:
-        return True
-    return isinstance(value, _TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
+    kinds = _list_kinds(schema)
+    return not kinds or any(
+        isinstance(value, _TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool)) for kind in kinds
+    )
 
 
 _MOST_PLACES: Final = 20
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "array": (list,), "object": (dict,),
+    "null": (type(None),),
 }  # fmt: skip

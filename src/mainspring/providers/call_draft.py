@@ -5,7 +5,9 @@ or within something around them, and what follows a slip. That waits until the c
 mean, if that goes on as the arguments were told so far; else as it came, and the model is told that it is no JSON.
 """
 
+import json
 import re
+from contextlib import suppress
 from re import Match
 from typing import Final
 
@@ -72,6 +74,10 @@ class CallDraft(Struct, eq=False):
     is_held: bool = False
     is_repeating: bool = False
     """A piece has repeated all before it."""
+    is_behind_brace: bool = False
+    """What has come ends with a brace, but for blanks."""
+    behind: str = ""
+    """What has followed the whole object, as far as it may be another one."""
     scan: JsonScan = msgspec.field(default_factory=JsonScan)
     """As far as slips were looked for."""
     extent: JsonScan = msgspec.field(default_factory=JsonScan)
@@ -80,7 +86,7 @@ class CallDraft(Struct, eq=False):
     """Whether what the first closed brace ends is JSON; None while none is closed."""
 
     def add(self, arguments: str) -> None:
-        """Adds a piece of the arguments. What follows a whole object is none of it, unless that is empty."""
+        """Adds a piece of the arguments. What follows a whole object is none of it, unless that is empty or another follows."""
         if self.pieces and len(arguments) >= self.size and arguments.startswith(self.pieces[0]):
             # Some backends repeat all before it with each piece. JSON goes on as it began only where a value is to come.
             said = self.arguments
@@ -96,6 +102,8 @@ class CallDraft(Struct, eq=False):
         if arguments:
             self.pieces.append(arguments)
             self.size += len(arguments)
+            if bare := arguments.rstrip():
+                self.is_behind_brace = bare[-1] == "}"
             if not self.is_held:
                 self.rest += arguments
 
@@ -115,7 +123,7 @@ class CallDraft(Struct, eq=False):
         odd = self._find_word(rest, len(rest) if odd is None else odd.start()) or odd
         if odd is None:
             return self._tell(rest)
-        self.is_held = bool(odd[1]) or odd[0].endswith('"')
+        self.is_held = any(odd.groups()) or odd[0].endswith('"')
         return self._tell(rest[: odd.start()])
 
     def _find_word(self, rest: str, end: int) -> Match[str] | None:
@@ -135,10 +143,23 @@ class CallDraft(Struct, eq=False):
     def settle(self, *, is_cut: bool) -> str:
         """What is left to tell at the end, as what it can only mean; of a call that was cut off, as it came."""
         whole = self.arguments
+        if not is_cut and self._is_glued(whole):
+            self.pieces, self.size = [whole, self.behind], len(whole) + len(self.behind)
+            return self._tell(self.arguments[self.told :])
         meant = whole if is_cut or not whole.strip() else self._find_meant(whole)
         if meant != whole and meant.startswith(whole[: self.told]):
             self.pieces, self.size = [meant], len(meant)
         return self._tell(self.arguments[self.told :])
+
+    def _is_glued(self, whole: str) -> bool:
+        """Whether another object follows: the arguments of two calls, one of which has lost its name, so that nobody can tell."""
+        behind = self.behind.strip()
+        if not behind.startswith("{") or not is_json(whole):
+            return False
+        with suppress(ValueError, RecursionError):
+            other, _ = _decoder.raw_decode(behind)
+            return bool(other) and other != _decode(whole)
+        return False
 
     def _find_meant(self, whole: str) -> str:
         meant = read_arguments(whole, self.name, self.properties)
@@ -160,14 +181,15 @@ class CallDraft(Struct, eq=False):
         return piece
 
     def _find_odd(self, rest: str) -> Match[str] | None:
-        """The first token for a quote in the rest, or slip outside of strings, or what may become one of them."""
+        """The first token for a quote in the rest, slip outside of strings or line break within one, or what may become one of
+        them."""
         whole = ""
         for odd in _ODD.finditer(rest):
-            if not odd[1]:
+            if not odd[1] and not odd[2]:
                 return odd
             whole = whole or self.arguments
             self.scan.advance(whole, self.size - len(rest) + odd.start())
-            if not self.scan.is_inside:
+            if _RAW.search(odd[0]) if self.scan.is_inside else odd[1]:
                 return odd
         return None
 
@@ -183,7 +205,10 @@ class CallDraft(Struct, eq=False):
         if not self.is_object:
             return piece
         self.extent = JsonScan(scan.end, end=scan.end)
-        return piece[: max(0, scan.end - self.size)]
+        kept = max(0, scan.end - self.size)
+        if len(self.behind) < MOST_HELD:
+            self.behind += piece[kept:]
+        return piece[:kept]
 
     def _may_be_odd(self) -> bool:
         """Whether the beginning cannot be told yet, or not before the end."""
@@ -199,7 +224,7 @@ class CallDraft(Struct, eq=False):
         """Whether the piece has a brace, or follows one, behind which JSON does not go on like this. Code in a string may."""
         if "}" in piece and _BEHIND.search(piece):
             return True
-        return bool(self.pieces) and self.pieces[-1].endswith("}") and not piece.lstrip().startswith((",", "]"))
+        return self.is_behind_brace and not piece.lstrip().startswith((",", "]"))
 
     @property
     def arguments(self) -> str:
@@ -266,6 +291,7 @@ def is_json(text: str) -> bool:
 
 
 _decode: Final = msgspec.json.decode
+_decoder: Final = json.JSONDecoder()
 _MOST_BLANK: Final = 20
 _WITHIN_STRING: Final = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _STRUCTURE: Final = re.compile(r'["{}]')
@@ -273,11 +299,13 @@ _ODD_KEY: Final = re.compile(r'\{\s*[^\s"}]')
 _BEFORE_VALUE: Final = re.compile(r"[:\[,]\s*\Z")
 _EMPTY: Final = re.compile(r"\s*\{\s*\}\s*(?=\{)")
 _BEHIND: Final = re.compile(r"\}\s*[^\s,\]:\"\\]")
-_SIGN: Final = re.compile("[<,TFN]")
-_SIGN_OR_VALUE: Final = re.compile("[<,TFN:]")
+_SIGN: Final = re.compile(r"[<,TFN\x00-\x1f]")
+_SIGN_OR_VALUE: Final = re.compile(r"[<,TFN:\x00-\x1f]")
 _BEFORE_WORD: Final = re.compile(r'(?:(?<=["\s])|\A):\s*(?:(["\d-])|\Z)')
 _KEY: Final = re.compile(r'"(\w+)"\s*\Z')
 _KEY_PIECES: Final = 40
 _KEY_CHARS: Final = 80
-# A token for a quote, or outside of strings a comma before what closes or a constant of Python's; or what may become one of them.
-_ODD: Final = re.compile(r"<(?:\|\\?(?:\"|\Z)|\Z)|(,\s*[}\]]|\b(?:True|False|None)\b)|,\s*\Z|\b[TFN]\w{0,4}\Z")
+# A token for a quote, or outside of strings a comma before what closes or a constant of Python's; or what may become one of them;
+# or a character that strings of JSON cannot have.
+_ODD: Final = re.compile(r"<(?:\|\\?(?:\"|\Z)|\Z)|(,\s*[}\]]|\b(?:True|False|None)\b)|,\s*\Z|\b[TFN]\w{0,4}\Z|([\x00-\x1f])")
+_RAW: Final = re.compile(r"[\x00-\x1f]")

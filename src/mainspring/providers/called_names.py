@@ -36,7 +36,7 @@ _COUNTED: Final = re.compile(r":\d+$")
 _MARKS: Final = (":", ".", "/", "__")
 _BEHIND: Final = re.compile(r"<[|\uff5c/]|\(")
 _NAMESPACE: Final = re.compile(r"\A.*[.:/]", re.DOTALL)
-_RECIPIENT: Final = re.compile(r"\bto=([\w.:-]+)")
+_RECIPIENT: Final = re.compile(r"(?:\bto|<function)=([\w.:-]+)")
 _TAGGED: Final = re.compile(r"\s*<[a-z_]+>\s*([\w.:-]+)\s*</")
 # As some make ids of names.
 _NUMBERED: Final = re.compile(r"(?:call|func|function|tool|toolu)_(.+)_\d+")

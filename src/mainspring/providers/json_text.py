@@ -44,7 +44,9 @@ _SLIP: Final = re.compile(
     re.DOTALL,
 )
 _WRITERS_QUOTES: Final = str.maketrans("\u201c\u201d", '""')
-_WHOLE_VALUE: Final = re.compile(r'(?:["}\]]|\b(?:true|false|null))\s*\Z')
+# What strings of JSON must have escaped.
+_RAW: Final = re.compile(r"[\x00-\x1f]")
+WHOLE_VALUE: Final = re.compile(r'(?:["}\]]|\b(?:true|false|null))\s*\Z')
 # Gemma's token for a quote around all of a string, and in place of its quotes.
 _QUOTED: Final = re.compile(r'"<\|\\"\|>(.*)<\|\\"\|>"', re.DOTALL)
 _BARE_QUOTED: Final = re.compile(r'<\|"\|>(.*?)<\|"\|>', re.DOTALL)
@@ -141,19 +143,22 @@ def _drop_quote_tokens(found: Match[str]) -> str:
 
 
 def _mend(text: str) -> Iterator[str]:
-    """JSON without the slips of those who write it by hand: a comma too many, words of Python's, no brace at the end."""
+    """JSON without the slips of those who write it by hand: a comma too many, words of Python's, line breaks in a string, no
+    brace at the end."""
     quoted = _BARE_QUOTED.sub(lambda found: json.dumps(found[1]), text) if "<|" in text else text
     written = _SLIP.sub(_mend_slip, quoted if '"' in quoted else quoted.translate(_WRITERS_QUOTES))
     yield written
     # Behind a number or within a text, more may have been to come.
-    if _WHOLE_VALUE.search(text):
+    if WHOLE_VALUE.search(text):
         yield written + "}"
 
 
 def _mend_slip(found: Match[str]) -> str:
     text, closed, constant, key, word = found.groups()
     named = key if key is not None else word
-    return text or closed or _CONSTANTS.get(constant, "") or ("" if named is None else json.dumps(named))
+    if text:
+        return _RAW.sub(lambda raw: json.dumps(raw[0])[1:-1], text)
+    return closed or _CONSTANTS.get(constant, "") or ("" if named is None else json.dumps(named))
 
 
 def _find_object(text: str) -> str | None:
