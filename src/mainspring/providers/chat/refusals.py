@@ -27,6 +27,8 @@ RARE_WORDS: Final = (
 _RARE: Final = f"({'|'.join(map(re.escape, RARE_WORDS))})"
 _NOT_KNOWN: Final = "(unknown|unsupported|unexpected|unrecognized|not supported|not permitted|not allowed|cannot find)"
 _SCHEMA: Final = r"(?:\b|_)(schema|parameters|function_declarations|grammar)\b"
+# The schema of an answer is the caller's to mend.
+_OF_TOOLS: Final = r"\A(?!.*response.format).*"
 _FORMAT: Final = "(response.format|json_schema|structured output)"
 _NOT_THERE: Final = "(not support|unsupported|unavailable|unknown|unrecognized|not permitted|not enabled|invalid value)"
 REFUSALS: Final = (
@@ -156,25 +158,39 @@ REFUSALS: Final = (
         "bare",
         re.compile(
             rf"{_SCHEMA}.*(unsupported|not support|unknown|fail|missing items|only '?enum)"
+            rf"|{_OF_TOOLS}{_SCHEMA}.*(not permitted|not allowed|(didn't|must|does not) specify)"
             rf"|(unsupported|unknown|unrecognized|fail|unable).*{_SCHEMA}|are supported for STRING type",
             re.I,
         ),
     ),
-    RefusalRule("schemas", "told", re.compile(r"fail.*\bgrammar\b|too (large|many|complex).*\b(tools|schema|grammar)\b", re.I)),
+    # Last, what even names and types are refused for.
+    RefusalRule(
+        "schemas",
+        "told",
+        re.compile(
+            r"fail.*\bgrammar\b|too (large|many|complex).*\b(tools|schema|grammar)\b"
+            rf"|{_OF_TOOLS}(\b(anyOf|oneOf|allOf|enum)\b.*{_NOT_KNOWN}|(didn't|must|does not) specify.*\bschema type\b)",
+            re.I,
+        ),
+    ),
     RefusalRule("descriptions", "short", re.compile(r"grammar stack|grammar.*(crash|unexpected)", re.I)),
     RefusalRule(
         "tool_choice",
         "auto",
         re.compile(
-            r"tool.choice.*(incompatible|not support|unsupported|not allowed|not available|only|must be|should be|invalid)"
-            r"|(invalid|not support|unsupported)\b.*\btool.choice",
+            r"tool.choice.*(incompatible|not support|unsupported|not allowed|not available|only|must be|should be|invalid"
+            r"|permitted|forces)|(invalid|unsupported)\b.*\btool.choice|(not|n't) support\b.*tool.?choice",
             re.I,
         ),
     ),
     RefusalRule(
         "response_format",
         "without_tools",
-        re.compile(r"(json mode|response.format|structured output).*\b(tool|function)|function calling.*response mime", re.I),
+        re.compile(
+            r"(json mode|response.format|structured output).*\b(tool|function)|function calling.*response mime"
+            r"|grammar constraints with tools",
+            re.I,
+        ),
     ),
     RefusalRule("json_object", False, re.compile(r"response.format.*json_schema", re.I)),
     # A schema that is wrong is the caller's to mend.
