@@ -150,7 +150,8 @@ async def test_a_call_in_text_is_made_once() -> None:
     told = await recite(leaks.FORMS)
     assert {name: each[:2] for name, each in told.items()} == dict.fromkeys(leaks.FORMS, ("completed", ["UTC"]))
     leads = re.compile(
-        "Let me look[.:]|(?:Thought: )?I must look.|I will tell you as soon as I know.|Checking the time.|I will look it up."
+        "Let me look[.:]|(?:[*]*Thought:[*]* )?I must look.|I will tell you as soon as I know.|Checking the time."
+        "|I will look it up."
     )
     assert {name: leads.sub("", words).strip() for name, (_, _, words) in told.items()} == dict.fromkeys(leaks.FORMS, NOON)
 
@@ -224,9 +225,27 @@ async def test_an_answer_is_taken_out_of_what_is_around_it() -> None:
         "an answer called final": f"<think>High sun.</think><final>{NOON}</final>",
         "Pangu's end": f"{NOON}[unused10]",
         "reasoning in a fold": f'<details type="reasoning">\n<summary>Thought</summary>\n> High sun.\n</details>\n{NOON}',
+        "Apertus's tokens": f"<|inner_prefix|>High sun.<|inner_suffix|>{NOON}",
+        "MedGemma's tokens": f"<unused94>thought\nHigh sun.<unused95>{NOON}",
+        "Gemma's second token": f"thought\nHigh sun.\n<channel|>{NOON}",
+        "tokens that no table has": f"<|thinking_start|>High sun.<|thinking_end|>{NOON}",
         "tokens for thoughts": f"<|think|>High sun.<|end|><|begin|>assistant<|content|>{NOON}<|flush|>",
     }
     assert await recite(answers) == dict.fromkeys(answers, ("completed", [], NOON))
+
+
+async def test_json_that_was_asked_for_is_taken_out_of_what_is_around_it() -> None:
+    hour = '{"hour": 12, "words": "```{[`"}'
+    answers = {
+        "a block": f"```json\n{hour}\n```",
+        "a block without its end": f"```json\n{hour}",
+        "words around a block": f"Here you are:\n```json\n{hour}\n```\nAsk me for more.",
+        "words around JSON": f"Here is the JSON:\n\n{hour}\n\nLet me know.",
+        "thoughts and a token": f"<think>High sun.</think>\n```\n{hour}\n```<|im_end|>",
+        "tags": f"<json>{hour}</json>",
+        "nothing": hour,
+    }
+    assert await recite(answers, text={"format": {"type": "json_object"}}) == dict.fromkeys(answers, ("completed", [], hour))
 
 
 async def test_text_that_only_looks_like_a_call_stays_text() -> None:

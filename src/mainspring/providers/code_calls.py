@@ -148,7 +148,7 @@ _UNREADABLE: Final = (ValueError, SyntaxError, TypeError, MemoryError, Recursion
 _CONSTANTS: Final[Mapping[str, object]] = {"true": True, "false": False, "null": None}
 # As Gemma, SmolLM and smolagents mark it.
 _CODE: Final = re.compile(
-    r"```tool_code\n((?:(?!```).)*)```\s*+|<code>((?:(?!</code>).)*)(?:</code>)?\s*+"
-    r"|(?:Code:\s*+)?```(?:py|python)\n((?:(?!```).)*)```\s*+(?:<end_code>)?\s*+",
+    r"```tool_code\n((?:(?!```).)*+)```\s*+|<code>((?:(?!</code>).)*+)(?:</code>)?\s*+"
+    r"|(?:Code:\s*+)?```(?:py|python)\n((?:(?!```).)*+)```\s*+(?:<end_code>)?\s*+",
     re.DOTALL,
 )

@@ -9,14 +9,14 @@ STOPS: Final = (
     "<|END_RESPONSE|>", "<|END_TEXT|>", "<|end_of_solution|>", "<\uff5cend▁of▁sentence\uff5c>", "<|user|>", "<|observation|>",
     "<[EOS]>", "[|endofturn|]", "<|message_end|>", "<|im_sep|>",
     "<|message_sep|>", "<|eom|>", "<|EOT|>", "<|role_end|>", "<|flush|>", "<|end_of_box|>", "<eoa>", "<pad>", "[e~[",
-    "<end_of_sentence>", "</tool_call>", "[unused10]",
+    "<end_of_sentence>", "</tool_call>", "[unused10]", "</longcat_s>",
 )  # fmt: skip
 """What ends a turn, or should not be left behind at its end."""
 HEADERS: Final = (
     "<|im_start|>assistant\n", "<|start_header_id|>assistant<|end_header_id|>\n", "<start_of_turn>model\n", "<|turn>model\n",
     "<|assistant|>\n", "<|start_of_role|>assistant<|end_of_role|>", "<\uff5cAssistant\uff5c>", "<|begin_of_text|>", "<bos>",
     "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>", "[|assistant|]", "<|im_start|>model\n", ">>>all\n", "<SPECIAL_12>",
-    "assistant\n\n",
+    "assistant\n\n", "<|header_start|>assistant<|header_end|>\n",
 )  # fmt: skip
 """What begins a turn of the model's."""
 START: Final = "<s>"

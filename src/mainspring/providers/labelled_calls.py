@@ -46,7 +46,9 @@ def skip_labels(text: str, tools: Tools, name: str = "") -> Labelled:
             if name and not _OBJECT.match(text, place):
                 return Labelled("value", name, place)
             continue
-        if word not in tools and word.lower() in _LABELS:
+        # Whatever a token is called, it is a sign.
+        is_token = text.endswith("<|", 0, place) and text[token.end() : token.end() + 2] in ("", "|", "|>")
+        if word not in tools and (is_token or word.lower() in _LABELS):
             continue
         meant = "" if name else find_tool_name(word, tools)
         if meant in tools:
@@ -63,7 +65,7 @@ def may_be_labelled(text: str, tools: Tools) -> bool | None:
         if (action := _ACTION.search(text)) is None:
             return None if len(text) < MOST_THOUGHT and not PAST_THOUGHT.search(text) else False
         text = text[action.start() :]
-    elif len(text) <= len(_THOUGHT_WORD) and _THOUGHT_WORD.startswith(text):
+    elif (len(text) <= len(_THOUGHT_WORD) and _THOUGHT_WORD.startswith(text)) or _HALF_THOUGHT.fullmatch(text):
         return None
     if (is_thought and is_code(text)) or _names_action(text, tools):
         return True
@@ -211,7 +213,8 @@ _TOKEN: Final = re.compile(r"[^\W\d](?:[\w./:-]*\w)?|\d+|[{(\[]")
 _WORD: Final = re.compile(r"[^\W\d]")
 _OBJECT: Final = re.compile(r"[\[(]\s*\{")
 _THOUGHT_WORD: Final = "Thought:"
-_THOUGHT: Final = re.compile(r"Thoughts?: ")
+_HALF_THOUGHT: Final = re.compile(r"\*{1,2}(?:T(?:h(?:o(?:u(?:g(?:h(?:ts?:?\*{0,2})?)?)?)?)?)?)?")
+_THOUGHT: Final = re.compile(r"\**+Thoughts?:\**+ ")
 _ACTION: Final = re.compile(r"^(?:\**Action\**:|(?:Code:\s*\n)?```(?:py|python)\n|<code>)", re.MULTILINE)
 _CODE: Final = re.compile(r"(?:Code:\s*)?```(?:py|python)\n|<code>")
 # Possessive, and one place for the end of a line: what does not match is read once, however many blanks it has.
@@ -231,7 +234,7 @@ _MADE_UP: Final = re.compile(r"\bObservation:|✿RESULT✿|\bTool (?:response|re
 _VALUE: Final = re.compile(r"""[\[(\s]*\{\s*["'}]|(?<=\()\{\s*\w+\s*:|\(\s*(?:[)"'\d{\[-]|\w+\s*=|(?:True|False|None)\b)""")
 _HALF_VALUE: Final = re.compile(r"[\[(\s]*\{?\s*|(?<=\()\{\s*\w*\s*|\(\s*\w*\s*")
 _MOST_LABELS: Final = 200
-_MOST_SIGNS: Final = 20
+_MOST_SIGNS: Final = 24
 MOST_THOUGHT: Final = 2_000
 _LABELS: Final = frozenset(
     {
@@ -240,6 +243,6 @@ _LABELS: Final = frozenset(
         "commentary", "content", "from", "function", "function_call", "function_calls", "functioncall",
         "functions", "input", "invoke", "json", "name", "observation", "parameters", "params", "pause", "print", "py", "python",
         "recipient", "result", "stop", "to", "tool", "tool_call", "tool_calls", "tool_code", "tool_name", "tool_use", "toolcall",
-        "tools", "type", "using", "with", "xml",
+        "tool/function_call", "tools", "type", "using", "with", "xml",
     }
 )  # fmt: skip

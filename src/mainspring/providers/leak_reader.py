@@ -5,8 +5,8 @@ one. It is a call if nothing but calls follows it up to the end; so one that is 
 quote behind it, is text again as soon as that comes. Only an answer that begins with its calls may go on to say what it waits
 for. Calls in JSON alone, bare or fenced, or with labels around them, must be all of the text, and those of Python's, or in a
 block that is marked as one of calls, all that follows a sentence; JSON in a block may follow a sentence that announces it. A call
-that ends half is told as such. Tokens that end a turn are left out where they end the text, or where another turn follows that
-the model has made up.
+that ends half is told as such. Where JSON is asked for, an answer that begins otherwise waits for its end. Tokens that end a
+turn are left out where they end the text, or where another turn follows that the model has made up.
 """
 
 import re
@@ -30,6 +30,7 @@ from mainspring.providers.leaked_calls import (
     parse_calls,
     parse_code,
     read_message,
+    take_json,
 )
 from mainspring.providers.thinking import CLOSING_TAGS
 
@@ -49,7 +50,9 @@ class LeakReader:
     """Holds text back where calls of these `tools` may begin, or the turn may end. Where JSON is asked for (`is_json`), bare JSON
     is an answer, and where JavaScript `is_asked` for, a block of it is."""
 
-    __slots__ = ("_before", "_closing", "_held", "_is_asked", "_is_idle", "_is_json", "_past", "_size", "_tail", "_tools")
+    __slots__ = (
+        "_before", "_closing", "_held", "_is_asked", "_is_idle", "_is_json", "_is_worded", "_past", "_size", "_tail", "_tools",
+    )  # fmt: skip
 
     def __init__(
         self, tools: Iterable[ToolDefinition], *, is_json: bool = False, is_asked: Callable[[str], bool] = lambda word: False
@@ -57,6 +60,9 @@ class LeakReader:
         self._is_asked = is_asked
         self._tools = {tool.name: tool for tool in tools}
         self._is_json = is_json
+        # Where JSON is asked for, an answer that begins otherwise may have it in a block of code or among words. None while it
+        # has not begun.
+        self._is_worded: bool | None = None if is_json else False
         self._held: list[str] = []
         self._size = 0
         # What shows that the held text is none of what it began as; None while it has not begun.
@@ -98,9 +104,24 @@ class LeakReader:
         are no words."""
         return self.settle(self.drop(), said, has_calls=has_calls)
 
+    @property
+    def is_answering(self) -> bool:
+        """Words are held that have the JSON that was asked for."""
+        return self.is_worded and (held := "".join(self._held)) != take_json(held)
+
+    @property
+    def is_worded(self) -> bool:
+        """Words are held where JSON was asked for."""
+        return bool(self._is_worded and self._held)
+
     def settle(self, held: str, said: str = "", *, has_calls: bool = False) -> HeldText:
         if not held:
             return HeldText("", [])
+        found = self._find_calls(held, said, has_calls=has_calls)
+        is_answer = self._is_worded and not (has_calls or found.calls or found.is_cut)
+        return found._replace(words=take_json(found.words)) if is_answer else found
+
+    def _find_calls(self, held: str, said: str, *, has_calls: bool) -> HeldText:
         is_all = not self._before.strip()
         read = 0
         for start in islice(self._list_places(held), _MOST_PLACES):
@@ -121,6 +142,8 @@ class LeakReader:
                 return HeldText(held[:start], list(dict.fromkeys(calls)), rest)
             if is_first and (told := self._read_first(rest)) is not None:
                 return told
+            if self._is_announced(held[:start]) and (told := self._read_waiting(rest, _WAITING)) is not None:
+                return told._replace(words=held[:start] + told.words)
             if self._is_broken_call(rest):
                 return HeldText(held, [], is_cut=True)
         return HeldText(held, [])
@@ -139,7 +162,15 @@ class LeakReader:
             return HeldText(thought, calls, action)
         if message := read_message(text):
             return HeldText(message, [])
-        if (past := _PAST.search(text)) is None or not _INTENT.match(text, past.end() - 1):
+        return self._read_waiting(text, _INTENT)
+
+    def _is_announced(self, held: str = "") -> bool:
+        """Whether the words before say that a call comes."""
+        return _ANNOUNCED.search((self._before + held)[-_TAIL:]) is not None
+
+    def _read_waiting(self, text: str, intent: Pattern[str]) -> HeldText | None:
+        """Calls, and words that tell what the model waits for."""
+        if (past := _PAST.search(text)) is None or not intent.match(text, past.end() - 1):
             return None
         calls = parse_calls(text[: past.end() - 1], self._tools)
         return HeldText(text[past.end() - 1 :], list(dict.fromkeys(calls)), text) if calls else None
@@ -169,21 +200,26 @@ class LeakReader:
         self._held.append(delta)
         self._size += len(delta)
         self._tail = (self._tail + delta)[-_TAIL:]
+        if self._is_worded is None and (bare := delta.strip()):
+            self._is_worded = not bare.startswith(("{", "["))
+        if self._is_worded and self._size <= MOST_HELD:
+            return ""
         if self._past is not None:
             is_past = self._size > MOST_HELD or (self._past.search(self._tail) is not None and not self._may_go_on())
             return self._release() if is_past else ""
         return self._release(start=0)
 
     def _may_go_on(self) -> bool:
-        """Whether an answer that has begun with its calls may say what it waits for."""
-        text = "" if self._before.strip() else "".join(self._held)
+        """Whether an answer that has begun with its calls, or announced them, may say what it waits for."""
+        is_said = self._before.strip() != ""
+        text = "" if is_said and not self._is_announced() else "".join(self._held)
         if (
             self._past is not _PAST
             or (past := _PAST.search(text)) is None
             or not parse_calls(text[: past.end() - 1], self._tools)
         ):
             return False
-        if _INTENT.match(text, past.end() - 1):
+        if (_WAITING if is_said else _INTENT).match(text, past.end() - 1):
             self._past = _NEVER
             return True
         return len(text) - past.end() < _INTENT_CHARS
@@ -297,9 +333,9 @@ _MARKS: Final = (
     "<|dsml|tool_calls>", "<|dsml|invoke name=", "<|tool▁calls▁begin|>", "<|tool▁call▁begin|>",
     "<|tool_calls|>", "<|tool_call:begin|>", "<tool>",
     "<use_mcp_tool>", "<execute_tool>", "<tool_call ", "[tool_call]", "[unused11]", "<<function>>",
-    "<|tool_calls_section_end|>", "function call<|role_sep|>", "function<\uff5c",
+    "<|tool_calls_section_end|>", "function call<|role_sep|>", "function<\uff5c", "<tool name=",
 )  # fmt: skip
-_FENCES: Final = ("```tool_code\n", "```tool_call\n", "```tool_calls\n", "```function_call\n")
+_FENCES: Final = ("```tool_code\n", "```tool_call\n", "```tool_calls\n", "```tool_use\n", "```function_call\n")
 _HALF_MARKS: Final = frozenset([mark[:size] for mark in _MARKS for size in range(1, len(mark))])
 _HALF_STOPS: Final = frozenset([stop[:size] for stop in STOPS for size in range(1, len(stop))])
 _LONGEST: Final = max(map(len, (*_MARKS, *STOPS)))
@@ -310,7 +346,7 @@ _ACTION: Final = "Action:"
 # How the marks and the tokens begin, or what may still become such a beginning.
 _MAY_BEGIN: Final = re.compile(
     r"<(?:\Z|t(?:\Z|[ou])|f(?:\Z|u)|i(?:\Z|n)|a(?:\Z|n)|m(?:\Z|i)|s(?:\Z|[etp>])|l(?:\Z|o)|e(?:\Z|[nox])|u(?:\Z|[ns])|p(?:\Z|a)|r(?:\Z|e)"
-    r"|/(?:\Z|[tsarfo])|[|\uff5c\[<])"
+    r"|/(?:\Z|[tsarfol])|[|\uff5c\[<])"
     r"|\[(?:\Z|[TUE|])|(?:\A|\n)(?:f(?:\Z|u)|a(?:\Z|c(?:\Z|t))|\[|`(?:\Z|`(?:\Z|`(?:\Z|[jtf]))))",
     re.IGNORECASE,
 )
@@ -331,6 +367,10 @@ _NEVER: Final = re.compile(r"(?!)")
 # What a model says while it waits, or before it calls.
 _INTENT: Final = re.compile(
     r"I\b|Let\b|We\b|One moment|Please\b|Now\b|Once\b|Hold\b|Just\b|Ok\b|Okay\b|Wait|[A-Z][a-z]+ing\b|Ich\b|Je\b|Voy\b|我|让我"
+)
+# The same behind a call that words have announced.
+_WAITING: Final = re.compile(
+    r"(?:I(?:['\u2019]ll| will|['\u2019]m| am)|Let me|One moment|Please wait|Hold on|Just a|Once (?:I|it|the|we))\b"
 )
 _INTENT_CHARS: Final = 24
 _ANNOUNCED: Final = re.compile(

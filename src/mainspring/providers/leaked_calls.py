@@ -94,6 +94,16 @@ def read_message(text: str) -> str:
     return ""
 
 
+def take_json(text: str) -> str:
+    """The one object or list in a block of code or among words; the text if there is none, or more than one."""
+    for opening in filter(None, (_JSON_BLOCK.search(text), _OPENING.search(text))):
+        with suppress(ValueError, RecursionError):
+            start = opening.end() - 1
+            _, end = _strict_decoder.raw_decode(text, start)
+            return text if _OPENING.search(text, end) else text[start:end]
+    return text
+
+
 def is_cut_call(text: str, tools: Tools) -> bool:
     """Whether a text that begins as a call of a tool ends within it."""
     glue = _GLUE.match(text)
@@ -289,7 +299,14 @@ def _read_xml(text: str, place: int, tools: Tools) -> _Found | None:
     rest = _PARAMETER.sub("", found[3]).strip()
     if not values and rest.startswith("<"):
         values, rest = _split_parts(rest, _ELEMENT)
-    return _finish_call(found[2], values, rest, found.end(), tools)
+    called = _finish_call(found[2], values, rest, found.end(), tools)
+    return called if called is None or found[1] not in _PLAIN_TAGS else _take_fitting(called, tools)
+
+
+def _take_fitting(called: _Found, tools: Tools) -> _Found | None:
+    """A call in tags that others use, too: its arguments must fit."""
+    made = called.calls[0]
+    return called if fits(json.loads(made.arguments), tools[made.name]) else None
 
 
 def read_parameters(text: str, tool: ToolDefinition) -> str:
@@ -326,16 +343,12 @@ def _read_elements(text: str, place: int, tools: Tools) -> _Found | None:
     found = (_NAME_ELEMENT.match(text, place) if place else None) or _TOOL_ELEMENT.match(text, place)
     part = _ELEMENT
     if found is None:
-        found, part = _TOOL_ATTRIBUTES.match(text, place), _ATTRIBUTE
+        found, part = _NAME_ATTRIBUTES.match(text, place) or _TOOL_ATTRIBUTES.match(text, place), _ATTRIBUTE
     if found is None:
         return None
     values, rest = _split_parts(found[2], part)
     called = _finish_call(found[1], values, rest, found.end(), tools)
-    if called is None or place:
-        return called
-    # Without the tags of a call, the arguments must fit.
-    made = called.calls[0]
-    return called if fits(json.loads(made.arguments), tools[made.name]) else None
+    return called if called is None or place else _take_fitting(called, tools)
 
 
 def _read_pairs(text: str, place: int, tools: Tools) -> _Found | None:
@@ -378,7 +391,7 @@ def _read_python(text: str, place: int, tools: Tools) -> _Found | None:
     found = _CALLED.match(text, place)
     if found is None or (place == 0 and not found[0].startswith("[")):
         return None
-    calls = _make_calls(read_list(found[0], tools), tools)
+    calls = _make_calls(read_list(found[0], tools) or (read_code(found[0], tools) if place else []), tools)
     return _Found(calls, found.end()) if calls else None
 
 
@@ -409,26 +422,32 @@ def _read_name(text: str, place: int, tools: Tools) -> _Found | None:
 
 _QUOTES: Final = str.maketrans({"\u201c": '"', "\u201d": '"'})
 _decoder = json.JSONDecoder(strict=False)
+_strict_decoder = json.JSONDecoder()
+_JSON_BLOCK: Final = re.compile(r"```(?:json|JSON)?\s*[{\[]")
+_OPENING: Final = re.compile(r"[{\[]")
 _CALLED: Final = re.compile(r"\[?\s*+[A-Za-z_][\w.]*+\(.*?\)\s*+\]?(?=\s*+(?:</?[\w|]|```|\Z))", re.DOTALL)
 _BRACES: Final = re.compile(r"call:([\w.:-]+?)\{(.*?)\}(?=\s*(?:<tool_call\|>|<end_function_call>|\Z))", re.DOTALL)
 _QUOTE_TOKEN: Final = re.compile(r'<\|"\|>|<escape>')
 _BARE_KEY: Final = re.compile(r"(\A|[{,\[])\s*([A-Za-z_]\w*)\s*:")
 _NAME_ONLY: Final = re.compile(r"([\w.:-]++)\s*+(?=</(?:longcat_)?tool_call>)")
 _NAME_KEYS: Final = ("name", "tool", "tool_name", "function", "function_name", "action", "recipient_name")
-_CALL_KEYS: Final = ("function", "function_call", "functioncall", "functionCall", "tool_call", "tool", "call", "command")
+_CALL_KEYS: Final = (
+    "function", "function_call", "functioncall", "functionCall", "tool_call", "tool", "call", "command", "toolUse", "tooluse",
+)  # fmt: skip
 _TYPES: Final = ("function", "function_call", "tool_call", "tool_use")
 # What a model thinks before it calls, and what names a call.
-_BESIDE_KEYS: Final = ("thought", "thoughts", "reasoning", "rationale", "id", "call_id", "tool_call_id", "index")
+_BESIDE_KEYS: Final = ("thought", "thoughts", "reasoning", "rationale", "id", "call_id", "tool_call_id", "index", "toolUseId")
 _LIST_KEYS: Final = ("tool_calls", "tool_uses", "function_calls", "calls", "actions")
 _MESSAGE_KEYS: Final = {"role", "content", "thought", "thoughts", "reasoning", *_LIST_KEYS}
 _KEYS: Final = {*_NAME_KEYS, *ARGUMENT_KEYS, *_LIST_KEYS, *_BESIDE_KEYS, "type", *_CALL_KEYS}
 _ELEMENT_HEAD: Final = re.compile(
     r"```[a-z]*\s*<(?:[|\uff5c]|/?(?:\w+:)?(?:(?:tool|function)(?:s|_\w+|_?calls?)?|invoke)[\s=>])|&lt;(?:tool|function)\w*&gt;\s*[{\[&]"
-    r"|<code>\s*(?:\w+\s*=\s*)?(?:print\()?([\w.]+)\(|(?:```(?:xml|html)?\s*)?<([\w.-]+)(?:>\s*[<{]|\s+[\w-]+=\")",
+    r"|<code>\s*(?:\w+\s*=\s*)?(?:print\()?([\w.]+)\(|(?:```(?:xml|html)?\s*)?<([\w.-]+)(?:>\s*[<{]|\s+[\w-]+=\")"
+    r"|<\w+:(?:tool|function)_?calls?>",
     re.IGNORECASE,
 )
 _HALF_ELEMENT: Final = re.compile(
-    r"`{1,3}[a-z]*\s*(?:<[\w:.-]*>?\s*)?|&\w{0,2};?|&lt;\w*(?:&\w{0,2};?)?\s*|<[\w.-]*>?\s*|<[\w.-]+\s+[\w-]*=?|<code>\s*(?:\w+\s*=\s*)?[\w.(]*",
+    r"`{1,3}[a-z]*\s*(?:<[\w:.-]*>?\s*)?|&\w{0,2};?|&lt;\w*(?:&\w{0,2};?)?\s*|<[\w.:-]*>?\s*|<[\w.-]+\s+[\w-]*=?|<code>\s*(?:\w+\s*=\s*)?[\w.(]*",
     re.IGNORECASE,
 )
 # What stands between the name of an argument and its value.
@@ -437,7 +456,7 @@ _MOST_HEAD: Final = 200
 FUNCTOOLS: Final = "functools["
 _HALF_PYTHON: Final = re.compile(r"\[\s*(?:[A-Za-z_][\w.]*)?")
 _HEAD: Final = re.compile(
-    r'(?:```(?:json[5cl]?|JSON|tool_calls?|tool_code|tool|function_call)?\s*)?(?:\[\s*)?\{\s*"?(\w+)"?\s*:\s*(?:"([^"]*)"|[^\s"])'
+    r'(?:```(?:json[5cl]?|JSON|tool_calls?|tool_code|tool_use|tool|function_call)?\s*)?(?:\[\s*)?\{\s*"?(\w+)"?\s*:\s*(?:"([^"]*)"|[^\s"])'
 )
 _QUOTED_HEAD: Final = re.compile(r'(?:```(?:json)?\s*)?(?:\[\s*)?"')
 # What follows the first value of an object, if that has no objects in it: another key, or the end.
@@ -454,7 +473,19 @@ _HALF_HEAD: Final = re.compile(
     r"`{0,3}|(?:```tool_code\s+(?:\w+\s*(?:=\s*)?)?|\[\s*)(?:print\()?(?:await\s+)?(?:[A-Za-z_][\w.]*)?"
     r'|(?:```(?:[a-z_]*5?|JSON)\s*)?(?:\[\s*)?(?:\{\s*(?:"?\w*(?:"?\s*(?::\s*(?:"[^"]*)?)?)?)?)?'
 )
-_FENCES: Final = ("", "json", "json5", "jsonc", "jsonl", "tool_call", "tool_calls", "tool_code", "tool", "function_call")
+_FENCES: Final = (
+    "",
+    "json",
+    "json5",
+    "jsonc",
+    "jsonl",
+    "tool_call",
+    "tool_calls",
+    "tool_code",
+    "tool_use",
+    "tool",
+    "function_call",
+)
 _FENCE_END: Final = re.compile(r"\s*(?:```|\))")
 # An object with slips or as Python writes it, up to the tag that closes it or the end.
 _LITERAL: Final = re.compile(r"\{.*?\}(?=\s*(?:</\w+>|\[END_TOOL|<\||\Z))", re.DOTALL)
@@ -472,13 +503,14 @@ _MADE_UP: Final = re.compile(
     rf"|{NEXT_TURN.pattern}"
 )
 _XML: Final = re.compile(
-    r"<(?:\uff5cDSML\uff5c|\w+:)?(function|invoke|tool_call)(?:=|\s+name=)\"?([^\">\s{]+)\"?\s*(?:>|(?=\{))(.*?)"
-    r"(</(?:\uff5cDSML\uff5c|\w+:)?\1>|\Z)",
+    r"<(?:\uff5cDSML\uff5c|\w+:)?(function|invoke|tool_call|tool|call)(?:=|\s+name=)\"?([^\">\s{]+)\"?\s*(?:>|(?=\{))(.*?)"
+    r"(</(?:\uff5cDSML\uff5c|\w+:)?\1>|(?=</tool_call>)|\Z)",
     re.DOTALL,
 )
+_PLAIN_TAGS: Final = ("tool", "call")
 _PARAMETER: Final = re.compile(
-    r"<(?:\uff5cDSML\uff5c|\w+:)?parameter(?:=|\s+name=)\"?([^\"<>\s]+)\"?(?:\s[^<>]*)?>(.*?)"
-    r"(?:</(?:\uff5cDSML\uff5c|\w+:)?parameter>|(?=<parameter\b)|\Z)",
+    r"<(?:\uff5cDSML\uff5c|\w+:)?(?:parameter|param|argument|arg)(?:=|\s+name=)\"?([^\"<>\s]+)\"?(?:\s[^<>]*)?>(.*?)"
+    r"(?:</(?:\uff5cDSML\uff5c|\w+:)?(?:parameter|param|argument|arg)>|(?=<parameter\b)|\Z)",
     re.DOTALL,
 )
 # The name of a server may stand before that of its tool.
@@ -490,6 +522,9 @@ _NAME_ELEMENT: Final = re.compile(
 _TOOL_AND_INPUT: Final = re.compile(r"(?:<tool>)?\s*([\w.-]+)\s*</tool>\s*<tool_input>(.*?)</tool_input>", re.DOTALL)
 _TOOL_ELEMENT: Final = re.compile(r"<([\w.-]+)>(.*?)</\1>", re.DOTALL)
 _TOOL_ATTRIBUTES: Final = re.compile(r"<([\w.-]+)((?:\s+[\w-]+=\"[^\"]*\")+)\s*(?:/>|>\s*</\1>)")
+_NAME_ATTRIBUTES: Final = re.compile(
+    r"<(?:tool_call|tool|function|invoke|call)\s+name=\"([^\"]+)\"((?:\s+[\w-]+=\"[^\"]*\")+)\s*(?:/>|>\s*</\w+>)"
+)
 _ATTRIBUTE: Final = re.compile(r"([\w-]+)=\"([^\"]*)\"")
 _ELEMENT: Final = re.compile(r"<(\w+)>(.*?)</\1>", re.DOTALL)
 _BLANK: Final = re.compile(r"\s+")
@@ -500,7 +535,7 @@ _PAIR: Final = re.compile(
 )
 _PAIRS: Final = re.compile(rf"([\w.:-]+)\s*((?:{_PAIR.pattern.replace('(.*?)', '.*?')})+)", re.DOTALL)
 _NAMED: Final = re.compile(
-    r"([\w.:-]++)\s*+(?:<\|tool_call_argument_begin\|>|<\|tool_call:args\|>|<\uff5ctool▁sep\uff5c>|(?:\[CALL_ID\]\w+)?\[ARGS\]|\()?\s*+(?:```(?:json)?\s*+)?(?=\{)"
+    r"([\w.:-]++)\s*+(?:<\|[\w:/-]+\|>|<\uff5ctool▁sep\uff5c>|(?:\[CALL_ID\]\w+)?\[ARGS\]|\()?\s*+(?:```(?:json)?\s*+)?(?=\{)"
 )
 _READERS: Final[tuple[Callable[[str, int, Tools], _Found | None], ...]] = (
     _read_json, _read_quoted, _read_xml, _read_pairs, _read_tokens, _read_python, _read_braces, _read_name, _read_input,

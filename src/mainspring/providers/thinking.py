@@ -44,6 +44,7 @@ _WORDS: Final = (
     r"(?:\w+[_:-])?(?:think|thinking|thoughts?|reason|reasoning|reflection|reflect|analysis|scratch_?pad|monologue|rationale"
     r"|deliberation|introspection|cot|chain_of_thought|brainstorm(?:ing)?|tool_(?:response|result|output)s?)(?:[_:-]\w+)?"
 )
+_TOKEN_WORDS: Final = r"inner|think|thinking|thoughts?|reason|reasoning|analysis|cot"
 BLOCKS: Final = (
     ThoughtBlock(
         re.compile(rf'<(?P<tag>{_WORDS})(?:\s[^<>\n]*)?>|<details type="reasoning"[^<>\n]*>', re.IGNORECASE),
@@ -58,6 +59,27 @@ BLOCKS: Final = (
             re.DOTALL,
         ),
         ("<|/think", "<|end", "<|think_end"),
+    ),
+    # Tokens that are called as thoughts are, and those that were kept in reserve.
+    ThoughtBlock(
+        re.compile(rf"<\|(?:(?:{_TOKEN_WORDS})_(?:start|begin|prefix)|(?:begin|start)_(?:of_)?(?:{_TOKEN_WORDS}))\|>(?! )"),
+        re.compile(
+            rf"<\|(?:(?P<word>{_TOKEN_WORDS})_(?:start|begin|prefix)|(?:begin|start)_(?:of_)?(?P<other>{_TOKEN_WORDS}))\|>"
+            r"(?P<thought>.*?)<\|(?:(?P=word)_(?:end|suffix)|end_(?:of_)?(?P=other))\|>\s*+(?=\S)",
+            re.DOTALL,
+        ),
+        ("_end|>", "_suffix|>", "<|end_"),
+    ),
+    ThoughtBlock(
+        re.compile(r"<unused\d+>thought\n"),
+        re.compile(r"<unused\d+>thought\n(?P<thought>.*?)<unused\d+>\s*+(?=\S)", re.DOTALL),
+        ("<unused",),
+    ),
+    # Gemma's, whose first token is lost.
+    ThoughtBlock(
+        re.compile("thought\n"),
+        re.compile(r"thought\n(?P<thought>.*?)<channel\|>\s*+(?=\S)", re.DOTALL),
+        ("<channel|>",),
     ),
     # What Granite and Apriel say around their thoughts. Anybody may say the first: only with the second there are thoughts.
     ThoughtBlock(
@@ -411,10 +433,13 @@ _OTHER_CASE: Final = re.compile("<(?:think|thinking|thought)>", re.IGNORECASE)
 _MOST_HELD: Final = 16_384
 _INVISIBLE: Final = "\u200b\u2060\ufeff"
 _SPOKEN: Final = (
-    "Thought: ", "Here is my thought process:\n", "Here are my reasoning steps:\n", "<|think|>", "<|thinking|>", "analysis",
+    "Thought: ", "**Thought:** ", "thought\n", "Here is my thought process:\n",
+    "Here are my reasoning steps:\n", "<|think|>", "<|thinking|>", "analysis",
     "assistantanalysis", "assistantcommentary", "assistantfinal", "commentary to=",
 )  # fmt: skip
-_HALF_TAG: Final = re.compile(r"<[\w:-]{0,40}(?:\s[^<>\n]{0,200})?|analysis|commentary to=[\w.]* ?[a-z]{0,4}")
+_HALF_TAG: Final = re.compile(
+    r"<[\w:-]{0,40}(?:\s[^<>\n]{0,200})?|analysis|commentary to=[\w.]* ?[a-z]{0,4}|<\|[a-z_]{0,32}\|?|<unused\d+>[a-z]{0,7}"
+)
 # An element that is no answer: what stands before it is part of a document.
 _IS_XML: Final = re.compile(
     r"<(?!answer|response|final_answer|output|think|tool|function|invoke|code)[a-z]\w*[ >]", re.IGNORECASE

@@ -160,6 +160,18 @@ class TurnBuilder(TurnEvents):
     def is_unclosed(self) -> bool:
         return self._is_begun and self._has_text and self._tagged is not None
 
+    @property
+    def is_answering(self) -> bool:
+        """What is held back has the JSON that was asked for."""
+        return self._leaks is not None and self._leaks.is_answering
+
+    @property
+    def is_worded(self) -> bool:
+        """The words so far, told or held back, are not the JSON that was asked for."""
+        is_held = self._leaks is not None and self._leaks.is_worded
+        is_said = (said := self.said.strip()) != "" and not said.startswith(("{", "["))
+        return is_said or (is_held and not self.is_answering)
+
     def text(self, delta: str, logprobs: Sequence[Json] = ()) -> None:
         if logprobs:
             self._logprobs += logprobs
@@ -363,12 +375,15 @@ class TurnBuilder(TurnEvents):
         """A call without the name of a tool may have it in its arguments, or its arguments in its name."""
         written = call.arguments if call.arguments.strip() not in _NOTHING else call.name
         made = parse_calls(written, self._tools, is_all=True)
-        if len(made) == 1:
+        if made:
             self._note_recovered("tool_name", "a call had its name and its arguments in one place")
             call.name, call.tool = made[0].name, self._tools[made[0].name]
             call.pieces, call.size, call.rest = [made[0].arguments], len(made[0].arguments), made[0].arguments
         if call.name:
             self._begin(call)
+        for number, other in enumerate(made[1:]):
+            # As OpenAI's models wrap calls that are to be made at once.
+            self.call(index=f"{call.index}_{number}", name=other.name, arguments=other.arguments)
 
     def _find_name(self, name: str) -> str:
         """The name of the tool that is meant. What may be the first piece of a name waits for the others."""
@@ -491,7 +506,9 @@ class TurnBuilder(TurnEvents):
     def _name(self, call: CallDraft, name: str) -> None:
         if call.name:
             if not call.pieces:
-                call.name += name
+                # Some tell the name from its beginning each time.
+                is_more = name.startswith(call.name) and name in self._tools
+                call.name = name if is_more else call.name + name
             return
         call.name = name
         call.tool = self._tools.get(name)

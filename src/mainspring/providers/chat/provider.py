@@ -84,7 +84,7 @@ class Chat(HttpProvider):
             flaw = BadOutput(f"{self._http.url} ended its answer with calls, as it says, and none has come; try again")
         is_asked = find_schema(request) is not None and not self._book.find(request.model).format_told
         is_answer = flaw is None and reader.finish == "stop" and not reader.has_calls
-        if is_asked and is_answer and (said := reader.said.strip()) and not said.startswith(("{", "[")):
+        if is_asked and is_answer and reader.is_worded:
             self._learn(request.model, "format_told", True, "an answer was not the JSON that was asked for", reader.notes)
         return flaw
 
