@@ -156,6 +156,7 @@ async def test_the_doctor_heeds_the_configured_model(shell: Shell) -> None:
     configure(shell.folder, 'model = "scripted:script.json"\n')
     result = await ran(shell, "doctor")
     assert result.out.startswith("scripted:script.json\n  ✓ answers")
+    assert "holds code" in result.out, "whichever model it is"
 
 
 async def test_the_doctor_fails_for_a_model_that_does_not_answer(shell: Shell) -> None:

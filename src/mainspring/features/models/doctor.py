@@ -188,7 +188,13 @@ async def check_configured(settings: ModelSettings, sandbox: SandboxChoice, data
 
 
 async def check_models(settings: ModelSettings, sandbox: SandboxChoice, examination: Examination) -> int:
-    """Examines whatever the settings name, or else what is found; 0 if nothing fails."""
+    """Examines whatever the settings name, or else what is found, and the sandbox; 0 if nothing fails."""
+    code = await _examine_models(settings, examination)
+    examination.tell("sandbox", await examine_sandbox(sandbox), with_title=True)
+    return code
+
+
+async def _examine_models(settings: ModelSettings, examination: Examination) -> int:
     heard, model = ExchangeRecorder(), settings.model
     if model is not None and not settings.providers and settings.base_url is None:
         asked = model_choice.resolve_provider(model, api_key=settings.backend_key, progress=say, tape=heard)
@@ -204,7 +210,6 @@ async def check_models(settings: ModelSettings, sandbox: SandboxChoice, examinat
             continue
         own = entry.backend.model or ""
         code |= await examination.examine(own if own == name else f"{name}/{own or '(no model)'}", own, provider, heard)
-    examination.tell("sandbox", await examine_sandbox(sandbox), with_title=True)
     return code
 
 
