@@ -138,10 +138,11 @@ async def test_a_server_that_was_never_pinned_and_a_file_that_cannot_be_read_are
     file = tmp_path / "lock"
     write_lock(file, McpLock({}))
     assert (await look(make_spec(tmp_path), LockFile(file))).is_refused
-    file.write_text("{")
-    with pytest.raises(InvalidRequest):
-        read_lock(file)
-    assert (await look(make_spec(tmp_path), LockFile(file))).is_refused
+    for odd in ('{"odd": ' + "[" * 60_000, "{"):
+        file.write_text(odd)
+        with pytest.raises(InvalidRequest):
+            read_lock(file)
+        assert (await look(make_spec(tmp_path), LockFile(file))).is_refused
 
 
 async def test_the_watch_shows_a_refused_server_as_refused(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def read_lock(file: Path) -> McpLock | None:
         return msgspec.json.decode(file.read_bytes(), type=McpLock)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"{file} cannot be read: {error}; restore it, or remove it and run `mainspring mcp lock`") from error
 
 
