@@ -13,9 +13,8 @@ from starlette.routing import Route
 
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
+from mainspring.app.settings import build_parts, find_settings_type
 from mainspring.providers.scripted import Scripted
-from mainspring_tasks.decision_settings import DecisionSettings
-from mainspring_tasks.part import build
 
 FILE = Path(__file__).resolve().parent.parent / "console" / "src" / "api_types.ts"
 HEAD = "// What the server answers. Written by `python -m scripts.console_types` from its OpenAPI document; do not edit.\n"
@@ -32,7 +31,7 @@ Schema = dict[str, Any]
 
 def read_document() -> Schema:
     """The OpenAPI document, as the server would send it."""
-    app = server(Engine(Scripted(), parts=[build(DecisionSettings())]))
+    app = server(Engine(Scripted(), parts=build_parts(find_settings_type()())))
     [route] = [route for route in app.routes if isinstance(route, Route) and route.path == "/openapi.json"]
     request = Request({"type": "http", "method": "GET", "path": "/openapi.json", "headers": [], "query_string": b""})
     document: Schema = json.loads(asyncio.run(route.endpoint(request)).body)
