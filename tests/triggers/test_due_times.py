@@ -46,6 +46,14 @@ def test_no_time_of_the_first_hour_is_found_again_in_the_second() -> None:
     assert due(timing, "2026-10-25T02:20:00+01:00", 1) == ["2026-10-26T02:15:00+01:00"]
 
 
+def test_no_time_is_left_out_where_clocks_are_set_by_half_an_hour() -> None:
+    timing = Timing("*/20 3 * * *", timezone="Australia/Lord_Howe")
+    forward = due(timing, "2026-10-04T00:10:00+10:30", 3)
+    assert forward == [f"2026-10-04T03:{minute}:00+11:00" for minute in ("00", "20", "40")]
+    back = due(timing, "2026-04-05T00:10:00+11:00", 3)
+    assert back == [f"2026-04-05T03:{minute}:00+10:30" for minute in ("00", "20", "40")]
+
+
 def test_intervals_are_counted_from_their_anchor() -> None:
     timing = Timing(every="15m", anchor=1000.0)
     assert [find_next(timing, after) for after in (0.0, 1000.0, 1900.0, 1900.5)] == [1900.0, 1900.0, 2800.0, 2800.0]

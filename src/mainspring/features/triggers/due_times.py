@@ -88,12 +88,14 @@ def _iterate(timing: Timing, after: float) -> Iterator[float]:
             if (due := timing.anchor + count * seconds) > after:
                 yield due
             count += 1
-    from cronsim import CronSim, CronSimError  # only who has a schedule pays for it
+    from cronsim import CronSimError  # only who has a schedule pays for it
+
+    from mainspring.features.triggers.cron_times import CronTimes
 
     if len(timing.cron.split()) != 5:
         raise InvalidRequest(f"`{timing.cron[:100]}` has no five fields; write minute, hour, day, month, weekday", param="cron")
     try:
-        times = CronSim(timing.cron, datetime.fromtimestamp(after, find_zone(timing.timezone)))
+        times = CronTimes(timing.cron, datetime.fromtimestamp(after, find_zone(timing.timezone)))
     except CronSimError as error:
         told = f"`{timing.cron[:100]}` is no cron expression: {str(error).lower()}; write it as in `0 7 * * MON-FRI`"
         raise InvalidRequest(told, param="cron") from None
