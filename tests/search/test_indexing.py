@@ -1,13 +1,14 @@
 """Files are indexed once, by whichever process is there, and by meaning where there is an embedder."""
 
 import asyncio
+import sqlite3
 import struct
 import time
 from base64 import b64decode
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import openai
@@ -23,7 +24,7 @@ from mainspring.app.server import server
 from mainspring.core.errors import MemoryLimit, Superseded, Unavailable
 from mainspring.features.files.files import Files
 from mainspring.features.vector_stores import passage_rows as rows
-from mainspring.features.vector_stores.chunking import StaticChunking, cut_passages
+from mainspring.features.vector_stores.chunking import Passage, StaticChunking, cut_passages
 from mainspring.features.vector_stores.filters import parse_filter
 from mainspring.features.vector_stores.indexing import Indexing
 from mainspring.features.vector_stores.passage_rows import NewFile, StoreBody
@@ -32,6 +33,7 @@ from mainspring.providers.scripted import Scripted
 from mainspring.storage.file_folder import FileFolder
 from mainspring.storage.location import parse_location
 from mainspring.storage.search.vectors import Vectors
+from mainspring.storage.search.word_index import Scope
 from mainspring.storage.sql import SqlConnection
 from mainspring.tools.documents.document_reader import DocumentPage, DocumentReader
 
@@ -66,6 +68,27 @@ async def in_pieces(text: str) -> AsyncIterator[bytes]:
 async def add(files: Files, name: str, text: str, tenant: str = "") -> NewFile:
     stored = await files.add(tenant, await files.receive(in_pieces(text)), name, "assistants")
     return NewFile(stored.id, name)
+
+
+def test_words_find_the_same_whether_few_or_many_other_stores_have_them() -> None:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        for statement in (statement for migration in rows.SEARCH.migrations for statement in migration):
+            connection.execute(statement)
+        put_passages(connection, "ours", ["the tide", "tide and tide again", "a tide at noon in the harbour", "ships"])
+        alone = rows.find_by_words(connection, "tide harbour", Scope("", "ours"), 10)
+        assert [hit.id for hit in alone] == ["1.2", "1.1", "1.0"]
+        for count in (1, 40):  # a few more are ranked as well; of many, only those of the store
+            put_passages(connection, f"theirs-{count}", ["tide"] * count)
+            found = rows.find_by_words(connection, "tide harbour", Scope("", "ours"), 10)
+            assert [hit.id for hit in found] == [hit.id for hit in alone]
+
+
+def put_passages(connection: sqlite3.Connection, store: str, texts: Sequence[str]) -> None:
+    rows.add_files(connection, store, "", [NewFile(f"file-{store}", "notes.txt")], 0.0)
+    file = rows.list_waiting_files(connection)[0]
+    assert rows.claim_file(connection, file, "test")
+    rows.add_passages(connection, file, "test", 0, [Passage(text, 1) for text in texts], 0.0)
+    rows.finish_file(connection, file.number, "test", "completed")
 
 
 def an_engine(folder: Path, embedder: WordEmbedder | None = None) -> Engine:

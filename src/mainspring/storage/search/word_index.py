@@ -21,6 +21,8 @@ COMMON: Final = 1_000
 MERGED_PAGES: Final = 500
 MOST_INDEXED_CHARS: Final = 200_000
 MOST_TERMS: Final = 24
+# How many rows are ranked for each that is within the scope, at most.
+OTHERS: Final = 4
 TERM_CHARS: Final = 64
 QUERY_CHARS: Final = 8_000
 
@@ -141,8 +143,17 @@ class FileWords:
             ) JOIN {table.name} ON number = match_row
             WHERE {table.mine}
         """
-        values = {"match": self._match(list(counts), "OR", whose), "most": 2 * table.common, **asdict(whose)}
+        values = {"match": self._choose_match(connection, counts, whose), "most": 2 * table.common, **asdict(whose)}
         return [RankedRow(*row) for row in connection.execute(ranked, values)]
+
+    def _choose_match(self, connection: SqlConnection, counts: Mapping[str, int], whose: Scope) -> str:
+        """To rank by a token is to count all rows that have it, so whose rows they are is left to the table where few other rows
+        have the words. The relevance is the same, as the column of tokens has no weight."""
+        words, found = self._table.words, self._match_words(list(counts), "OR")
+        most = min(2 * self._table.common, OTHERS * sum(counts.values()))
+        counted = f"SELECT count(*) FROM (SELECT 1 FROM {words} WHERE {words} MATCH ? LIMIT ?)"
+        is_rare = connection.execute(counted, (found, most + 1)).fetchone()[0] <= most
+        return found if is_rare else self._match(list(counts), "OR", whose)
 
     def find_newest(
         self, connection: SqlConnection, words: Sequence[str], whose: Scope, most: int, *, need_all: bool
@@ -167,9 +178,12 @@ class FileWords:
 
     def _match(self, words: Sequence[str], sign: str, whose: Scope) -> str:
         """A question as FTS5 takes it."""
-        found = f" {sign} ".join([f'"{word}"' for word in words])
         owner = " AND ".join([f'owner : "{token}"' for token in self._table.list_tokens(whose)])
-        return f"{owner} AND {{{' '.join(self._table.texts)}}} : ({found})"
+        return f"{owner} AND {self._match_words(words, sign)}"
+
+    def _match_words(self, words: Sequence[str], sign: str) -> str:
+        found = f" {sign} ".join([f'"{word}"' for word in words])
+        return f"{{{' '.join(self._table.texts)}}} : ({found})"
 
 
 class ServerWords:
