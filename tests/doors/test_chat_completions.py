@@ -309,6 +309,40 @@ async def test_stored_completions_are_listed_read_and_deleted_by_their_tenant_al
             await completions.retrieve(made[0].id)
 
 
+async def test_the_messages_of_a_stored_completion_are_listed_to_its_tenant_alone() -> None:
+    store = MemoryStore()
+    keys = Keys(store)
+    ours, theirs = await keys.create(tenant="ours"), await keys.create(tenant="theirs")
+    picture = {"type": "image_url", "image_url": {"url": PIXEL, "detail": "auto"}}
+    weather = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    parts = [{"type": "text", "text": "See"}, picture]
+    history: Any = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": "A dot.", "reasoning_content": "I look.", "tool_calls": [weather]},
+        {"role": "tool", "tool_call_id": "c1", "content": "wet"},
+        {"role": "assistant", "content": None, "refusal": "No."},
+        {"role": "user", "content": "So?"},
+    ]
+    async with opened(Scripted(say("Fine.")), keys=keys, api_key=ours) as place:
+        made = await place.client.chat.completions.create(model="scripted", messages=history)
+        # OpenAI's own type says that every stored message is of the assistant, so this client must not hold it against that.
+        async with AsyncOpenAI(base_url=place.url, api_key=ours, max_retries=0) as client:
+            listed = client.chat.completions.messages.list
+            told = [each.model_dump(exclude_none=True) async for each in listed(made.id, limit=2)]
+            newest = (await listed(made.id, limit=1, order="desc")).data
+            with pytest.raises(APIStatusError, match="No item"):
+                await listed(made.id, after="chatcmpl_none-0")
+        async with AsyncOpenAI(base_url=place.url, api_key=theirs, max_retries=0) as other:
+            with pytest.raises(APIStatusError, match="not found"):
+                await other.chat.completions.messages.list(made.id)
+    assert [each.pop("id") for each in told] == [f"{made.id}-{place}" for place in range(6)]
+    assert told[1] == {"role": "user", "content": "See", "content_parts": parts}
+    assert told[4] == {"role": "assistant", "refusal": "No."}
+    assert [told[place] for place in (0, 2, 3, 5)] == [history[place] for place in (0, 2, 3, 5)]
+    assert [each.content for each in newest] == ["So?"]
+
+
 async def test_an_agent_answers_by_its_name(tmp_path: Path) -> None:
     written(tmp_path, "bee", prompts={"system": "You are a bee."})
     script = Scripted(say("Bzz."), say("Bzz, for sure."))

@@ -1,5 +1,6 @@
 """The Chat Completions API: a door to the same runs that `/v1/responses` starts, and another view of those that are stored."""
 
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
@@ -8,13 +9,14 @@ from mainspring.core.ids import derive_id
 from mainspring.engine.engine import Engine
 from mainspring.features.agents.agent_runtime import AgentRuntime
 from mainspring.features.chat_completions.request import CreateChatCompletion, parse_chat
+from mainspring.features.chat_completions.stored_messages import list_stored_messages
 from mainspring.features.chat_completions.wire import ChatCompletion, ChatDialect, ChatWire, render_completion, render_failure
 from mainspring.features.responses.door import Door
 from mainspring.http.auth import get_tenant
 from mainspring.http.bodies import read_json_body
 from mainspring.http.endpoints import MODEL_ERRORS, Endpoint, Parameter
 from mainspring.http.faults import json_response
-from mainspring.http.queries import CURSOR, Deleted, Page, make_page, read_cursor
+from mainspring.http.queries import CURSOR, Deleted, Page, cut_page, make_page, read_cursor
 from mainspring.http.run_replies import choose_dialect, make_stream
 from mainspring.http.streams import Wires
 from mainspring.http.wire import Dialect
@@ -22,6 +24,9 @@ from mainspring.ports import Filter, StoredRun
 
 _PATH = "/v1/chat/completions"
 _ONE = f"{_PATH}/{{completion_id}}"
+_OLDEST_FIRST = tuple(
+    [Parameter("order", {"enum": ["asc", "desc"], "default": "asc"}) if each.name == "order" else each for each in CURSOR]
+)
 
 
 class ChatCompletionRoutes:
@@ -48,6 +53,7 @@ class ChatCompletionRoutes:
             Endpoint("GET", _PATH, self.list, "responses", Page, query=(*CURSOR, Parameter("model"))),
             Endpoint("GET", _ONE, self.retrieve, "responses", ChatCompletion),
             Endpoint("DELETE", _ONE, self.delete, "responses", Deleted),
+            Endpoint("GET", f"{_ONE}/messages", self.list_messages, "responses", Page, query=_OLDEST_FIRST),
         )
 
     async def create(self, request: Request) -> HttpResponse:
@@ -92,6 +98,15 @@ class ChatCompletionRoutes:
         run = await self._find(request)
         await self._engine.forget(run.id)
         return json_response(Deleted(derive_id("chatcmpl", run.id), "chat.completion.deleted"))
+
+    async def list_messages(self, request: Request) -> HttpResponse:
+        """Lists the messages of a stored request, oldest first."""
+        run, cursor = await self._find(request), read_cursor(request)
+        if "order" not in request.query_params:
+            cursor = replace(cursor, newest_first=False)
+        given = (await self._engine.attach(run.id)).run.spec.input
+        messages = list_stored_messages(derive_id("chatcmpl", run.id), given)
+        return json_response(cut_page(messages, [each.id for each in messages], cursor))
 
     async def _find(self, request: Request) -> StoredRun:
         """The run as it is stored; one that is under way, or came to no answer, is no completion."""

@@ -76,7 +76,7 @@ def render_completion(told: Response, dialect: ChatDialect) -> ChatCompletion:
     """The run as a chat completion."""
     messages = list_messages(told)
     thoughts = [text for item in told.output if isinstance(item, Reasoning) for _, text in list_thoughts(item)]
-    calls = tuple([_render_call(call) for call in find_client_calls(told)])
+    calls = tuple([render_call(call) for call in find_client_calls(told)])
     refused = [part.refusal for item in messages for part in item.content if isinstance(part, Refusal)]
     likely = [entry for item in messages for part in item.content if isinstance(part, OutputText) for entry in part.logprobs]
     message = ChatMessage(
@@ -121,7 +121,7 @@ def _list_citations(messages: list[Message]) -> Iterator[Json]:
         start += len(GAP)
 
 
-def _render_call(call: FunctionCall) -> Json:
+def render_call(call: FunctionCall) -> Json:
     if call.form == "custom":
         return {"id": call.call_id, "type": "custom", "custom": {"name": call.own_name, "input": read_custom_input(call)}}
     return {"id": call.call_id, "type": "function", "function": {"name": call.own_name, "arguments": call.arguments}}
