@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.agents.world import written as agent
+from tests.server.process import Script
 from tests.server.test_watchdog import Attacked, start_server
 
 from mainspring.features.triggers.signatures import sign_message
@@ -29,6 +30,9 @@ agents = ["agents"]
 workflows = ["flows"]
 allow_hosts = ["127.0.0.1"]
 public_url = "http://127.0.0.1:1"
+[web_search]
+provider = "searxng"
+url = "URL"
 [mcp.wiki]
 url = "URL/mcp"
 [mcp.wiki.oauth]
@@ -39,7 +43,8 @@ inputs: {value: {required: true}}
 steps: [{id: kept, action: transform, value: "{{ inputs.value }}"}]
 """,
     "look": """
-steps: [{id: page, action: http-request, url: "URL/page"}]
+inputs: {url: {default: "URL/page"}}
+steps: [{id: page, action: http-request, url: "{{ inputs.url }}"}]
 """,
     "parse": """
 inputs: {text: {type: string, required: true}}
@@ -47,6 +52,12 @@ steps: [{id: parsed, action: transform, value: "{{ inputs.text | fromjson }}"}]
 """,
 }
 
+FAR: Final = "http://" + "\u00e9" * 1_000_000
+SENTENCE: Final = "a" * 400_000
+# Two agents who never come to an end, and name each other in every word.
+TALK: Final = """
+steps: [{id: talk, action: group-chat, task: chatter, agents: [lister, other], speaker: mention, max_rounds: 100}]
+"""
 
 CALL: Final = """
 {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "workflow_keep", "arguments": {"value": %s}, "_meta":
@@ -134,6 +145,19 @@ def name_variable(by: Client, value: str) -> int:
     return by.ask("POST", "/v1/responses", {"prompt": {"id": "lister", "variables": {"things": value}}})[0]
 
 
+def find_on_page(by: Client, page: str) -> str:
+    """What a model is told that looks for a long sentence on a page."""
+    Site.said = page.encode()
+    status, told = by.ask("POST", "/v1/responses", {"input": "find it", "tools": [{"type": "web_search"}]})
+    assert status == 200
+    return str(told["output"][0]["status"])
+
+
+def bring_server(by: Client, url: str) -> int:
+    tool = {"type": "mcp", "server_label": "far", "server_url": url}
+    return by.ask("POST", "/v1/responses", {"input": "hello", "tools": [tool]})[0]
+
+
 def stop_at(by: Client, chars: int) -> int:
     texts = ["a" * (chars - 2) + str(number) for number in range(10, 74)]
     body = {"model": "any", "max_tokens": 9, "messages": [{"role": "user", "content": "letters"}], "stop_sequences": texts}
@@ -162,6 +186,16 @@ ATTACKS: dict[str, tuple[Callable[[Client], object], object]] = {
         lambda by: [sign_in(by, text) for text in ODD.values()],
         [502] * len(ODD),
     ),
+    "sentences to find on a page": (
+        lambda by: [find_on_page(by, "a" * 1_900_000), find_on_page(by, "b" + SENTENCE.upper() + "B")],
+        ["completed", "completed"],
+    ),
+    "addresses without end": (lambda by: [by.run("look", {"url": FAR}), bring_server(by, FAR)], ["failed", 400]),
+    "inputs that nobody has declared": (
+        lambda by: by.run("keep", {"value": 1, **{f"values {number}": 1 for number in range(60_000)}}),
+        "invalid_inputs",
+    ),
+    "agents who talk without end": (lambda by: by.run("talk", {}), "failed"),
     "texts to end an answer before": (lambda by: [stop_at(by, 1_000), stop_at(by, 1_001)], [200, 400]),
 }
 
@@ -170,12 +204,20 @@ ATTACKS: dict[str, tuple[Callable[[Client], object], object]] = {
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     folder = tmp_path_factory.mktemp("attacked")
     agent(folder / "agents", "lister", inputs={"things": {"type": "array", "required": True}})
+    agent(folder / "agents", "other")
     with website() as url:
         (folder / "flows").mkdir()
-        for name, text in FLOWS.items():
+        for name, text in (FLOWS | {"talk": TALK}).items():
             (folder / "flows" / f"{name}.yaml").write_text(f"name: {name}{text.replace('URL', url)}")
         (folder / "mainspring.toml").write_text(SETTINGS.replace("URL", url))
-        with start_server(folder, [{"when": "letters", "say": "a" * 200_000}, {"when": "", "say": "Hello there."}]) as attacked:
+        sought = {"name": "web_search", "arguments": {"url": f"{url}/page", "pattern": SENTENCE + "b"}}
+        script: Script = [
+            {"when": "letters", "say": "a" * 200_000},
+            {"when": "chatter", "say": "@aa " * 500_000},
+            {"when": "find it", "calls": [sought]},
+            {"when": "", "say": "Hello there."},
+        ]
+        with start_server(folder, script) as attacked:
             yield attacked
 
 

@@ -13,6 +13,9 @@ from mainspring.definitions.parsed_file import hint
 
 InputType = Literal["string", "integer", "number", "boolean", "array", "object", "any"]
 
+MOST_TOLD: Final = 20
+"""How many names are told that nobody has declared."""
+
 _TYPES: Final[dict[InputType, tuple[type, ...]]] = {
     "boolean": (bool,),
     "integer": (int,),
@@ -35,11 +38,10 @@ class InputParameter(Struct, frozen=True):
 
 def complete_inputs(parameters: Mapping[str, InputParameter], given: Mapping[str, object], owner: str) -> Json:
     """The inputs with every default. Raises `InvalidInputs` (422) naming all that is wrong with them."""
-    problems: list[str] = []
+    unknown = [name[:80] for name in given if name not in parameters][:MOST_TOLD]
+    problems = [f"there is no input `{name}`; {hint(name, tuple(parameters))}" for name in unknown]
     for name, value in given.items():
-        if name not in parameters:
-            problems.append(f"there is no input `{name[:80]}`; {hint(name, tuple(parameters))}")
-        elif (flaw := find_flaw(parameters[name], value)) is not None:
+        if name in parameters and (flaw := find_flaw(parameters[name], value)) is not None:
             problems.append(f"`{name}` {flaw}")
     inputs: Json = {}
     for name, parameter in parameters.items():

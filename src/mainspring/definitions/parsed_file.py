@@ -25,6 +25,8 @@ from msgspec.structs import FieldInfo, fields
 from mainspring.core.errors import InvalidRequest
 
 MOST_PROBLEMS: Final = 20
+MOST_NAME: Final = 100
+"""How much of a name is held against those that are known."""
 
 Place = tuple[str | int, ...]
 """The keys and indexes that lead from the whole of a file to a value."""
@@ -171,7 +173,7 @@ def tell_problems(file: Path, problems: Sequence[Problem]) -> str:
 
 def hint(name: str, known: Sequence[str]) -> str:
     """What may have been meant by a name that is not known."""
-    close = get_close_matches(name, known, 1)
+    close = get_close_matches(name[:MOST_NAME], known, 1)
     return f"did you mean `{close[0]}`?" if close else f"known: {', '.join([f'`{each}`' for each in known]) or 'none'}"
 
 

@@ -9,11 +9,15 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Final
 from urllib.parse import urlsplit
 
 from mainspring.core.errors import InvalidRequest
 
 Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
+
+LONGEST_URL: Final = 16_384
+"""How many characters a URL may have that others choose: a host of millions of letters takes seconds to be read."""
 
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
 _NOT_PUBLIC_6 = tuple(
@@ -66,8 +70,15 @@ class AddressGuard:
             raise InvalidRequest(f"host `{host}` cannot be resolved ({error.strerror or error}); check the URL") from error
 
 
+def check_length(url: str) -> None:
+    """Raises `InvalidRequest` for a URL that is too long to be read."""
+    if len(url) > LONGEST_URL:
+        raise InvalidRequest(f"`{url:.200}...` has {len(url):,} characters; a URL has at most {LONGEST_URL:,}")
+
+
 def parse_endpoint(url: str) -> tuple[str, int]:
     """Host and port of an HTTP URL; raises `InvalidRequest` for any other."""
+    check_length(url)
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port

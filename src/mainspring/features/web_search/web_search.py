@@ -152,15 +152,17 @@ def _take_piece(page: CitedPage, text: str, start: int, room: int) -> CitedPage:
 def _find_matches(text: str, pattern: str) -> str:
     """The places of a page where the pattern is, with what stands around them."""
     shown: list[str] = []
-    end = 0
-    for match in re.finditer(re.escape(pattern), text, re.IGNORECASE):
-        if match.start() < end:
-            continue
-        end = match.end() + MATCH_CHARS
-        shown.append(text[max(match.start() - MATCH_CHARS, 0) : end])
-        if len(shown) == MOST_MATCHES:
-            break
+    # Not by a regular expression: one that ignores case takes as long as the page times the pattern.
+    wanted, folded, end = _fold(pattern), _fold(text), 0
+    while len(shown) < MOST_MATCHES and (place := folded.find(wanted, end)) >= 0:
+        end = place + len(wanted) + MATCH_CHARS
+        shown.append(text[max(place - MATCH_CHARS, 0) : end])
     return "\n[...]\n".join(shown)
+
+
+def _fold(text: str) -> str:
+    """The text in small letters, each at its place: one letter becomes two otherwise, and one is another at the end of a word."""
+    return text.replace("\u0130", "i").lower().replace("\u03c2", "\u03c3")
 
 
 class WebCitationProvider(CitationProvider):

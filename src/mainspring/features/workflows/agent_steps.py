@@ -23,6 +23,11 @@ from mainspring.features.workflows.workflow_definition import GroupChat, Handoff
 
 MENTION: Final = re.compile(r"@([a-z][a-z0-9-]{1,63})")
 
+MOST_SAID: Final = 8 << 20
+"""How many characters may be said in a talk."""
+MENTION_CHARS: Final = 65_536
+"""Where in a message names are looked for."""
+
 RunOrder = Callable[[StepWork, Callable[[], Awaitable[RunSpec]]], Awaitable[Handle]]
 
 
@@ -55,7 +60,7 @@ class AgentSteps:
         self._check(names)
         names = tuple(dict.fromkeys(names))  # two expressions may give one agent, and those behind it would never speak
         said: list[Json] = []
-        is_over = False
+        is_over, size = False, 0
         while len(said) < step.max_rounds and not is_over:
             recent = "\n\n".join([f"{each['agent']}: {each['text']}" for each in said[-step.history :]])
             topic = f"{_write(task)}\n\n# Said so far\n{recent or 'Nothing yet.'}"
@@ -70,6 +75,10 @@ class AgentSteps:
             work = replace(work, run_id=derive_next_id(work.run_id))
             is_over = step.end_word in text
             said.append({"agent": speaker, "text": text.replace(step.end_word, "").strip()})
+            if (size := size + len(text)) > MOST_SAID:
+                raise StepError(
+                    f"more than {MOST_SAID:,} characters were said in this talk; have agents say less", may_repeat=False
+                )
         return {"messages": said, "rounds": len(said), "is_finished": is_over, "text": said[-1]["text"]}
 
     def _check(self, names: Sequence[str]) -> None:
@@ -88,7 +97,7 @@ class AgentSteps:
             case "random":
                 return Random(f"{work.run_id}").choice(names), work  # the same after a crash
             case "mention":
-                named = MENTION.findall(said[-1]["text"]) if said else []
+                named = MENTION.findall(said[-1]["text"][:MENTION_CHARS]) if said else []
                 return next((name for name in named if name in names and name != last), following), work
             case "auto" if len(names) > 1:
                 chosen = await self._choose(f"Who speaks next?\n\n{topic}", names, model, work)

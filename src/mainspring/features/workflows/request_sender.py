@@ -11,7 +11,7 @@ from mainspring.core.errors import CallerError, InvalidRequest
 from mainspring.core.items import InputText, Json, encode
 from mainspring.net.client import encode_headers, make_endpoint
 from mainspring.net.connection import HttpError
-from mainspring.tools.addresses import AddressGuard
+from mainspring.tools.addresses import AddressGuard, check_length
 from mainspring.tools.builtin.web_fetch import FetchedPage, decode_page, find_charset
 from mainspring.tools.contract import ToolResult
 from mainspring.tools.guarded_http import make_guarded_http
@@ -39,6 +39,7 @@ async def send_request(params: Json, guard: AddressGuard, flaw: FindFlaw | None,
 
 
 async def _send(guard: AddressGuard, params: Json, url: str, seconds: float) -> ToolResult:
+    check_length(url)
     if not url.lower().startswith(("http://", "https://")):
         raise InvalidRequest(f"`{url:.200}` is not a web address; write http:// or https:// and a host")
     data, kind = _body(params.get("body", UNSET))

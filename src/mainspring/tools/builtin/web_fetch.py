@@ -16,7 +16,7 @@ from mainspring.core.errors import CallerError, InvalidRequest
 from mainspring.core.items import Effect, Json, Purpose
 from mainspring.net.client import encode_headers, make_endpoint
 from mainspring.net.connection import Answer, HttpError, MalformedAnswer
-from mainspring.tools.addresses import AddressGuard
+from mainspring.tools.addresses import AddressGuard, check_length
 from mainspring.tools.builtin.subprocess_work import run_in_subprocess
 from mainspring.tools.contract import ToolContext, ToolResult
 from mainspring.tools.guarded_http import make_guarded_http
@@ -132,6 +132,7 @@ def find_charset(response: Answer) -> str:
 
 def check_url(text: str, context: ToolContext, base: URL | None = None) -> URL:
     """Parses and checks a URL, relative to `base`. Raises `InvalidRequest` for one that is not allowed."""
+    check_length(text)
     try:
         url = URL(text) if base is None else base.join(URL(text))
         host = url.raw_host
