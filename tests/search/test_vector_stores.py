@@ -21,6 +21,7 @@ from tests.server.hosting import hosted
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
 from mainspring.features.vector_stores import routes
+from mainspring.features.vector_stores.filters import parse_filter
 from mainspring.http.auth import Keys
 from mainspring.providers.scripted import Scripted
 from mainspring.storage.memory_runs import MemoryStore
@@ -216,6 +217,8 @@ async def library() -> AsyncIterator[tuple[AsyncOpenAI, str]]:
         ({"type": "eq", "key": "draft", "value": 1}, ""),
         ({"type": "gt", "key": "region", "value": 5}, ""),
         ({"type": "eq", "key": "missing", "value": "x"}, ""),
+        ({"type": "in", "key": "draft", "value": [1, 0]}, ""),
+        ({"type": "in", "key": "year", "value": [2020.0, "2024"]}, "a"),
         ({"type": "and", "filters": [EUROPE, {"type": "lt", "key": "year", "value": 2023}]}, "b"),
         ({"type": "or", "filters": [EUROPE, {"type": "and", "filters": [{"type": "lt", "key": "year", "value": 2021}]}]}, "abc"),
     ],
@@ -234,6 +237,7 @@ async def test_filters_leave_the_files_that_they_fit(library: tuple[AsyncOpenAI,
         ({"filters": {"type": "in", "key": "a", "value": "b"}}, "filters"),
         ({"filters": {"type": "and", "filters": ["x"]}}, "filters.filters[0]"),
         ({"filters": {"type": "and", "filters": []}}, "filters"),
+        ({"filters": {"type": "or", "filters": [{"type": "and", "filters": [EUROPE] * 100}] * 11}}, "filters"),
         ({"max_num_results": 51}, "max_num_results"),
         ({"ranking_options": {"score_threshold": 2}}, "ranking_options.score_threshold"),
         (
@@ -250,6 +254,26 @@ async def test_a_search_that_cannot_be_made_is_refused_by_name(
     with pytest.raises(openai.BadRequestError) as raised:
         await find(client, store, "widgets", **options)
     assert raised.value.param == param
+
+
+class Counted(str):
+    """Counts what it is compared with."""
+
+    __hash__ = str.__hash__
+    times = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.times += 1
+        return str(self) == other
+
+
+def test_values_of_a_filter_are_looked_up_and_not_gone_through() -> None:
+    """There may be many, and as many files: whoever compares each pair holds up everybody else."""
+    values = [f"region {number}" for number in range(60_000)]
+    wanted = parse_filter({"type": "nin", "key": "region", "value": values})
+    assert wanted.fits({"region": Counted("eu")})
+    assert not wanted.fits({"region": Counted("region 59999")})
+    assert Counted.times < 5
 
 
 async def test_a_threshold_leaves_the_best(library: tuple[AsyncOpenAI, str]) -> None:

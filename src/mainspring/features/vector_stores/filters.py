@@ -1,6 +1,6 @@
 """Filters over the attributes of files: comparisons, and `and` and `or` of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
@@ -14,6 +14,8 @@ Attributes = Annotated[
 ]
 DEEPEST: Final = 8
 MOST_FILTERS: Final = 100
+MOST_COMPARISONS: Final = 1_000
+"""How many there may be in all."""
 _COMPOUND: Final = ("and", "or")
 _OPERATORS: Final = ("eq", "ne", "gt", "gte", "lt", "lte", "in", "nin")
 
@@ -21,7 +23,8 @@ _OPERATORS: Final = ("eq", "ne", "gt", "gte", "lt", "lte", "in", "nin")
 class Comparison(Struct, frozen=True):
     operator: Literal["eq", "ne", "gt", "gte", "lt", "lte", "in", "nin"]
     key: str
-    value: Attribute | tuple[Attribute, ...]
+    value: Attribute | frozenset[tuple[bool, Attribute]]
+    """For `in` and `nin` the values, each with whether it is a boolean: to Python, True is 1."""
 
     def fits(self, attributes: Mapping[str, Attribute]) -> bool:
         """A file without the attribute fits only what says that it is something else."""
@@ -32,8 +35,8 @@ class Comparison(Struct, frozen=True):
             case "ne":
                 return not _equal(found, value)
             case "in" | "nin":
-                assert isinstance(value, tuple)
-                return any(_equal(found, each) for each in value) is (self.operator == "in")
+                assert isinstance(value, frozenset)
+                return ((isinstance(found, bool), found) in value) is (self.operator == "in")
             case "gt" | "gte" | "lt" | "lte":
                 return _compare(self.operator, found, value)
 
@@ -43,7 +46,7 @@ class Compound(Struct, frozen=True):
     filters: "tuple[Comparison | Compound, ...]"
 
     def fits(self, attributes: Mapping[str, Attribute]) -> bool:
-        found = [each.fits(attributes) for each in self.filters]
+        found = (each.fits(attributes) for each in self.filters)
         return all(found) if self.operator == "and" else any(found)
 
 
@@ -58,9 +61,13 @@ def parse_filter(given: Json, param: str = "filters", depth: int = 1) -> Filter:
                 parse_filter(_check(each, f"{param}.filters[{n}]"), f"{param}.filters[{n}]", depth + 1)
                 for n, each in enumerate(inner)
             ]
-            return Compound(operator, tuple(parsed))
+            made = Compound(operator, tuple(parsed))
+            if count_comparisons(made) > MOST_COMPARISONS:
+                told = f"{param} has more than {MOST_COMPARISONS:,} comparisons in all; name many values by `in`"
+                raise InvalidRequest(told, param=param, code="invalid_value")
+            return made
         case {"type": "in" | "nin" as member, "key": str(key), "value": [*values]} if all(_is_attribute(each) for each in values):
-            return Comparison(member, key, tuple(values))
+            return Comparison(member, key, frozenset([(isinstance(each, bool), each) for each in values]))
         case {"type": "eq" | "ne" as operator, "key": str(key), "value": str() | bool() | int() | float() as value}:
             return Comparison(operator, key, value)
         case {"type": "gt" | "gte" | "lt" | "lte" as order, "key": str(key), "value": str() | int() | float() as value}:
@@ -71,6 +78,10 @@ def parse_filter(given: Json, param: str = "filters", depth: int = 1) -> Filter:
                 f'`nin`, or {{"type": "and" or "or", "filters": [...]}}, at most {DEEPEST} deep'
             )
             raise InvalidRequest(told, param=param, code="invalid_value")
+
+
+def count_comparisons(filter: Filter) -> int:
+    return 1 if isinstance(filter, Comparison) else sum([count_comparisons(each) for each in filter.filters])
 
 
 def _check(given: object, param: str) -> Json:
@@ -88,7 +99,7 @@ def _equal(found: object, value: object) -> bool:
     return found == value and isinstance(found, bool) is isinstance(value, bool)
 
 
-def _compare(operator: str, found: Attribute | None, value: Attribute | Sequence[Attribute]) -> bool:
+def _compare(operator: str, found: Attribute | None, value: object) -> bool:
     match found, value:
         case (bool(), _) | (_, bool()):
             return False

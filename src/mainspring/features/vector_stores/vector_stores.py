@@ -5,6 +5,7 @@ from logging import getLogger
 from typing import Annotated, Final, Literal
 
 import anyio
+import anyio.lowlevel
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
@@ -12,7 +13,7 @@ from mainspring.core.errors import InvalidRequest, NotFound, StoreError
 from mainspring.core.ids import NewId, random_id
 from mainspring.features.files.files import Files
 from mainspring.features.vector_stores import passage_rows as rows
-from mainspring.features.vector_stores.filters import Attribute, Filter
+from mainspring.features.vector_stores.filters import Attribute, Filter, count_comparisons
 from mainspring.features.vector_stores.indexing import Indexing
 from mainspring.features.vector_stores.passage_database import PassageDatabase
 from mainspring.features.vector_stores.passage_rows import FoundPassage, NewFile, StoreBody, StoreCounts, StoredStore, StoreFile
@@ -26,6 +27,7 @@ DEFAULT_RESULTS: Final = 10
 # With as few files as this, each is searched for itself; with more, so many passages are, and what others have is left out.
 FEW_FILES: Final = 16
 WIDEST: Final = 4096
+COMPARISONS_AT_ONCE: Final = 20_000
 # How often it is noted that a store is in use.
 ACTIVE_SECONDS: Final = 60.0
 EXPIRE_SECONDS: Final = 300.0
@@ -225,7 +227,13 @@ class VectorStores:
         if filter is None:
             return None
         known = await self._database.read(rows.list_attributes, id)
-        return {str(number): file for number, file, attributes in known if filter.fits(attributes)}
+        allowed: dict[str, str] = {}
+        at_once = max(COMPARISONS_AT_ONCE // count_comparisons(filter), 1)
+        for start in range(0, len(known), at_once):
+            some = known[start : start + at_once]
+            allowed |= {str(number): file for number, file, attributes in some if filter.fits(attributes)}
+            await anyio.lowlevel.checkpoint()  # there may be many files, and others are to be served meanwhile
+        return allowed
 
 
 def _merge(rankings: Sequence[Sequence[Hit]]) -> list[Hit]:
