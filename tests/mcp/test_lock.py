@@ -1,6 +1,7 @@
 """What is pinned in `mainspring.mcp.lock` holds: whatever is another than approved does not run until somebody accepts it."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -141,6 +142,14 @@ async def test_a_server_that_was_never_pinned_and_a_file_that_cannot_be_read_are
     for odd in ('{"odd": ' + "[" * 60_000, "{"):
         file.write_text(odd)
         with pytest.raises(InvalidRequest):
+            read_lock(file)
+        assert (await look(make_spec(tmp_path), LockFile(file))).is_refused
+    for endless in ("/dev/zero", "pipe"):
+        file.unlink()
+        file.symlink_to(endless)
+        if endless == "pipe":
+            os.mkfifo(tmp_path / endless)
+        with pytest.raises(InvalidRequest, match="no file"):
             read_lock(file)
         assert (await look(make_spec(tmp_path), LockFile(file))).is_refused
 

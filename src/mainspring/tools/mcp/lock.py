@@ -8,6 +8,7 @@ tool. Without the file nothing is held, and with it what it does not name is ref
 
 import asyncio
 import os
+import stat
 from hashlib import sha256
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -25,6 +26,7 @@ from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.mcp.toolset import ServerOffer, is_sign_in
 
 TLS_SECONDS = 15.0
+MOST_LOCK_BYTES = 64 << 20
 
 
 class PinnedTool(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -157,11 +159,20 @@ async def fetch_certificate(spec: ServerSpec, guard: AddressGuard) -> str:
 def read_lock(file: Path) -> McpLock | None:
     """None if there is no such file. Raises `InvalidRequest` for one that cannot be read."""
     try:
-        return msgspec.json.decode(file.read_bytes(), type=McpLock)
+        return msgspec.json.decode(_read_regular(file), type=McpLock)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"{file} cannot be read: {error}; restore it, or remove it and run `mainspring mcp lock`") from error
+
+
+def _read_regular(file: Path) -> bytes:
+    """Raises `OSError` for what is no file, such as a device, which would be read for ever, or is too large."""
+    with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as source:
+        found = os.fstat(source.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_LOCK_BYTES:
+            raise OSError(f"it is no file of at most {MOST_LOCK_BYTES >> 20} MiB")
+        return source.read(MOST_LOCK_BYTES)
 
 
 class LockFile:
