@@ -101,6 +101,32 @@ async def test_the_parts_of_an_upload_become_a_file() -> None:
             await client.uploads.complete(upload.id, part_ids=ids)
 
 
+class Copying(FileFolder):
+    """Counts how many files are written at once."""
+
+    now = most = 0
+
+    async def put_pieces(self, key: str, pieces: AsyncIterable[bytes]) -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await super().put_pieces(key, pieces)
+        self.now -= 1
+
+
+async def test_an_upload_that_many_complete_at_once_is_copied_once_at_a_time(tmp_path: Path) -> None:
+    content, files = os.urandom(3_000_000), Copying(tmp_path)
+    async with serving(files=files) as (client, _, _):
+        upload = await client.uploads.create(bytes=len(content), filename="b", mime_type="text/plain", purpose="user_data")
+        part = await client.uploads.parts.create(upload.id, data=content)
+        asked = [client.uploads.complete(upload.id, part_ids=[part.id]) for _ in range(10)]
+        ended = await asyncio.gather(*asked, return_exceptions=True)
+        assert sorted([getattr(each, "code", "completed") for each in ended]) == ["completed", *["upload_over"] * 9]
+        [file] = [file async for file in await client.files.list()]
+        assert (await client.files.content(file.id)).content == content
+    assert files.most == 1
+    assert len(list_stored(tmp_path)) == 1
+
+
 class Interrupted(MemoryStore):
     """A store that does something else before the next swap."""
 

@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from contextlib import suppress
 from typing import Annotated, Final, Literal
+from weakref import WeakValueDictionary
 
+import anyio
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
@@ -78,6 +80,7 @@ class Uploads:
     def __init__(self, files: Files) -> None:
         self._files, self._store = files, files.store
         self._coming: Counter[str] = Counter()
+        self._completing: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
 
     async def create(self, tenant: str, order: CreateUpload) -> UploadObject:
         """Keeps room for the file. Raises `InvalidRequest` for one that would be too large."""
@@ -141,6 +144,11 @@ class Uploads:
     async def complete(self, tenant: str, id: str, order: CompleteUpload) -> UploadObject:
         """Makes a file of the parts in the order in which they are named. Raises `NotFound`, and `InvalidRequest` for an unknown
         part, or if they are not what was announced."""
+        # One after the other, since each makes a copy of all parts, however many ask at once.
+        async with self._completing.setdefault(id, anyio.Lock()):
+            return await self._complete(tenant, id, order)
+
+    async def _complete(self, tenant: str, id: str, order: CompleteUpload) -> UploadObject:
         upload, known = await self._get_pending(tenant, id)
         parts = await self._find_parts(tenant, id, order.part_ids)
         if (size := sum([part.size for part in parts])) != upload.order.bytes:
