@@ -19,6 +19,7 @@ from tests.server.linter import events_of, linted
 from tests.server.process import Script, serving, working
 
 from mainspring import Engine
+from mainspring.core.elicitation import list_flaws, parse_field
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import ApprovalRequest, ApprovalResponse, FunctionCallOutput
 from mainspring.core.run import Run
@@ -340,3 +341,10 @@ async def test_a_stream_tells_of_a_call_that_asks_and_of_its_question(is_modern:
         told = linted(events_of(b"".join(wire.frames) + DONE))
         assert [item["type"] for item in told["output"]] == ["mcp_call", "mcp_approval_request"]
         assert told["output"][1]["elicitation"]["server"] == "hotel"
+
+
+def test_a_number_without_end_is_no_answer_and_a_long_one_is() -> None:
+    field = {"type": "integer"}
+    schema = {"properties": {"count": field}}
+    assert list_flaws(schema, {"count": parse_field(field, "inf")}) == ["`count` must be of the type integer"]
+    assert list_flaws(schema, {"count": 10**400}) == []

@@ -138,7 +138,7 @@ def _find_flaw(field: Json, value: object) -> str | None:
             return _find_excess(field, len(chosen), "minItems", "maxItems", "choices")
         case "boolean", bool():
             return None
-        case "integer", int() | float() if not isinstance(value, bool) and value == int(value):
+        case "integer", int() | float() if not isinstance(value, bool) and (isinstance(value, int) or value.is_integer()):
             return _find_excess(field, value, "minimum", "maximum", "")
         case "number", int() | float() if not isinstance(value, bool):
             return _find_excess(field, value, "minimum", "maximum", "")
