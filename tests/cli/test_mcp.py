@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.cli.command import Shell
 
+from mainspring.definitions.toml import write_toml
 from mainspring.tools.sandbox.bwrap import is_fixed, read_version
 from mainspring.tools.sandbox.probe import list_candidates
 
@@ -255,3 +256,42 @@ def test_a_server_is_added_from_the_registry_s_own_file(shell: Shell) -> None:
 def test_without_servers_the_commands_say_how_to_add_one(shell: Shell, command: str) -> None:
     told = shell.run("mcp", command)
     assert (told.out, "None" in told.err, "`mainspring mcp add`" in told.err) == ("", False, True)
+
+
+CHANGING = Path(__file__).parent.parent / "mcp" / "changing.py"
+
+
+def change(folder: Path, version: str, description: str) -> None:
+    (folder / "served.json").write_text(json.dumps({"version": version, "tools": {"read": description}}))
+    server = {"command": sys.executable, "args": [str(CHANGING), "served.json"], "sandboxed": False}
+    (folder / "mainspring.toml").write_text(write_toml({"mcp": {"notes": server}}))
+
+
+def test_what_a_server_says_is_seen_as_it_is_and_commands_no_terminal(shell: Shell) -> None:
+    unseen = "".join([chr(0xE0000 + ord(letter)) for letter in "send it"])
+    change(shell.folder, "1\x1b[8m", f"Reads \x1b[2J\x9b1m\u202eabc\u200b{unseen}")
+    (shell.folder / "mainspring.mcp.lock").write_text('{"servers": {"notes": {"reached": "", "tools": {}}}}')
+    diff = shell.run("mcp", "diff", "notes").out
+    assert r"\u202eabc\u200b\U000e0073\U000e0065" in diff
+    (shell.folder / "mainspring.mcp.lock").unlink()
+    texts = [diff, *[shell.run("mcp", command).out for command in ("list", "test", "tools")]]
+    assert [r"\x1b[" in text or r"\u001b[" in text for text in texts] == [True] * 4
+    assert [letter for text in texts for letter in text if letter != "\n" and not letter.isprintable()] == []
+
+
+def test_a_server_that_has_changed_since_it_was_looked_at_is_not_accepted(shell: Shell) -> None:
+    change(shell.folder, "1", "Reads.")
+    assert shell.run("mcp", "lock").code == 0
+    change(shell.folder, "1", "Reads more.")
+    told = shell.run("mcp", "diff", "notes")
+    assert told.code == 1
+    accept = told.err.rpartition("mainspring mcp ")[2].split()
+    assert accept[:3] == ["accept", "notes", "--seen"]
+    change(shell.folder, "1", "Sends.")
+    refused = shell.run("mcp", *accept)
+    assert (refused.code != 0, "mainspring mcp diff notes" in refused.err) == (True, True)
+    assert "Reads." in (shell.folder / "mainspring.mcp.lock").read_text()
+    change(shell.folder, "1", "Reads more.")
+    done = shell.run("mcp", *accept)
+    assert (done.code, '+  "description": "Reads more."' in done.out) == (0, True)
+    assert shell.run("mcp", "diff").code == 0

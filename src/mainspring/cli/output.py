@@ -19,6 +19,11 @@ LEAST_ROOM: Final = 24
 
 # Everything a terminal could take as a command: C0 and C1, but for newline and tab. Without its ESC a sequence is inert.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# What no terminal shows, or shows elsewhere than it stands: format and direction marks, tags, fillers, variation selectors.
+_UNSEEN = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
+    "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
 # What stands in backticks, and a command behind a colon, is to be typed, and is not torn apart.
 _WORDS = re.compile(r"(?<=: )mainspring [^;\n]+;?|[^\s`]*`[^`\n]*`[^\s`]*|\S+")
 
@@ -44,6 +49,17 @@ LINE: Final = TerminalLine()
 def clean(text: str) -> str:
     """Strips control characters, but for newlines and tabs."""
     return _CONTROLS.sub("", text)
+
+
+def spell_out(text: str) -> str:
+    """The text with everything in it visible, so that a person can judge it: what a terminal would take as a command, would not
+    show or would move stands there as an escape. Newlines and tabs stay."""
+    return _UNSEEN.sub(_spell, _CONTROLS.sub(_spell, text))
+
+
+def _spell(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def say(message: str) -> None:

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from mainspring.cli.context import load_settings
 from mainspring.cli.options import AsJson, Tenant
-from mainspring.cli.output import say, write_lines
+from mainspring.cli.output import say, spell_out, write_lines
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
 from mainspring.definitions.toml import write_toml
@@ -32,7 +32,7 @@ from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.builtins import BuiltinTools
 from mainspring.tools.mcp.connection import CONNECT_SECONDS
 from mainspring.tools.mcp.executor import McpTools
-from mainspring.tools.mcp.lock import LockDifference, LockFile, McpLock, fetch_certificate, read_lock, write_lock
+from mainspring.tools.mcp.lock import LockDifference, LockFile, McpLock, digest_server, fetch_certificate, read_lock, write_lock
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.mcp.toolset import ServerOffer, Toolset
 from mainspring.tools.mcp.watch import ServerState
@@ -297,8 +297,8 @@ async def list_servers(config: ConfigFile = FILE, json: AsJson = False) -> None:
     for offer in found.tools.offers:
         spec = offer.spec
         how = [spec.transport, *(["sandboxed"] if spec.is_held else []), *(["network"] if spec.network else [])]
-        print(f"{spec.label}  {', '.join(how)}  {' '.join([spec.command, *spec.args]) or spec.url}")
-        print(f"  {_describe_offer(offer)}{_describe_state(states[spec.label])}")
+        _print(f"{spec.label}  {', '.join(how)}  {' '.join([spec.command, *spec.args]) or spec.url}")
+        _print(f"  {_describe_offer(offer)}{_describe_state(states[spec.label])}")
 
 
 def _show_server(offer: ServerOffer, state: ServerState) -> ListedServer:
@@ -376,6 +376,9 @@ async def diff(label: OneLabel = None, config: ConfigFile = FILE) -> int:
             _print_difference(difference)
         is_same = is_same and not found
         _warn(each.offer, [difference.tool for difference in found])
+        if found:
+            name = each.offer.spec.label
+            say(f"accept exactly this: mainspring mcp accept {name} --seen {digest_server(each.offer, each.certificate)}")
     return 0 if is_same else 1
 
 
@@ -385,14 +388,27 @@ async def accept(
     tool: Annotated[
         str | None, typer.Argument(metavar="TOOL", help="Only this tool, and nothing else of the server.", show_default=False)
     ] = None,
+    seen: Annotated[
+        str | None,
+        typer.Option(metavar="DIGEST", help="Only if the server is still what `mcp diff` showed with this.", show_default=False),
+    ] = None,
     config: ConfigFile = FILE,
 ) -> None:
-    """Approves what servers are now, or one of them, or one tool. Look at `mainspring mcp diff` first."""
+    """Approves what servers are now, or one of them, or one tool, and shows what that is. Look at `mainspring mcp diff` first."""
+    if seen is not None and label is None:
+        raise InvalidRequest("--seen is of one server; name it: mainspring mcp accept LABEL --seen DIGEST")
     settings = _load(config)
     lock = _read_lock(settings)
     for each in await _look(settings, label):
         if (error := _find_error(each.offer)) is not None:
             raise InvalidRequest(f"{each.offer.spec.label}: {error}; nothing was accepted")
+        if seen is not None and seen != digest_server(each.offer, each.certificate):
+            raise InvalidRequest(
+                f"`{label}` is not what was seen; look at it again with `mainspring mcp diff {label}`. Nothing was accepted"
+            )
+        for difference in lock.compare(each.offer, each.certificate):
+            if tool in (None, difference.tool):
+                _print_difference(difference)
         lock = lock.accept(each.offer, each.certificate, tool)
         _warn(each.offer, None if tool is None else [tool])
     if label is None:  # servers that are gone from the settings
@@ -425,11 +441,16 @@ def _read_lock(settings: McpSettings) -> McpLock:
     return lock
 
 
+def _print(line: str) -> None:
+    """Writes one line, in which everything that a server says can be seen."""
+    print(spell_out(line).replace("\n", "\\n"))
+
+
 def _print_difference(found: LockDifference) -> None:
-    print(f"{found.label}{f' {found.tool}' if found.tool else ''}: {found.what}")
+    _print(f"{found.label}{f' {found.tool}' if found.tool else ''}: {found.what}")
     before, after = found.before.splitlines(), found.after.splitlines()
     for line in unified_diff(before, after, "approved", "now", lineterm="", n=1):
-        print(f"  {line}")
+        _print(f"  {line}")
 
 
 def _warn(offer: ServerOffer, tools: Sequence[str] | None = None) -> None:
@@ -526,13 +547,13 @@ async def _connect(label: str | None, config: Path, *, with_tools: bool, as_json
         if (error := _find_error(offer)) is not None:
             say(f"{offer.spec.label}: {error}")
         elif not with_tools:
-            print(f"{offer.spec.label}  answers, with {len(offer.tools)} tools{_describe_state(states[offer.spec.label])}")
+            _print(f"{offer.spec.label}  answers, with {len(offer.tools)} tools{_describe_state(states[offer.spec.label])}")
         for rejected in offer.rejected:
             say(f"{offer.spec.label}: tool `{rejected.name}` cannot be used: {rejected.reason}")
     if as_json:
         write_lines([ToolRow(name, route.spec.label, route.tool.description) for name, route in found.routes.items()])
     for name, route in found.routes.items() if with_tools and not as_json else ():
-        print(f"{name}  {' '.join(route.tool.description.split())[:100]}")
+        _print(f"{name}  {' '.join(route.tool.description.split())[:100]}")
     return 1 if any(_find_error(offer) for offer in found.offers) else 0
 
 

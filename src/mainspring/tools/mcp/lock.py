@@ -27,6 +27,8 @@ from mainspring.tools.mcp.toolset import ServerOffer, is_sign_in
 
 TLS_SECONDS = 15.0
 MOST_LOCK_BYTES = 64 << 20
+# Of 128 bits: a server cannot make two versions of itself that have the same.
+DIGEST_LENGTH = 32
 
 
 class PinnedTool(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -117,6 +119,11 @@ def pin_server(offer: ServerOffer, certificate: str) -> PinnedServer:
     """The server as it is now."""
     tools = {tool.name: pin_tool(tool) for tool in offer.tools if not is_sign_in(offer.spec, tool.name)}
     return PinnedServer(describe_reach(offer.spec), certificate, offer.says, tools)
+
+
+def digest_server(offer: ServerOffer, certificate: str) -> str:
+    """By what a person knows the server again that they have looked at."""
+    return sha256(msgspec.json.encode(pin_server(offer, certificate), order="sorted")).hexdigest()[:DIGEST_LENGTH]
 
 
 def pin_tool(tool: RemoteTool) -> PinnedTool:
