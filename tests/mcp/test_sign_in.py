@@ -430,6 +430,9 @@ async def test_a_run_waits_for_a_sign_in_and_goes_on_though_servers_are_killed(
             assert "alice" in await page.text()
         async with browser.post(link, headers={"origin": origin}, allow_redirects=False) as began:
             assert began.status == 303
+        other = (await post(browser, second, "/mcp_servers/docs/sign_in", user="bob"))["url"]
+        async with browser.post(other, headers={"origin": origin}, allow_redirects=False) as beside:
+            assert beside.status == 303  # in another tab; the first goes on
         second.kill()
     with serving(tmp_path, turns, "--port", port, "--role", "gateway") as third, working(tmp_path, turns):
         async with browser.get(began.headers["location"]) as page:  # the authority sends the browser back to us
@@ -485,6 +488,9 @@ async def test_a_command_signs_in_and_removing_the_server_revokes(
     signing_in = command("sign-in", "docs", "--no-browser")
     assert signing_in.stdout is not None
     link = await to_thread.run_sync(signing_in.stdout.readline)
+    back = dict(parse_qsl(urlsplit(link.strip()).query))["redirect_uri"]
+    async with browser.get(f"{back}?state=guessed&error=access_denied") as guessed:
+        assert guessed.status == 404  # any page can send the browser there
     async with browser.get(link.strip()) as page:
         assert page.status == 200
     assert (await finish(signing_in))[0] == 0

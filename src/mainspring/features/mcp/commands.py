@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from difflib import unified_diff
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 import typer
@@ -267,7 +268,7 @@ async def sign_in(
             webbrowser.open(link)
         try:
             async with asyncio.timeout(SIGN_IN_SECONDS):
-                answer = await wait()
+                answer = await wait(dict(parse_qsl(urlsplit(link).query))["state"])
         except TimeoutError:
             raise InvalidRequest(f"nobody has signed in within {SIGN_IN_SECONDS / 60:.0f} minutes; run this again") from None
         await sign_ins.finish(answer)

@@ -2,9 +2,11 @@
 
 A link is for one user of one tenant, and good for nothing once they have signed in. The page says for whom it is, and begins when
 a person says so on the page itself: nobody can be sent through a sign-in by another page. It leaves a cookie; whoever comes back
-must have it, so a sign-in ends in the browser in which it began.
+must have it, so a sign-in ends in the browser in which it began. All sign-ins of a browser have one, so that several can be under
+way in it.
 """
 
+import re
 from collections.abc import Sequence
 from html import escape
 from secrets import token_urlsafe
@@ -30,6 +32,7 @@ from mainspring.tools.mcp.sign_in_policy import SIGN_IN_PATH
 CALLBACK: Final = "/sign-in/callback"
 CLIENT: Final = "/sign-in/client.json"
 COOKIE: Final = "mainspring_sign_in"
+COOKIE_BYTES: Final = 24
 _PAGE: Final = "/v1/mcp_servers/{label}/sign_in"
 _SHIELDS: Final = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'",
@@ -105,7 +108,7 @@ class SignInRoutes:
         spec, account = await self._follow(request)
         if not await self._is_needed(spec, account):
             return _render(200, f"You are signed in to {spec.label}", "You can close this page.")
-        base, browser = self._find_base(request), token_urlsafe(24)
+        base, browser = self._find_base(request), _read_cookie(request) or token_urlsafe(COOKIE_BYTES)
         try:
             to = await self._sign_ins.begin(spec, account, f"{base}{CALLBACK}", browser=browser)
         except MainspringError as error:
@@ -161,6 +164,12 @@ class SignInRoutes:
                 "set `public_url`, where browsers reach this server, so that users can sign in", param="public_url"
             )
         return f"{request.url.scheme}://{request.url.netloc}"
+
+
+def _read_cookie(request: Request) -> str:
+    """The cookie of the browser, if it has one that we have made."""
+    found = request.cookies.get(COOKIE, "")
+    return found if re.fullmatch(r"[A-Za-z0-9_-]{32}", found) else ""
 
 
 def _render(status: int, title: str, told: str, more: str = "") -> HttpResponse:
