@@ -13,7 +13,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from tests.kit.processes import STDOUT, Process, start
+from tests.kit.processes import STDOUT, Process, run, start
 from tests.kit.waiting import PATIENCE, until
 
 from mainspring.core.errors import InvalidRequest
@@ -179,6 +179,21 @@ def until_ended(url: str) -> dict[str, object]:
     while (found := ask(url)[1])["status"] in ("queued", "in_progress") and time.monotonic() < deadline:
         time.sleep(0.05)
     return found
+
+
+def test_a_server_whose_log_of_writes_is_damaged_says_so_and_does_not_start(tmp_path: Path) -> None:
+    database = tmp_path / "m.db"
+    with serving(tmp_path, database) as (url, process):
+        assert ask(f"{url}/responses", {"input": "hi"})[0] == 200
+        process.kill()
+        process.wait(PATIENCE)
+    log = tmp_path / "m.db-wal"
+    written = bytearray(log.read_bytes())
+    written[32 + 24 + 7] ^= 0xFF  # in the first page of the first frame
+    log.write_bytes(written)
+    again = run([sys.executable, "-m", "mainspring", "serve", "--port", "0", "--database", str(database)], cwd=tmp_path)
+    assert (again.returncode != 0, "m.db-wal is damaged" in again.stderr) == (True, True), again.stderr
+    assert log.read_bytes() == written, "whoever can repair it finds it as it was"
 
 
 def test_a_secret_that_everybody_can_write_is_refused(tmp_path: Path) -> None:
