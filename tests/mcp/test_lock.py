@@ -139,7 +139,7 @@ async def test_a_server_that_was_never_pinned_and_a_file_that_cannot_be_read_are
     file = tmp_path / "lock"
     write_lock(file, McpLock({}))
     assert (await look(make_spec(tmp_path), LockFile(file))).is_refused
-    for odd in ('{"odd": ' + "[" * 60_000, "{"):
+    for odd in ('{"odd": ' + "[" * 60_000, "{", '{"servers": {}, "version": 2}'):
         file.write_text(odd)
         with pytest.raises(InvalidRequest):
             read_lock(file)
@@ -152,6 +152,13 @@ async def test_a_server_that_was_never_pinned_and_a_file_that_cannot_be_read_are
         with pytest.raises(InvalidRequest, match="no file"):
             read_lock(file)
         assert (await look(make_spec(tmp_path), LockFile(file))).is_refused
+    file.unlink()
+    file.symlink_to("moved")  # what it leads to is not there, but there is a lock
+    with pytest.raises(InvalidRequest):
+        read_lock(file)
+    assert (await look(make_spec(tmp_path), LockFile(file))).is_refused
+    write_lock(file, McpLock({}))
+    assert (file.is_symlink(), (tmp_path / "moved").is_file(), read_lock(file)) == (True, True, McpLock({}))
 
 
 async def test_the_watch_shows_a_refused_server_as_refused(tmp_path: Path) -> None:

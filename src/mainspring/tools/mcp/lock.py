@@ -12,6 +12,7 @@ import stat
 from hashlib import sha256
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -64,7 +65,7 @@ class McpLock(Struct, frozen=True, forbid_unknown_fields=True):
     """The content of the file."""
 
     servers: dict[str, PinnedServer]
-    version: int = 1
+    version: Literal[1] = 1
 
     def review(self, offer: ServerOffer, certificate: str) -> ServerOffer:
         """The offer without what differs from what was approved, and with the reasons."""
@@ -164,12 +165,13 @@ async def fetch_certificate(spec: ServerSpec, guard: AddressGuard) -> str:
 
 
 def read_lock(file: Path) -> McpLock | None:
-    """None if there is no such file. Raises `InvalidRequest` for one that cannot be read."""
+    """None if there is no such file. Raises `InvalidRequest` for one that cannot be read, and for a link to nothing: somebody has
+    meant there to be one."""
     try:
         return msgspec.json.decode(_read_regular(file), type=McpLock)
-    except FileNotFoundError:
-        return None
     except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, FileNotFoundError) and not file.is_symlink():
+            return None
         raise InvalidRequest(f"{file} cannot be read: {error}; restore it, or remove it and run `mainspring mcp lock`") from error
 
 
@@ -195,6 +197,7 @@ class LockFile:
         try:
             found = os.stat(self._file)
         except OSError:
+            self._lock = self._lock or read_lock(self._file)
             return self._lock
         seen = found.st_ino, found.st_mtime_ns, found.st_size
         if seen != self._seen:
@@ -204,7 +207,8 @@ class LockFile:
 
 
 def write_lock(file: Path, lock: McpLock) -> None:
-    """Replaces the file as a whole."""
+    """Replaces the file as a whole; of a link, what it leads to."""
+    file = Path(os.path.realpath(file))
     text = msgspec.json.format(msgspec.json.encode(lock, order="sorted"), indent=2)
     with NamedTemporaryFile("wb", dir=file.parent or Path(), prefix=f".{file.name}", delete=False) as out:
         out.write(text + b"\n")
