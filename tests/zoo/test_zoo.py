@@ -229,6 +229,10 @@ async def test_an_answer_is_taken_out_of_what_is_around_it() -> None:
         "MedGemma's tokens": f"<unused94>thought\nHigh sun.<unused95>{NOON}",
         "Gemma's second token": f"thought\nHigh sun.\n<channel|>{NOON}",
         "tokens that no table has": f"<|thinking_start|>High sun.<|thinking_end|>{NOON}",
+        "thoughts within thoughts": f"<think>A <think>inner</think> more</think>{NOON}",
+        "thoughts within on their lines": f"<think>\nA\n<think>\ninner\n</think>\nmore\n</think>\n\n{NOON}",
+        "thoughts within that nothing closes": f"<think>One <think>two</think>\n\n{NOON}",
+        "thoughts that speak of tags": f"<think>They ask about <think> and `<think>x</think>`, well.</think>\n{NOON}",
         "tokens for thoughts": f"<|think|>High sun.<|end|><|begin|>assistant<|content|>{NOON}<|flush|>",
     }
     assert await recite(answers) == dict.fromkeys(answers, ("completed", [], NOON))

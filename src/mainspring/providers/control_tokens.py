@@ -16,9 +16,11 @@ HEADERS: Final = (
     "<|im_start|>assistant\n", "<|start_header_id|>assistant<|end_header_id|>\n", "<start_of_turn>model\n", "<|turn>model\n",
     "<|assistant|>\n", "<|start_of_role|>assistant<|end_of_role|>", "<\uff5cAssistant\uff5c>", "<|begin_of_text|>", "<bos>",
     "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>", "[|assistant|]", "<|im_start|>model\n", ">>>all\n", "<SPECIAL_12>",
-    "assistant\n\n", "<|header_start|>assistant<|header_end|>\n",
+    "assistant\n\n", "<|header_start|>assistant<|header_end|>\n", "all\n<|content|>",
 )  # fmt: skip
 """What begins a turn of the model's."""
+SECTIONS: Final = {">>>all\n": ">>>", "all\n<|content|>": "<|from|>assistant\n<|recipient|>"}
+"""Headers of words with what calls begin with behind them: a turn of Functionary's has a section for each recipient."""
 START: Final = "<s>"
 """What begins a text, and strikes words out on a page."""
 WRAPPERS: Final = {

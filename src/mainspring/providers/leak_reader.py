@@ -16,7 +16,7 @@ from re import Pattern
 from typing import Final, NamedTuple
 
 from mainspring.core.items import ToolDefinition
-from mainspring.providers.control_tokens import ALL_STOPS, BEFORE_STOP, HALF_STOP, OTHER_STOP, PAST_STOP, STOP, STOPS
+from mainspring.providers.control_tokens import ALL_STOPS, BEFORE_STOP, HALF_STOP, OTHER_STOP, PAST_STOP, SECTIONS, STOP, STOPS
 from mainspring.providers.labelled_calls import may_be_labelled, split_thought
 from mainspring.providers.leaked_calls import (
     FUNCTOOLS,
@@ -79,7 +79,7 @@ class LeakReader:
         return bool(self._held)
 
     def expect(self, closing: str) -> None:
-        """The answer was opened by a tag; this one closes it."""
+        """The answer was opened by a tag or the header of a section; this closes it."""
         self._closing = closing
 
     def feed(self, delta: str) -> str:
@@ -138,7 +138,7 @@ class LeakReader:
             body = rest.rstrip().removesuffix(self._closing) if self._closing else rest
             if _SCRIPT.match(rest) and any(map(self._is_asked, _LANGUAGES)):
                 continue
-            if calls := parse_calls(body, self._tools, is_all=is_first or _is_action(rest)):
+            if calls := self._parse_sections(rest) or parse_calls(body, self._tools, is_all=is_first or _is_action(rest)):
                 return HeldText(held[:start], list(dict.fromkeys(calls)), rest)
             if is_first and (told := self._read_first(rest)) is not None:
                 return told
@@ -147,6 +147,17 @@ class LeakReader:
             if self._is_broken_call(rest):
                 return HeldText(held, [], is_cut=True)
         return HeldText(held, [])
+
+    def _parse_sections(self, text: str) -> list[LeakedCall]:
+        """The calls of a text that is nothing but sections, each with one."""
+        if not self._has_sections or not text.startswith(self._closing):
+            return []
+        made = [parse_calls(part, self._tools, is_all=True) for part in text.split(self._closing)[1:]]
+        return list(chain.from_iterable(made)) if all(made) else []
+
+    @property
+    def _has_sections(self) -> bool:
+        return self._closing in _SECTION_HEADS
 
     def _is_broken_call(self, text: str) -> bool:
         """Whether it begins as a call, and ends within it, or is all one that cannot be read."""
@@ -235,7 +246,7 @@ class LeakReader:
         said, rest = held[:place], held[place:]
         if said:
             self._before = (self._before + said)[-_TAIL:]
-        self._is_idle = not rest and not self._before.isspace()
+        self._is_idle = not rest and not self._before.isspace() and not self._has_sections
         if rest:
             self._held, self._size, self._tail = [rest], len(rest), rest[-_TAIL:]
             self._past = self._find_past(rest)
@@ -246,7 +257,10 @@ class LeakReader:
         return past is not None and past.search(text) is not None
 
     def _find_past(self, text: str) -> Pattern[str] | None:
-        if text.lower().startswith((*_MARKS, *_FENCES)) or may_name_tool(text, self._tools):
+        if self._has_sections and _begins(text, (self._closing,)):
+            return _NEVER
+        folded = text[:_LONGEST].lower()
+        if folded.startswith((*_MARKS, *_FENCES)) or _SPACED.match(folded) or may_name_tool(text, self._tools):
             return _PAST
         if _is_action(text) and may_be_labelled(text, self._tools):
             return _PAST_VALUE
@@ -266,7 +280,8 @@ class LeakReader:
         if is_first and may_be_call(text[blank:], self._tools) is not False:
             yield blank
         first = [0] if _FIRST_SIGN.match(text) else []
-        for place in chain(first, (sign.end() - 1 for sign in islice(_SIGNS.finditer(text), _MOST_SIGNS))):
+        signs = _SECTION_SIGNS if self._has_sections else _SIGNS
+        for place in chain(first, (sign.end() - 1 for sign in islice(signs.finditer(text), _MOST_SIGNS))):
             before = (self._before + text[max(0, place - _TAIL) : place])[-_TAIL:]
             if self._may_begin(text, place, before):
                 yield place
@@ -281,7 +296,7 @@ class LeakReader:
         if rest[0] == "A":
             is_action = _ACTION.startswith(rest[: len(_ACTION)]) and _SENTENCE.search(before) is not None
             return is_action and may_be_labelled(text[place:], self._tools) is not False
-        if folded.startswith(_MARKS) or folded in _HALF_MARKS:
+        if folded.startswith(_MARKS) or folded in _HALF_MARKS or _SPACED.match(folded) or _HALF_SPACED.fullmatch(folded):
             return _LEAD.search(before) is not None and _EXPLAINED.search(before) is None
         if _begins(rest, ("```json\n",)) and _ANNOUNCED.search(before) is not None:
             return may_name_tool(text[place:], self._tools) is not False
@@ -334,19 +349,25 @@ _MARKS: Final = (
     "<|tool_calls|>", "<|tool_call:begin|>", "<tool>",
     "<use_mcp_tool>", "<execute_tool>", "<tool_call ", "[tool_call]", "[unused11]", "<<function>>",
     "<|tool_calls_section_end|>", "function call<|role_sep|>", "function<\uff5c", "<tool name=",
+    "<tool-call>", "<api_call>", "<use_tool>", "<fn>",
 )  # fmt: skip
+# The same in a namespace, whatever it is called, and what may become one of them.
+_SPACED: Final = re.compile(r"<[a-z]\w{0,15}:(?:tool_calls?>|function_?calls?>|invoke name=)")
+_HALF_SPACED: Final = re.compile(r"<[a-z]\w{0,15}(?::(?:\w{0,14}|invoke(?: n?a?m?e?)?))?")
 _FENCES: Final = ("```tool_code\n", "```tool_call\n", "```tool_calls\n", "```tool_use\n", "```function_call\n")
 _HALF_MARKS: Final = frozenset([mark[:size] for mark in _MARKS for size in range(1, len(mark))])
 _HALF_STOPS: Final = frozenset([stop[:size] for stop in STOPS for size in range(1, len(stop))])
 _LONGEST: Final = max(map(len, (*_MARKS, *STOPS)))
 # Each alternative begins with one character, and the search is ten times as fast.
 _SIGNS: Final = re.compile(r"<|\[|`|\n(?:f(?=u|\Z)|A(?=c|\Z))")
+_SECTION_HEADS: Final = frozenset(SECTIONS.values())
+_SECTION_SIGNS: Final = re.compile(rf"{_SIGNS.pattern}|>(?=>>|>?\Z)")
 _FIRST_SIGN: Final = re.compile(r"f(?=u|\Z)|A(?=c|\Z)")
 _ACTION: Final = "Action:"
 # How the marks and the tokens begin, or what may still become such a beginning.
 _MAY_BEGIN: Final = re.compile(
     r"<(?:\Z|t(?:\Z|[ou])|f(?:\Z|u)|i(?:\Z|n)|a(?:\Z|n)|m(?:\Z|i)|s(?:\Z|[etp>])|l(?:\Z|o)|e(?:\Z|[nox])|u(?:\Z|[ns])|p(?:\Z|a)|r(?:\Z|e)"
-    r"|/(?:\Z|[tsarfol])|[|\uff5c\[<])"
+    r"|/(?:\Z|[tsarfol])|[|\uff5c\[<]|\w{1,16}(?:\Z|:))"
     r"|\[(?:\Z|[TUE|])|(?:\A|\n)(?:f(?:\Z|u)|a(?:\Z|c(?:\Z|t))|\[|`(?:\Z|`(?:\Z|`(?:\Z|[jtf]))))",
     re.IGNORECASE,
 )
@@ -355,7 +376,8 @@ _LEAD: Final = re.compile(r"(?:\A|\n|[.!?…>:])\s*\Z")
 _SENTENCE: Final = re.compile(r"[.!?…>][ \t]*\n\s*\Z")
 # A call that is closed, and then words.
 _PAST: Final = re.compile(
-    r"(?:</(?:tool_call|function|invoke|function_calls?|toolcall|tools|tool|execute_tool|use_mcp_tool|tool_use|tool_code|seed:tool_call|longcat_tool_call)>|_end\|>"
+    r"(?:</(?:\w+:)?(?:tool_calls?|function|invoke|function_calls?|toolcall|tools|tool|execute_tool|use_mcp_tool|tool_use|tool_code|longcat_tool_call"
+    r"|tool-call|api_call|use_tool|fn)>|_end\|>"
     r"|▁end\uff5c>|<tool_call\|>|<end_function_call>|</\uff5cDSML\uff5c\w+>|\[END_TOOL_REQUEST\]|\n```\s)\s*+[^\s<\[{,;`]",
     re.IGNORECASE,
 )

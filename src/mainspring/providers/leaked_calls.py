@@ -222,9 +222,16 @@ def _read_json(text: str, place: int, tools: Tools) -> _Found | None:
         if literal is None:
             return _read_json(f"{text}]", place, tools) if text[place] == "[" and text.endswith("}") else None
         written = literal[0].translate(_QUOTES)
-        value, end = parse_loosely(written[1:-1] if written.startswith("{{") else written), literal.end()
+        value, end = parse_loosely(_halve_braces(written)), literal.end()
     calls = _list_calls(value, tools, is_whole=place == 0)
     return None if not calls else _Found(calls, min(end, len(text)))
+
+
+def _halve_braces(text: str) -> str:
+    """The text of a template, where braces are written twice, as what it stands for."""
+    if not text.startswith("{{"):
+        return text
+    return text.replace("{{", "{").replace("}}", "}") if "{{" in text[2:] else text[1:-1]
 
 
 def _list_calls(value: object, tools: Tools, *, is_whole: bool) -> list[LeakedCall]:
@@ -490,7 +497,7 @@ _FENCE_END: Final = re.compile(r"\s*(?:```|\))")
 # An object with slips or as Python writes it, up to the tag that closes it or the end.
 _LITERAL: Final = re.compile(r"\{.*?\}(?=\s*(?:</\w+>|\[END_TOOL|<\||\Z))", re.DOTALL)
 _GLUE: Final = re.compile(
-    r"(?:[\s,;]|</?code>|<tool_call\s+(?:id|index|type)=[^<>]*>|</?(?:\w+:)?(?:(?:longcat_)?tool_calls?|toolcall|tools|tool_use|tool_code|function_?calls?|(?:execute_)?tool|use_mcp_tool)>|</?\uff5cDSML\uff5c(?:function|tool)_calls>|\[/?TOOL_CALLS?\]|\[(?:END_)?TOOL_REQUEST\]|functools(?=\[)|<\|python_tag\|>|<\|tool_call>|<tool_call\|>"
+    r"(?:[\s,;]|</?code>|<tool_call\s+(?:id|index|type)=[^<>]*>|</?(?:\w+:)?(?:(?:longcat_)?tool_calls?|toolcall|tools|tool_use|tool_code|function_?calls?|(?:execute_)?tool|use_mcp_tool|tool-call|api_call|use_tool|fn)>|</?\uff5cDSML\uff5c(?:function|tool)_calls>|\[/?TOOL_CALLS?\]|\[(?:END_)?TOOL_REQUEST\]|functools(?=\[)|<\|python_tag\|>|<\|tool_call>|<tool_call\|>"
     r"|<(?:start|end)_function_call>|<\uff5ctool_calls?_(?:begin|end)\uff5c>|function<\uff5ctool_sep\uff5c>"
     r"|(?<=>\n)```(?:json)?\n|```(?=\s*</)|(?<=\})\}(?=\s*</tool_call>)|\[unused1[12]\]|<<function>>|function call<\|role_sep\|>"
     r"|<\|tool_call:begin\|>\w*<\|tool_call:name\|>|<\|(?:im_end|calls|tool_call:end|python_start|python_end|eom_id|eot_id|end|call|/?tool_calls?|tool_calls?_(?:section_)?(?:begin|start|end)|action_start|plugin|action_end"

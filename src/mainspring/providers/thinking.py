@@ -9,7 +9,7 @@ from itertools import islice
 from re import Pattern
 from typing import Final, NamedTuple
 
-from mainspring.providers.control_tokens import ANSWER_TAGS, HEADERS, NEXT_TURN, START, WRAPPERS
+from mainspring.providers.control_tokens import ANSWER_TAGS, HEADERS, NEXT_TURN, SECTIONS, START, WRAPPERS
 from mainspring.providers.labelled_calls import MOST_THOUGHT, PAST_THOUGHT
 
 THINK_TAGS: Final = (
@@ -110,11 +110,17 @@ class TagSplitter:
     that `is_begun`: the prompt has opened it. The header of the turn and what opens an answer are left out; a plain tag around
     the answer is kept if it `is_asked` for."""
 
-    __slots__ = ("_channels", "_close", "_has_thought", "_held", "_is_asked", "_is_begun", "_is_fresh", "_place", "closing")
+    __slots__ = (
+        "_channels", "_close", "_has_thought", "_held", "_is_asked", "_is_begun", "_is_fresh", "_is_nested", "_open",
+        "_place", "_tail", "closing",
+    )  # fmt: skip
 
     def __init__(self, *, is_begun: bool = False, is_asked: Callable[[str], bool] = lambda tag: True) -> None:
         self._is_begun, self._is_asked = is_begun, is_asked
         self._close: tuple[str, ...] = ()
+        # The tag that has opened the thoughts, the end of these, and whether they have opened others within.
+        self._open = self._tail = ""
+        self._is_nested = False
         self._channels: ChannelSplitter | None = None
         self._place = "before"
         self._held = ""
@@ -139,10 +145,13 @@ class TagSplitter:
             may_close = not tag and _MAY_CLOSE.search(thought, max(0, len(thought) - _LONGEST_END))
             kept = _overlap_any(thought, self._close) if may_close else 0
             self._held = thought[len(thought) - kept :]
+            self._note_nested(thought[: len(thought) - kept])
             yield True, self._trim(thought[: len(thought) - kept])
             if not tag:
                 return
-            held = self._enter("after", said)
+            held = self._enter("between" if self._is_nested else "after", said)
+        if self._place == "between":
+            held = yield from self._leave_nested(held)
         if self._place == "after" and self._is_fresh and not self.closing:
             if opened := _find_start(held.lstrip(), () if not self._has_thought else _CLOSINGS):
                 # It thinks once more.
@@ -153,6 +162,27 @@ class TagSplitter:
             held = self._drop_opening(held)
         if self._place == "after":
             yield False, self._trim(held)
+
+    def _note_nested(self, thought: str) -> None:
+        """Whether thoughts open others, which are closed on their own. Whoever speaks of the tag goes on with a space."""
+        text = self._tail + thought
+        if self._open and self._open in text and not self._is_nested:
+            nested = re.compile(rf"\S\s*{re.escape(self._open)}(?=\n|[^\s`'\"<.,;:)])")
+            self._is_nested = nested.search(text) is not None
+        self._tail = text[-_LONGEST_END:]
+
+    def _leave_nested(self, held: str) -> Generator[tuple[bool, str], None, str]:
+        """Thoughts that went on behind those within them, if their end comes, and what is left. Without it these are words."""
+        tag = re.escape(self._close[0])
+        closed = re.search(rf"(?<=[^\s`'\"(]){tag}(?![ `'\".,;:)])|(?<=\n){tag}", held)
+        if closed is not None:
+            yield True, held[: closed.start()]
+            return self._enter("after", held[closed.end() :])
+        if len(held) < _MOST_HELD:
+            self._held = held
+            return ""
+        self._place = "after"
+        return held
 
     def _begin(self, held: str) -> Generator[tuple[bool, str], None, str]:
         """Decides what the text begins as, as soon as that can be told. Returns what is left of it."""
@@ -165,6 +195,7 @@ class TagSplitter:
             return (yield from self._begin(begun[len(START) :].lstrip())) if is_token else ""
         while header := find_header(begun):
             held = begun = begun[len(header) :].lstrip()
+            self.closing = SECTIONS.get(header, "")
         if self._may_open(begun):
             self._held = held
             return ""
@@ -195,7 +226,7 @@ class TagSplitter:
             return self._enter("after", begun[closed.end :])
         if opened or self._is_begun:
             # A tag is closed as it was opened, in whatever case.
-            self._close = (_CLOSINGS.get(opened, f"</{opened[1:]}"),) if opened else _ENDS
+            self._close, self._open = (_CLOSINGS.get(opened, f"</{opened[1:]}"),) if opened else _ENDS, opened
             return self._enter("within", begun[len(opened) :])
         self._place, self._is_fresh = "after", self._find_opening(begun) != ""
         return held
@@ -261,6 +292,7 @@ class TagSplitter:
         if self._place == "before" and (channels := mark_channels(held)):
             self._channels = ChannelSplitter()
             yield from self._channels.feed(channels)
+        held = held.lstrip("\n") if self._place == "between" else held
         yield from [(self._place == "within", held)] if self._channels is None else self._channels.end()
 
     def _enter(self, place: str, rest: str) -> str:
@@ -339,10 +371,10 @@ def mark_channels(text: str) -> str:
 
 def find_header(text: str) -> str:
     """The header of a turn that a text begins with. Whoever speaks of one goes on with a space or a quote, or behind a word with
-    another that begins no sentence."""
+    another that begins no sentence; a prompt of Python's has another behind it."""
     header = _find_start(text, HEADERS)
     follows = text[len(header) : len(header) + 1]
-    return header if follows.strip(" `'\"") and not (header[:1].isalpha() and follows.islower()) else ""
+    return header if follows.strip(" `'\">") and not (header[:1].isalpha() and follows.islower()) else ""
 
 
 def is_start(text: str) -> bool | None:
