@@ -243,3 +243,30 @@ class CallAsText(ResponsesAnimal):
 
     def first(self, body: Json) -> bytes:
         return self.say("<tool_call>\n", f'{{"name": "get_time", "arguments": {UTC}}}', "\n</tool_call>")
+
+
+class CallBehindWords(CallAsText):
+    """The call is left in the text, behind words and in tags of a namespace. https://github.com/vllm-project/vllm/issues/27703"""
+
+    def first(self, body: Json) -> bytes:
+        return self.say("I look.\n<acme:", f'tool_call>{{"name": "get_time", "arguments": {UTC}}}', "\n</acme:tool_call>")
+
+
+class CallInASection(CallAsText):
+    """The call is left in the text, behind a section of words. https://github.com/MeetKai/functionary"""
+
+    def first(self, body: Json) -> bytes:
+        return self.say(">>>all\nI look.\n", ">>>get_time\n", UTC)
+
+
+class RareTemperature(ResponsesAnimal):
+    """A temperature is refused in the words of Claude's API, which https://github.com/BerriAI/litellm speaks for."""
+
+    zones: ClassVar = []
+    request: ClassVar = {"temperature": 0.3}
+
+    def refuse(self, body: Json) -> str | None:
+        return "`temperature` is deprecated for this model." if "temperature" in body else None
+
+    def first(self, body: Json) -> bytes:
+        return self.say(NOON)

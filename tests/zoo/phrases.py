@@ -116,6 +116,8 @@ PHRASES = {
             "invalid temperature: only 1 is allowed for this model",
             "`temperature` is deprecated for this model.",
             "`temperature` may only be set to 1 when thinking is enabled.",
+            "temperature must be 1.0 when thinking is enabled",
+            "Sampling knob `temperature` is locked for reasoning models.",
         )
     },
     "one of two": Phrase("`temperature` and `top_p` cannot both be specified for this model. Please use only one.",
@@ -174,6 +176,7 @@ PHRASES = {
             "max_tokens is too large: 100000. This model supports at most 8192 completion tokens, whereas you provided 100000.",
             "max_tokens: 100000 > 8192, which is the maximum allowed number of output tokens for this model",
             "Invalid max_tokens value, the valid range of max_tokens is [1, 8192]",
+            "max_tokens exceeds the model's output limit of 8192",
         )
     },
     "no description": Phrase("tools.2.function.description: Field required", lacks_description, LENGTH, 422),
@@ -185,6 +188,15 @@ PHRASES = {
         status=422),
     "pydantic on a temperature": Phrase("temperature: Extra inputs are not permitted", lambda body: "temperature" in body,
         {"temperature": 0.2}, 422),
+    "another limit": Phrase("This deployment wants max_completion_tokens rather than max_tokens.",
+        lambda body: "max_tokens" in body, {"max_output_tokens": 500}),
+    "an effort that is fixed": Phrase("Thinking level is not adjustable for this model (reasoning_effort)",
+        lambda body: "reasoning_effort" in body, {"reasoning": {"effort": "low"}}),
+    "one choice": Phrase("Only tool_choice auto is implemented in this build", lambda body: "tool_choice" in body,
+        {"tool_choice": "required"}),
+    "one system message": Phrase("Only a single system turn is accepted",
+        lambda body: sum(each["role"] == "system" for each in body["messages"]) > 1,
+        {"instructions": "Be kind.", "input": [{"role": "developer", "content": "Short."}, {"role": "user", "content": "Hi."}]}),
     "an unknown limit": Phrase("Unrecognized request argument supplied: max_tokens", lambda body: "max_tokens" in body,
         {"max_output_tokens": 500}),
 }  # fmt: skip
@@ -213,6 +225,7 @@ AFTER_A_CALL = {
 # What is the caller's to mend.
 FAULTS = (
     "temperature must be between 0 and 1",
+    "temperature must be 1.5 or less",
     "Invalid schema for response_format 'time': schema must be a JSON Schema of 'type: \"object\"'",
     "Invalid schema for response_format 'time': In context=('properties', 'x'), 'allOf' is not permitted.",
     "The content of this request violates our policy; please consider alternatives",

@@ -153,9 +153,16 @@ MOST_OUTPUT: Final = RefusalRule(
     AS_NAMED,
     re.compile(
         rf"{_LIMIT}.*(?:supports at most|less than or equal to|from 1 \(inclusive\) to) {_NUMBER}(?: \(exclusive\))?"
+        rf"|{_LIMIT}.*\b(?:output|completion) (?:token )?limit (?:of|is) {_NUMBER}"
         rf"|{_LIMIT}.*\[\s*1\s*,\s*{_NUMBER}\s*\]|{_LIMIT}: \d+ > {_NUMBER}, which is the maximum",
         re.IGNORECASE,
     ),
+)
+# With these, a value that is not supported means that only the default is.
+NO_TEMPERATURE: Final = re.compile(
+    r"temperature.*(not support|unsupported|only the default|only 1\b|only be set|deprecated|extra input|locked|fixed"
+    r"|must be 1(\.0+)?\b(?!\.))|unsupported.*temperature",
+    re.IGNORECASE,
 )
 NO_DESCRIPTION: Final = re.compile(
     r"\bdescription\b.*(required|empty|missing|valid string|expected a string|length greater|at least|minimum length)",

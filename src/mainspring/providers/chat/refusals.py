@@ -7,7 +7,7 @@ import re
 from re import Pattern
 from typing import Final
 
-from mainspring.providers.profiles import MOST_OUTPUT, NO_DESCRIPTION, RefusalRule
+from mainspring.providers.profiles import MOST_OUTPUT, NO_DESCRIPTION, NO_TEMPERATURE, RefusalRule
 
 
 def _unknown(name: str) -> Pattern[str]:
@@ -25,7 +25,9 @@ RARE_WORDS: Final = (
     "propertyNames",
 )
 _RARE: Final = f"({'|'.join(map(re.escape, RARE_WORDS))})"
-_NOT_KNOWN: Final = "(unknown|unsupported|unexpected|unrecognized|not supported|not permitted|not allowed|cannot find)"
+_NOT_KNOWN: Final = (
+    "(unknown|unsupported|unexpected|unrecognized|not (?:supported|handled|implemented|permitted|allowed)|cannot find)"
+)
 _SCHEMA: Final = r"(?:\b|_)(schema|parameters|function_declarations|grammar)\b"
 # The schema of an answer is the caller's to mend.
 _OF_TOOLS: Final = r"\A(?!.*response.format).*"
@@ -59,7 +61,8 @@ REFUSALS: Final = (
         False,
         re.compile(
             rf"{_unknown('reasoning_effort').pattern}|reasoning_effort.*one of .?none\W+(or )?\W*default"
-            r"|think value .*not support|reasoning effort is not supported|reasoning_effort\W+extra input",
+            r"|think value .*not support|reasoning effort is not supported|reasoning_effort\W+extra input"
+            r"|(thinking|reasoning)[ _](level|effort) (is not|cannot be|is n't) (adjust|configur|chang|set\b)",
             re.I,
         ),
     ),
@@ -68,7 +71,11 @@ REFUSALS: Final = (
     RefusalRule(
         "limit",
         "max_completion_tokens",
-        re.compile(rf"\bmax_tokens\b.*\bmax_completion_tokens\b|{_unknown('max_tokens').pattern}", re.I),
+        re.compile(
+            r"\bmax_tokens\b.*\bmax_completion_tokens\b"
+            rf"|max_completion_tokens\b.{{0,3}} (rather than|instead of|not)\b.*\bmax_tokens\b|{_unknown('max_tokens').pattern}",
+            re.I,
+        ),
     ),
     # The names of tools on their outputs.
     RefusalRule(
@@ -114,7 +121,11 @@ REFUSALS: Final = (
         re.compile(r"\b(tool.?)?(calls?|use)\b.*\bid\b.*(pattern|length|alphanumeric|a-z)|call.?id\b.*(pattern|length)", re.I),
     ),
     RefusalRule("user_after_output", False, re.compile(r"unexpected role .?user.? after role .?tool", re.I)),
-    RefusalRule("system", "first", re.compile(r"system (message|role).*(beginning|first)|only one system|multiple system", re.I)),
+    RefusalRule(
+        "system",
+        "first",
+        re.compile(r"system (message|role).*(beginning|first)|(only one|single|multiple|several|second) system", re.I),
+    ),
     RefusalRule(
         "system",
         "user",
@@ -179,7 +190,8 @@ REFUSALS: Final = (
         "auto",
         re.compile(
             r"tool.choice.*(incompatible|not support|unsupported|not allowed|not available|only|must be|should be|invalid"
-            r"|permitted|forces)|(invalid|unsupported)\b.*\btool.choice|(not|n't) support\b.*tool.?choice",
+            r"|permitted|forces)|(invalid|unsupported)\b.*\btool.choice|(not|n't) support\b.*tool.?choice"
+            r"|only tool.choice\W+auto",
             re.I,
         ),
     ),
@@ -202,16 +214,7 @@ REFUSALS: Final = (
             re.I,
         ),
     ),
-    # With these, a value that is not supported means that only the default is.
-    RefusalRule(
-        "temperature",
-        False,
-        re.compile(
-            r"temperature.*(not support|unsupported|only the default|only 1\b|only be set|deprecated|extra input)"
-            r"|unsupported.*temperature",
-            re.I,
-        ),
-    ),
+    RefusalRule("temperature", False, NO_TEMPERATURE),
     RefusalRule(
         "top_p",
         False,

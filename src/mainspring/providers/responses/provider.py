@@ -13,7 +13,7 @@ from mainspring.core.model_request import ModelRequest
 from mainspring.core.tokens import estimate
 from mainspring.providers.http_client import HttpReply
 from mainspring.providers.http_provider import HttpProvider
-from mainspring.providers.profiles import MOST_OUTPUT, NO_DESCRIPTION, RefusalRule
+from mainspring.providers.profiles import MOST_OUTPUT, NO_DESCRIPTION, NO_TEMPERATURE, RefusalRule
 from mainspring.providers.reply import ReplyReader
 from mainspring.providers.responses.reply import ResponsesReply, ResponsesTurn
 from mainspring.providers.responses.request import build_body, build_question
@@ -84,7 +84,7 @@ class Responses(HttpProvider):
 
 
 # How calls and thoughts begin in text, or a call behind a sentence.
-_MAY_LEAK: Final = re.compile(r"\s*(?:[<\[{`]|(?:Thought|Action): )|[^<]{0,200}<(?:tool_call|function|\|)")
+_MAY_LEAK: Final = re.compile(r"\s*(?:[<\[{`]|>>>|(?:Thought|Action): )|[^<]{0,200}<(?:tool_call|function|\||\w{1,16}:)")
 _REFUSALS: Final = (
     MOST_OUTPUT,
     RefusalRule("store", False, re.compile(r"\bstore\b.*extra inputs|(unknown|unsupported|unrecognized)[^.]*\bstore\b", re.I)),
@@ -101,6 +101,6 @@ _REFUSALS: Final = (
             r"encrypted.content\b.*not supported|\binclude\b.*(unknown|unsupported)|(unknown|unsupported).*\binclude\b", re.I
         ),
     ),
-    RefusalRule("temperature", False, re.compile(r"unsupported.*\btemperature\b|\btemperature\b.*not supported", re.I)),
+    RefusalRule("temperature", False, NO_TEMPERATURE),
     RefusalRule("top_p", False, re.compile(r"unsupported.*\btop_p\b|\btop_p\b.*not supported", re.I)),
 )
