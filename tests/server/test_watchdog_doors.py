@@ -54,10 +54,6 @@ steps: [{id: parsed, action: transform, value: "{{ inputs.text | fromjson }}"}]
 
 FAR: Final = "http://" + "\u00e9" * 1_000_000
 SENTENCE: Final = "a" * 400_000
-# Two agents who never come to an end, and name each other in every word.
-TALK: Final = """
-steps: [{id: talk, action: group-chat, task: chatter, agents: [lister, other], speaker: mention, max_rounds: 100}]
-"""
 
 CALL: Final = """
 {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "workflow_keep", "arguments": {"value": %s}, "_meta":
@@ -195,7 +191,6 @@ ATTACKS: dict[str, tuple[Callable[[Client], object], object]] = {
         lambda by: by.run("keep", {"value": 1, **{f"values {number}": 1 for number in range(60_000)}}),
         "invalid_inputs",
     ),
-    "agents who talk without end": (lambda by: by.run("talk", {}), "failed"),
     "texts to end an answer before": (lambda by: [stop_at(by, 1_000), stop_at(by, 1_001)], [200, 400]),
 }
 
@@ -204,16 +199,14 @@ ATTACKS: dict[str, tuple[Callable[[Client], object], object]] = {
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     folder = tmp_path_factory.mktemp("attacked")
     agent(folder / "agents", "lister", inputs={"things": {"type": "array", "required": True}})
-    agent(folder / "agents", "other")
     with website() as url:
         (folder / "flows").mkdir()
-        for name, text in (FLOWS | {"talk": TALK}).items():
+        for name, text in FLOWS.items():
             (folder / "flows" / f"{name}.yaml").write_text(f"name: {name}{text.replace('URL', url)}")
         (folder / "mainspring.toml").write_text(SETTINGS.replace("URL", url))
         sought = {"name": "web_search", "arguments": {"url": f"{url}/page", "pattern": SENTENCE + "b"}}
         script: Script = [
             {"when": "letters", "say": "a" * 200_000},
-            {"when": "chatter", "say": "@aa " * 500_000},
             {"when": "find it", "calls": [sought]},
             {"when": "", "say": "Hello there."},
         ]

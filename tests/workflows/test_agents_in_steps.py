@@ -13,6 +13,7 @@ from mainspring import Engine
 from mainspring.core.errors import InvalidRequest
 from mainspring.features.budgets.budget import LEVELS
 from mainspring.features.budgets.plan import Plan
+from mainspring.features.workflows import agent_steps
 from mainspring.features.workflows.step_work import derive_next_id, derive_run_id
 from mainspring.providers.script import Call, Turn
 from mainspring.providers.scripted import Scripted, prompt, say, stall
@@ -126,6 +127,15 @@ async def test_a_talk_goes_on_after_a_crash_with_the_round_that_was_under_way(tm
         run = await (await engine.workflows.resume(handle.run.id)).wait()
     script.assert_done()
     assert [each["agent"] for each in run.steps["s"].output["messages"]] == ["ann", "bob", "cid"]
+
+
+async def test_a_talk_in_which_too_much_is_said_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_steps, "MOST_SAID", 20)
+    engine, script = engine_of(tmp_path, CHAT, say("Argo is a name."), say("It sank."), say("unasked"))
+    async with engine:
+        run = await engine.workflows.run("one")
+    assert (run.status, "20 characters were said" in failure(run, "s")) == ("failed", True)
+    assert len(script.requests) == 2
 
 
 async def test_a_cancel_stops_the_round_that_is_under_way_and_no_other_begins(tmp_path: Path) -> None:
