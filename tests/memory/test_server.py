@@ -304,7 +304,7 @@ async def test_forgetting_much_holds_nobody_up(folder: Path, http: aiohttp.Clien
     with serving(folder, [{"when": "hi", "say": "Hello."}]) as served:
         async with http.post(f"{served.url}/responses", json={"model": "m", "input": "hi"}) as reply:
             assert reply.status == 200
-        await anyio.to_thread.run_sync(fill, folder / "served.db", 20_000)
+        await anyio.to_thread.run_sync(fill, folder / "served.db", 100_000)
         forgotten: list[Json] = []
 
         async def forget() -> None:
@@ -320,7 +320,7 @@ async def test_forgetting_much_holds_nobody_up(folder: Path, http: aiohttp.Clien
                         assert reply.status == 200
                     async with http.get(f"{served.url}/memory/search?session=long&top_k=1") as found:
                         seen_meanwhile += [len((await found.json())["data"])] if not forgotten else []
-        assert forgotten[0]["count"] == 20_000
+        assert forgotten[0]["count"] == 100_000
         assert len(seen_meanwhile) >= 5, "served while it was forgotten"
         async with http.get(f"{served.url}/memory/search?session=long&top_k=1") as found:
             assert (await found.json())["data"] == []

@@ -5,7 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx2
 import pytest
+from tests.kit.waiting import PATIENCE
 from tests.server.process import serving
 
 MB = 1024 * 1024 - 100
@@ -100,3 +102,23 @@ def test_what_is_wrong_with_a_file_is_told_in_few_words(tmp_path: Path) -> None:
     with serving(tmp_path, [{"when": "", "say": "Hello."}]) as served:
         assert "long.yaml" in served.warnings
         assert len(served.warnings) < 20_000
+
+
+def test_workflows_that_multiply_are_counted_before_they_run(tmp_path: Path) -> None:
+    """Eleven small files of ten steps each stand for ten thousand million steps."""
+    flows = tmp_path / "flows"
+    flows.mkdir()
+    for level in range(10):
+        steps = "".join([f"  - {{id: s{n}, action: sub-workflow, workflow: w{level + 1}}}\n" for n in range(10)])
+        (flows / f"w{level}.yaml").write_text(f"name: w{level}\nsteps:\n{steps}")
+    (flows / "w10.yaml").write_text("name: w10\nsteps: [{id: s, action: wait, seconds: 0}]\n")
+    (tmp_path / "mainspring.toml").write_text('workflows = ["flows"]\n')
+    with (
+        serving(tmp_path, [{"when": "", "say": "Hello."}]) as served,
+        httpx2.Client(base_url=served.url, timeout=PATIENCE) as http,
+    ):
+        assert "`w0` has 11,111,111,110 steps with those of the workflows inside of it" in served.warnings
+        listed = [each["name"] for each in http.get("/workflows").json()["data"]]
+        assert sorted(listed) == ["w10", "w7", "w8", "w9"]
+        assert http.post("/workflows/w0/runs", json={}).status_code == 404
+        assert http.post("/workflows/w9/runs", json={}).json()["status"] == "success"
