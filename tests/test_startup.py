@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from mainspring.features.console.routes import FILES
+
 HEAVY = {
     *(
         "httptools",
@@ -64,3 +66,49 @@ def test_the_supervisor_of_server_processes_imports_next_to_nothing() -> None:
     ours = {name for name in loaded if name.startswith("mainspring")}
     assert ours == {"mainspring", "mainspring.app", "mainspring.app.server_processes"}
     assert len(loaded) < 45
+
+
+ASK_FOR_THE_PAGE = """
+import asyncio, sys
+
+opened = []
+sys.addaudithook(lambda event, values: opened.append(str(values[0])) if event == "open" else None)
+
+from mainspring import Engine
+from mainspring.app.server import server
+from mainspring.app.settings import build_parts, find_settings_type
+from mainspring.providers.scripted import Scripted
+
+
+async def ask(app, accept):
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http", "path": "/",
+        "raw_path": b"/", "query_string": b"", "root_path": "", "headers": [(b"host", b"127.0.0.1"), (b"accept", accept)],
+        "client": ("127.0.0.1", 40_000), "server": ("127.0.0.1", 80),
+    }
+
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message):
+        pass
+
+    await app(scope, receive, send)
+
+
+async def main():
+    app = server(Engine(Scripted(), parts=build_parts(find_settings_type()())))
+    async with app.router.lifespan_context(app):
+        for accept in (b"application/json", b"text/html"):
+            await ask(app, accept)
+            print(sum("console/files" in name for name in opened))
+
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(not (FILES / "index.html").is_file(), reason="the console is not built")
+def test_the_files_of_the_console_are_read_when_a_browser_asks_for_them() -> None:
+    without, with_browser = map(int, child(ASK_FOR_THE_PAGE).split())
+    assert (without, with_browser > 0) == (0, True)
