@@ -57,10 +57,12 @@ def run_revision(suite: list[str], kind: str, under_test: list[str], revision: s
 
 
 def judge_server(found: Findings, apply: list[str], reasons: dict[str, str], excused: dict[str, str]) -> dict[str, object]:
-    """What is wrong: with scenarios that apply, and others that neither do nor have a reason not to."""
+    """What is wrong: with scenarios that apply, and others that neither do nor have a reason not to. A reason is for the scenario
+    of its name, or, ending in `-`, for all whose names begin so."""
     ran = {**found.others, **found.required}
     failed = {name: {id: why for id, why in ran[name].items() if id not in excused} for name in apply}
-    unknown = [name for name in ran if name not in apply and not name.startswith(tuple(reasons))]
+    groups = tuple([name for name in reasons if name.endswith("-")])
+    unknown = [name for name in ran if name not in (*apply, *reasons) and not name.startswith(groups)]
     return {name: checks for name, checks in failed.items() if checks} | dict.fromkeys(unknown, "applies or has a reason not to")
 
 

@@ -1,7 +1,9 @@
 """The protocol's own conformance suite, with `/mcp` under test: all that applies to what a Mainspring server offers.
 
-The suite calls tools of its own. Those that Mainspring's tools can be are offered to it, and its tasks are agents, which a proxy
-has it call by its names; the other scenarios do not apply, and are listed with why, so that each new one is looked at once.
+The suite calls tools, prompts and resources of its own. Those that Mainspring's tools can be are offered to it; what it has as
+tasks, as prompts, and as tools that report progress or ask for something are agents here, and its resources are uploaded files,
+all of which a proxy offers by the suite's names. The other scenarios do not apply, and are listed with why, one by one, so that
+each new one is looked at once.
 """
 
 import re
@@ -10,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from openai import OpenAI
 from tests.agents.world import written as write_agent
 from tests.mcp.conformance_suite import REVISIONS, judge_server, run_revision, suite
 from tests.mcp_server.suite_proxy import renaming
@@ -30,9 +33,17 @@ APPLY = {
         "tools-call-audio",
         "tools-call-embedded-resource",
         "tools-call-mixed-content",
+        "tools-call-with-progress",
+        "tools-call-elicitation",
+        "elicitation-sep1034-defaults",
+        "elicitation-sep1330-enums",
         "server-sse-multiple-streams",
         "resources-list",
+        "resources-read-text",
+        "resources-read-binary",
         "prompts-list",
+        "prompts-get-simple",
+        "prompts-get-with-args",
         "dns-rebinding-protection",
     ],
     "2026-07-28": [
@@ -44,13 +55,26 @@ APPLY = {
         "tools-call-audio",
         "tools-call-embedded-resource",
         "tools-call-mixed-content",
+        "tools-call-with-progress",
         "server-sse-multiple-streams",
         "resources-list",
+        "resources-read-text",
+        "resources-read-binary",
         "sep-2164-resource-not-found",
         "prompts-list",
+        "prompts-get-simple",
+        "prompts-get-with-args",
         "dns-rebinding-protection",
         "caching",
+        "input-required-result-basic-elicitation",
+        "input-required-result-request-state",
+        "input-required-result-multi-round",
+        "input-required-result-missing-input-response",
+        "input-required-result-result-type",
         "input-required-result-unsupported-methods",
+        "input-required-result-tampered-state",
+        "input-required-result-ignore-extra-params",
+        "input-required-result-validate-input",
     ],
 }
 # Not required yet, but they pass as well.
@@ -69,18 +93,25 @@ LATER = {
     ],
 }
 
-# Why a scenario does not apply, by how its name begins.
+# Why a scenario does not apply.
 REASONS = {
-    "logging-": "the server sends no log messages: what a run does is in its trace",
-    "completion-": "nothing is to be completed",
-    "resources-": "reads or subscribes to resources of the suite; ours are uploaded files, which do not change",
-    "prompts-": "asks for prompts of the suite",
-    "elicitation-": "calls a tool of the suite with a form of its own; ours are approvals and what servers ask",
-    "tools-call-": "calls a tool of the suite that logs, samples, elicits or reports progress of its own",
-    "input-required-result-": "calls a tool of the suite with a form of its own; ours are approvals and what servers ask",
-    "json-schema-": "lists a tool of the suite with a schema of its own",
-    "server-sse-polling": "calls a tool of the suite that has its stream closed",
-    "http-custom-header-": "no tool of ours has parameters that are repeated in headers",
+    "logging-set-level": "the server sends no log messages, and declares none: what a run does is in its trace",
+    "tools-call-with-logging": "as logging-set-level",
+    "completion-complete": "nothing is to be completed, and no completions are declared",
+    "tools-call-sampling": "the server has models of its own, and asks no client for one",
+    "input-required-result-basic-sampling": "as tools-call-sampling",
+    "input-required-result-capability-check": "as tools-call-sampling",
+    "input-required-result-basic-list-roots": "the server asks for no roots: it reads no files of its clients",
+    "input-required-result-multiple-input-requests": "wants sampling and roots beside a form",
+    "input-required-result-non-tool-request": "no prompt of ours asks for anything",
+    "resources-templates-read": "there are no templates: files are listed, or named by their id",
+    "resources-subscribe": "a file does not change once it is uploaded, and subscriptions are not declared",
+    "resources-unsubscribe": "as resources-subscribe",
+    "prompts-get-embedded-resource": "prompts of ours are those of agents, which are text",
+    "prompts-get-with-image": "as prompts-get-embedded-resource",
+    "json-schema-2020-12": "wants a tool with a given schema; those of our functions follow from their hints",
+    "server-sse-polling": "the server closes no stream before its end, so there is none to come back to",
+    "http-custom-header-server-validation": "no tool of ours has parameters that are repeated in headers",
     "tasks-mrtr-composition": "a call of ours is a task from the first, and asks as one",
     "tasks-required-task-error": "no tool of ours must be a task: who knows none waits for the result",
 }
@@ -163,8 +194,26 @@ def test_streaming_elicitation() -> str:
     return "done"
 '''
 NAMES = [*re.findall(r"def (test_\w+)", TOOLS), "greet"]
-# What the suite calls its tasks, and the agents that are those here.
-TASKS = {"slow_compute": "rester", "failing_job": "failer", "confirm_delete": "asker", "multi_input": "asker-twice"}
+# What the suite calls its tasks and other tools, and the agents that are those here.
+AGENTS = {
+    "slow_compute": "rester",
+    "failing_job": "failer",
+    "confirm_delete": "asker",
+    "multi_input": "asker-twice",
+    "test_tool_with_progress": "reporter",
+}
+# Those that ask, and for what.
+ASKING = {
+    "test_elicitation": "contact",
+    "test_elicitation_sep1034_defaults": "defaults",
+    "test_elicitation_sep1330_enums": "choices",
+    "test_input_required_result_elicitation": "name",
+    "test_input_required_result_request_state": "ok",
+    "test_input_required_result_tampered_state": "ok",
+    "test_input_required_result_multi_round": "name and color",
+}
+PROMPTS = {"test_simple_prompt": "asker", "test_prompt_with_arguments": "prompter"}
+FILES = {"test://static-text": b"This is text.", "test://static-binary": b"\x89PNG\xff"}
 ASKED: dict[str, object] = {"name": "confirm", "arguments": {"what": "delete"}}
 TURNS: Script = [
     {"when": "Ask once.", "calls": [ASKED]},
@@ -177,6 +226,12 @@ TURNS: Script = [
 for seconds in (0, 1, 2, 60):
     TURNS.append({"when": f"Rest {seconds} s.", "calls": [{"name": "rest", "arguments": {"seconds": seconds}}]})
     TURNS.append({"when": f"Rest {seconds} s.", "say": "Rested."})
+for what in ASKING.values():
+    TURNS.append({"when": f"Ask for {what}.", "calls": [{"name": "fill_in", "arguments": {"what": what}}]})
+    TURNS.append({"when": f"Ask for {what}.", "say": "Filled in."})
+for _ in range(3):
+    TURNS.append({"when": "Report.", "calls": [{"name": "rest", "arguments": {"seconds": 0.05}}]})
+TURNS.append({"when": "Report.", "say": "Reported."})
 SETTINGS = f"""
 agents = ["agents"]
 tools = {[f"suite_tools:{name}" for name in (*NAMES, "rest")]}
@@ -192,6 +247,10 @@ test_streaming_elicitation = "ask"
 """
 
 
+def name_asker(what: str) -> str:
+    return f"asks-for-{what.replace(' ', '-')}"
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("conformance")
@@ -202,6 +261,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     write_agent(agents, "failer", prompts={"user": "Fail."})
     write_agent(agents, "asker", inputs={"filename": {}}, prompts={"user": "Ask once.", "confirmation": ""})
     write_agent(agents, "asker-twice", prompts={"user": "Ask twice.", "confirmation": ""})
+    write_agent(agents, "reporter", prompts={"user": "Report.", "confirmation": ""})
+    write_agent(agents, "prompter", inputs={"arg1": {}, "arg2": {}}, prompts={"user": "Say {{ arg1 }} and {{ arg2 }}."})
+    for what in set(ASKING.values()):
+        write_agent(agents, name_asker(what), inputs={"message": {}}, prompts={"user": f"Ask for {what}.", "confirmation": ""})
     (folder / "suite_tools.py").write_text(TOOLS.replace("PNG", PNG))
     (folder / "mainspring.toml").write_text(SETTINGS)
     with serving(folder, TURNS, env={"PYTHONPATH": str(folder)}) as server:
@@ -212,7 +275,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def test_every_scenario_passes_or_has_a_reason_not_to_apply(
     revision: str, suite: list[str], server: Served, tmp_path: Path
 ) -> None:
-    tools = {name: f"agent_{agent}" for name, agent in TASKS.items()}
-    with renaming(server.url.replace("/v1", "/mcp"), tools) as url:
+    ours = {name: f"agent_{agent}" for name, agent in AGENTS.items()}
+    ours |= {name: f"agent_{name_asker(what)}" for name, what in ASKING.items()}
+    files = OpenAI(base_url=server.url, api_key="unused").files
+    for uri, content in FILES.items():
+        ours[uri] = f"mainspring://files/{files.create(file=(uri[7:], content), purpose='user_data').id}"
+    with renaming(server.url.replace("/v1", "/mcp"), ours | PROMPTS) as url:
         found = run_revision(suite, "server", ["--url", url], revision, tmp_path)
     assert judge_server(found, [*APPLY[revision], *LATER[revision]], REASONS, EXCUSED) == {}

@@ -190,6 +190,9 @@ async def test_what_a_server_asks_is_asked_by_the_client_and_the_answer_goes_bac
             asked = (await wire.ask("tools/call", {**again, "inputResponses": filled}, capabilities))["result"]
             [(id, question)] = asked["inputRequests"].items()
             assert (question["params"]["mode"], question["params"]["url"]) == ("url", LINK["url"])
+            # A client tells the rounds apart by the state, and may send either with the last answer.
+            assert asked["requestState"] != again["requestState"]
+            again |= {"requestState": asked["requestState"]} if is_modern else {}
             again["inputResponses"] = {id: {"action": "accept"}}
             done = (await wire.ask("tools/call", again, capabilities))["result"]
             assert text_of(done) == "Booked."

@@ -236,7 +236,7 @@ class McpDoor:
                             return render_wait(waiting, work)
                         if peer.is_stateless:
                             requests = render_requests(shown, peer.revision)
-                            return {"resultType": "input_required", "inputRequests": requests, "requestState": work.id}
+                            return {"resultType": "input_required", "inputRequests": requests, "requestState": work.state}
                         assert send is not None
                         for approval in shown:
                             if approval.id not in asked:

@@ -67,6 +67,10 @@ class Work(Protocol):
     id: str
 
     @property
+    def state(self) -> str:
+        """By what the work is found again when what it asks now is answered."""
+
+    @property
     def created_at(self) -> float: ...
 
     @property
@@ -101,9 +105,8 @@ class RunWork:
         return self._handle.run.clock
 
     @property
-    def handle(self) -> Handle:
-        """The run that works at it now."""
-        return self._handle
+    def state(self) -> str:
+        return self._handle.id  # each run that asks is continued by another one
 
     async def advance(self, tell: Tell | None) -> None:
         if self._is_paused:
@@ -179,7 +182,7 @@ class WorkflowWork:
 
     def __init__(self, services: McpServices, handle: WorkflowHandle) -> None:
         self._services, self._handle = services, handle
-        self.id = handle.id
+        self.id = self.state = handle.id
         self._seen = -1
 
     @property
