@@ -20,6 +20,7 @@ from uvicorn import Config, Server
 import mainspring
 from mainspring.app.assembly import ServerEngine, build_server_engine
 from mainspring.app.build import check_surroundings
+from mainspring.app.keep_days import read_keep_days
 from mainspring.app.server import find_key_use, server
 from mainspring.app.settings import Settings, load
 from mainspring.app.settings_in_force import list_settings
@@ -257,7 +258,7 @@ def serve(settings: Settings, file: Path | None = None, siblings: Siblings | Non
         metrics=metrics,
         is_worker=is_worker,
         layers=layers,
-        keep_days=settings.keep_days,
+        keep_days=read_keep_days(settings.keep_days),
         list_settings=partial(list_settings, settings, file),
         schedules=[Path(folder) for folder in settings.schedules],
         offer=settings.mcp_server,

@@ -4,18 +4,19 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from logging import getLogger
 from pathlib import Path
-from time import time
 from typing import TYPE_CHECKING, Final, get_args
 
-from anyio import create_task_group, sleep
+from anyio import create_task_group
 from msgspec import Struct
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
 import mainspring
 from mainspring.app.engine import Engine
+from mainspring.app.keep_days import KeepDays
 from mainspring.app.mcp_services import make_mcp_services
-from mainspring.core.errors import InvalidRequest, StoreError
+from mainspring.app.retention import Retention
+from mainspring.core.errors import InvalidRequest
 from mainspring.features.agents.agent_runtime import PREFIX
 from mainspring.features.agents.routes import AgentRoutes, show_as_prompt
 from mainspring.features.approvals.pending import Approvals
@@ -57,17 +58,12 @@ from mainspring.http.endpoints import PUBLIC, Endpoint, KeyScope, Method, overla
 from mainspring.http.key_limits import KeyUse
 from mainspring.http.wire import Dialect
 from mainspring.parts import Host, PartContents, ServedPart, blame_part
-from mainspring.ports import Store
 
 if TYPE_CHECKING:
     from mainspring.features.mcp.open_sign_ins import WaitingRuns
     from mainspring.features.mcp.sign_in_routes import SignInRoutes
 
 log = getLogger(__name__)
-
-DAY: Final = 86_400.0
-PRUNE_SECONDS: Final = 3600.0
-PRUNE_PAUSE: Final = 0.05
 
 # What a worker serves, to whoever looks after it.
 WORKER_PATHS: Final = frozenset({"/health", "/healthz", "/readyz", "/metrics"})
@@ -82,7 +78,7 @@ def server(
     metrics: SharedMetrics | None = None,
     is_worker: bool = False,
     layers: Sequence[Middleware] = (),
-    keep_days: float | None = None,
+    keep_days: KeepDays = KeepDays(),  # noqa: B008 (frozen)
     list_settings: Callable[[], SettingList] | None = None,
     schedules: Sequence[Path] = (),
     offer: OfferSettings | None = None,
@@ -90,8 +86,8 @@ def server(
     """The application: an engine behind its endpoints. The engine runs as long as the application does.
 
     `is_local` says that only this machine can reach it; then, and while there are no keys, none is asked for. `metrics` are those
-    of all processes that serve the same address. A worker only says how it is. `layers` surround every request. Runs that
-    ended more than `keep_days` ago are deleted. `schedules` are folders of them. `offer` is what MCP clients are offered.
+    of all processes that serve the same address. A worker only says how it is. `layers` surround every request. What is
+    older than `keep_days` is deleted. `schedules` are folders of them. `offer` is what MCP clients are offered.
     """
     dialect, keys = dialect or Dialect(), keys or Keys(engine.store, use=find_key_use(engine))
     approvals = Approvals(engine.core, {spec.label for spec in engine.mcp.servers})
@@ -129,8 +125,8 @@ def server(
                         tasks.start_soon(sign_ins.waiting.watch)
                     if engine.core.is_audited:
                         tasks.start_soon(AuditWatch(engine.store, engine.metrics.count_audit).run)
-                    if keep_days is not None:
-                        tasks.start_soon(_prune_regularly, engine.store, keep_days * DAY)
+                    if keep_days != KeepDays():
+                        tasks.start_soon(Retention(engine.store, engine.files, keep_days).run)
                     yield
                     tasks.cancel_scope.cancel()
 
@@ -212,16 +208,6 @@ def _open_sign_ins(engine: Engine, approvals: Approvals) -> _SignIns | None:
 
     waiting = WaitingRuns(approvals, engine.store, engine.mcp.sign_ins)
     return _SignIns(SignInRoutes(engine.mcp.servers, engine.mcp.sign_ins, waiting), waiting)
-
-
-async def _prune_regularly(store: Store, seconds: float) -> None:
-    while True:
-        try:
-            gone = await store.prune(time() - seconds)
-        except StoreError as error:
-            gone = 0
-            log.warning("old runs cannot be deleted: %s", error)
-        await sleep(PRUNE_PAUSE if gone else PRUNE_SECONDS)  # some at a time: others write, too
 
 
 def _serve_part(part: PartContents, host: Host) -> ServedPart:

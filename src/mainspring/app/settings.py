@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, defstruct, field
 from msgspec.structs import asdict, fields, replace
 
+from mainspring.app.keep_days import Days, KeepDays
 from mainspring.app.parts import find_parts
 from mainspring.core.errors import InvalidRequest
 from mainspring.definitions.parsed_file import Node, ParsedFile, Place, Problem, tell_problems
@@ -61,10 +62,10 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     """The most runs that a process takes up at a time; no limit if not given. Those that it is asked for itself come on top."""
     database: str = "mainspring.db"
     """The file that keeps everything, or the `postgresql://` URL of a database that does; see docs/storage.md."""
-    keep_days: Annotated[float, Meta(gt=0)] | None = None
-    """How many days a run is kept after its end, with its log and its answer; for ever if not given. The server looks every hour,
-    as `mainspring prune` does. What a kept response continues is kept with it, and a conversation keeps its items. `[memory]` and
-    `[decisions]` have times of their own; the audit stays."""
+    keep_days: Days | KeepDays | None = None
+    """How many days a run is kept after its end, with its log and its answer; for ever if not given. A table `[keep_days]` says
+    so for runs of workflows, conversations and files, too. `[memory]` and `[decisions]` have a `keep_days` of their own; the
+    audit stays."""
     files: str | None = None
     """Where uploaded files and those of containers are kept, so that they outlive a process and are found by all: a folder that
     the processes share, or `s3://BUCKET/PREFIX`, `gs://` or `az://`; see docs/storage.md. Without it, uploaded files are in a

@@ -6,9 +6,7 @@ from typing import TypeVar
 import msgspec
 
 from mainspring.cli.output import write_lines, write_table
-from mainspring.core.items import decode
-from mainspring.http.auth import Key
-from mainspring.http.key_limits import KIND
+from mainspring.http.auth import list_tenants
 from mainspring.ports import OWNED, Store
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -18,9 +16,7 @@ async def choose_tenants(store: Store, tenant: str, *, all_tenants: bool) -> lis
     """The tenant of a command, or every one that has runs or keys, the default one first."""
     if not all_tenants:
         return [tenant]
-    found = {each.group for each in await store.sum_usage("tenant")}
-    found |= {decode(document.body, Key).tenant for document in await store.documents(KIND)}
-    return ["", *sorted([name for name in found if name and OWNED not in name])]
+    return [name for name in await list_tenants(store) if OWNED not in name]
 
 
 def write_of_tenants(

@@ -54,7 +54,7 @@ from mainspring.http.key_limits import (
 )
 from mainspring.http.origins import REMEMBERED, require_local, require_same_origin
 from mainspring.http.sessions import Sessions, read_token
-from mainspring.ports import Document, DocumentStore
+from mainspring.ports import Document, DocumentStore, Store
 from mainspring.storage.shared_limits import StoreLimits
 from mainspring.tools.contract import EXECUTE
 
@@ -125,6 +125,13 @@ class Key(Struct, frozen=True):
 class _Seen(Struct, frozen=True):
     key: Key
     until: float
+
+
+async def list_tenants(store: Store) -> Sequence[str]:
+    """Every tenant that has runs or keys, those of applications among them; the default one is first."""
+    found = {each.group for each in await store.sum_usage("tenant")}
+    found |= {decode(document.body, Key).tenant for document in await store.documents(KIND)}
+    return ["", *sorted(found - {""})]
 
 
 class Keys:

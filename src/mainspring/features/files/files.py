@@ -346,9 +346,10 @@ class Files:
 
     async def remove(self, tenant: str, id: str) -> None:
         """Deletes a file. Raises `NotFound`."""
-        await self._remove(tenant, await self.get(tenant, id))
+        await self.delete(tenant, await self.get(tenant, id))
 
-    async def _remove(self, tenant: str, file: StoredFile) -> None:
+    async def delete(self, tenant: str, file: StoredFile) -> None:
+        """Deletes a file that may have expired, or be gone already."""
         # Noted first: a crash must not leave bytes behind that nobody has.
         if not file.content:
             await self.store.put([Document(DUE, file.key, encode(Due(0.0, key=file.key)))])
@@ -371,7 +372,7 @@ class Files:
                 continue
             count += 1
             if due.file and (found := await self.store.get(FILE, due.file, tenant=due.tenant)) is not None:
-                await self._remove(due.tenant, decode(found.body, StoredFile))
+                await self.delete(due.tenant, decode(found.body, StoredFile))
             elif due.upload:
                 await self.store.remove(UPLOAD, due.upload, tenant=due.tenant)
             elif due.key:

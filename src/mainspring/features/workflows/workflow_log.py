@@ -140,7 +140,7 @@ class WorkflowJournal:
         if self.run.has_ended:
             if self._observer is not None:
                 self._observer.run_ended(self.run)
-            await self._store.remove(OPEN, _open(self.run.id))
+            await self._store.remove(OPEN, name_open(self.run.id))
 
     def _make_superseded(self) -> Superseded:
         return Superseded(f"another process has taken over workflow run `{self.run.id}`, or it was deleted")
@@ -180,7 +180,7 @@ async def list_unfinished(store: DocumentStore) -> list[UnfinishedRun]:
     found: list[UnfinishedRun] = []
     for document in await store.documents(OPEN):
         tenant, _, driver = document.body.decode().partition(_BEHIND_TENANT)
-        found.append(UnfinishedRun(document.id.removeprefix(_open("")), tenant, driver))
+        found.append(UnfinishedRun(document.id.removeprefix(name_open("")), tenant, driver))
     return found
 
 
@@ -190,15 +190,15 @@ async def mark_driver(store: DocumentStore, order: WorkflowOrder, driver: str) -
 
 
 def _mark(id: str, tenant: str, driver: str) -> Document:
-    return Document(OPEN, _open(id), f"{tenant}{_BEHIND_TENANT}{driver}".encode())
+    return Document(OPEN, name_open(id), f"{tenant}{_BEHIND_TENANT}{driver}".encode())
 
 
 async def forget_open(store: DocumentStore, id: str) -> None:
     """Removes the mark of an unfinished run."""
-    await store.remove(OPEN, _open(id))
+    await store.remove(OPEN, name_open(id))
 
 
-def _open(id: str) -> str:
+def name_open(id: str) -> str:
     # Not the run's own id: with a document goes all that belongs to its id.
     return f"open-{id}"
 
