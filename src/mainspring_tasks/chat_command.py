@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from mainspring.cli.ask import read_line
 from mainspring.cli.context import EngineOptions, build_engine, load_settings
-from mainspring.cli.options import ApiKey, AsJson, BaseUrl, Model
+from mainspring.cli.options import AsJson, BackendKey, BaseUrl, Model
 from mainspring.cli.output import clean, say
 from mainspring.core.errors import CallerError
 from mainspring.core.items import to_json
@@ -47,7 +47,7 @@ def chat(
     message: Annotated[str | None, typer.Argument(metavar="MESSAGE", help="One message. Default: as many as you type.")] = None,
     model: Model = None,
     base_url: BaseUrl = None,
-    api_key: ApiKey = None,
+    backend_key: BackendKey = None,
     user: Annotated[str, typer.Option(metavar="NAME", help="Whose tasks they are.")] = "local",
     conversation: Annotated[str | None, typer.Option(metavar="ID", help="Go on with this one. Default: a new one.")] = None,
     folder: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where all is stored. Default: your data folder.")] = None,
@@ -86,7 +86,7 @@ def chat(
             kind="bare",
             model=model or settings.model,
             base_url=base_url,
-            api_key=api_key,
+            backend_key=backend_key,
             database=parse_location(home / "chat.db"),
         )
     )

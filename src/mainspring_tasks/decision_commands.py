@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from mainspring.cli.console import fit_line
 from mainspring.cli.context import EngineOptions, build_engine
-from mainspring.cli.options import ApiKey, AsJson, BaseUrl, Model
+from mainspring.cli.options import AsJson, BackendKey, BaseUrl, Model
 from mainspring.cli.output import clean, write_list
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.items import encode
@@ -125,7 +125,7 @@ def validate(
     fixtures: Annotated[Path, typer.Argument(metavar="FILE", help="YAML: messages, and the expected decisions.")],
     model: Model = None,
     base_url: BaseUrl = None,
-    api_key: ApiKey = None,
+    backend_key: BackendKey = None,
     log: Log = None,
     baseline: Annotated[str | None, typer.Option(metavar="NAME", help="Compare with this baseline of the log.")] = None,
 ) -> Coroutine[object, object, int]:
@@ -134,7 +134,7 @@ def validate(
     The exit code is 1 if one is not, or if decisions drift from the baseline.
     """
     cases = load_fixtures(fixtures)
-    engine = build_engine(EngineOptions(kind="bare", model=model, base_url=base_url, api_key=api_key))
+    engine = build_engine(EngineOptions(kind="bare", model=model, base_url=base_url, backend_key=backend_key))
 
     async def live() -> int:
         with TemporaryDirectory(prefix="mainspring-") as folder:

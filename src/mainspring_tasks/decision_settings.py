@@ -47,11 +47,11 @@ class DecisionSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The secret that a task server at a URL shares with us, by which we speak for each user."""
     log: str | None = None
     """The file of the decision log, or a postgresql:// URL. Default: beside the runs, or in their database on a server."""
-    retention_days: Annotated[float, Meta(gt=0)] = 30.0
+    keep_days: Annotated[float, Meta(gt=0)] = 30.0
     """How long the log keeps a decision. Baselines stay."""
     history: Annotated[int, Meta(ge=0)] = 20
     """How many messages of a conversation the model sees."""
-    max_iterations: Annotated[int, Meta(gt=0)] = 5
+    max_turns: Annotated[int, Meta(gt=0)] = 5
     """How many turns the model has for a decision."""
     model_seconds: Annotated[float, Meta(gt=0)] | None = None
     """How long the model may take for a turn. Default: 30, and 300 in `mainspring chat`, whose user can stop waiting."""
@@ -148,7 +148,7 @@ async def open_task_agent(
     """Opens the agent that the settings describe, in an engine that is open."""
     async with AsyncExitStack() as stack:
         logs = decision_log.DecisionLogs(
-            find_log(settings, host.database, host.folder), retention_seconds=settings.retention_days * DAY
+            find_log(settings, host.database, host.folder), retention_seconds=settings.keep_days * DAY
         )
         stack.push_async_callback(logs.close)
         await logs.open()
@@ -162,7 +162,7 @@ async def open_task_agent(
             logs,
             model=settings.model or "",
             constitution=load_constitution(None if settings.constitution is None else Path(settings.constitution)),
-            max_iterations=settings.max_iterations,
+            max_iterations=settings.max_turns,
             history=settings.history,
             model_seconds=model_seconds if settings.model_seconds is None else settings.model_seconds,
             confirm_seconds=settings.confirm_seconds,

@@ -436,10 +436,10 @@ async def test_levels_of_the_request_are_budgets(tmp_path: Path) -> None:
     async with engine:
         held = await engine.agents.invoke_iterative("worker-bee", {}, PLAIN, autonomy_level=0)
         assert (held.tools_used, held.termination_reason) == ((), "completed")
-        spent = await engine.agents.invoke_iterative("worker-bee", {}, PLAIN, autonomy_level=0)
+        spent = await engine.agents.invoke_iterative("worker-bee", {}, PLAIN, autonomy_level="read-only")
         assert (spent.termination_reason, spent.iterations) == ("budget_exceeded", 5)
-        with pytest.raises(InvalidRequest, match="autonomy_level must be between 0 and 3, not 4"):
-            await engine.agents.invoke_iterative("worker-bee", {}, PLAIN, autonomy_level=4)
+        with pytest.raises(InvalidRequest, match="autonomy_level must be 0, 1, 2, 3 or one of read-only, .* not `free`"):
+            await engine.agents.invoke_iterative("worker-bee", {}, PLAIN, autonomy_level="free")  # type: ignore[arg-type]
 
 
 @pytest.mark.requirement("D82")

@@ -80,7 +80,7 @@ def test_once_is_one_turn_and_inputs_may_come_as_json(bees: Shell) -> None:
 def test_the_level_and_the_number_of_turns_are_options(bees: Shell) -> None:
     look = {"calls": [{"name": "add", "arguments": {"a": 1, "b": 2}}]}
     model = bees.script(look, {"say": "Not done.", "expect": "does not cover this"})
-    options = ("--level", "0", "--no-confirm", "--max-iterations", "2", "--tool", "mytools:add")
+    options = ("--level", "read-only", "--no-confirm", "--max-turns", "2", "--tool", "mytools:add")
     done = bees.run("agents", "run", "ant", "--folder", "agents", "--model", model, *options)
     assert done.code == 0, done.err
     assert not (bees.folder / "tally").exists()
@@ -94,6 +94,7 @@ def test_the_level_and_the_number_of_turns_are_options(bees: Shell) -> None:
         (("bee", "--inputs", "[1]"), "--inputs must be a JSON object"),
         (("bee", "--input", "path=a", "--input", "depth=x"), "`depth` must be of type integer, not string"),
         (("wasp",), "there is no agent `wasp`"),
+        (("bee", "--level", "4"), "must be 0, 1, 2, 3 or one of read-only, supervised, standard, full, not `4`"),
     ],
 )
 def test_mistakes_are_told_and_nothing_runs(bees: Shell, options: tuple[str, ...], told: str) -> None:

@@ -88,8 +88,8 @@ async def test_a_key_that_is_not_accepted_fails_the_run_and_stays_secret(shell: 
     arguments = ("run", "What is 1 + 2?", "--model", "clockwork", "--base-url", backend.url, "--tool", "mytools:add")
     with anyio.fail_after(SECONDS):
         done = await anyio.run_process(
-            shell.command((*arguments, "--api-key", KEY)), cwd=shell.folder, env=shell.environment(), check=False
+            shell.command((*arguments, "--backend-key", KEY)), cwd=shell.folder, env=shell.environment(), check=False
         )
     assert done.returncode == 1
-    assert b" Correct the credentials (--api-key, the vendor's variables, or `key_env` in the settings)\n" in done.stderr
+    assert b" Correct the credentials (--backend-key, the vendor's variables, or `key_env` in the settings)\n" in done.stderr
     assert KEY.encode() not in done.stdout + done.stderr

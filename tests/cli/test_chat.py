@@ -101,7 +101,7 @@ def test_a_list_that_cannot_be_used_is_told_of_before_anything_is_said(shell: Sh
 
 
 def test_a_model_that_does_not_answer_is_told_of_with_its_cause(shell: Shell) -> None:
-    options = ("--model", "some-model", "--base-url", "http://127.0.0.1:1/v1", "--api-key", "x", "--folder", "data")
+    options = ("--model", "some-model", "--base-url", "http://127.0.0.1:1/v1", "--backend-key", "x", "--folder", "data")
     done = shell.run("chat", "hello", *options)
     assert (done.code, done.out) == (1, f"{words.UNAVAILABLE}\n")
     assert "127.0.0.1" in done.err

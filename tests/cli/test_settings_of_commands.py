@@ -79,6 +79,19 @@ def test_the_environment_counts_more_than_the_file(shell: Shell) -> None:
     assert [path.name for path in shell.folder.glob("*.db")] == ["other.db"]
 
 
+def test_the_file_that_an_option_names_counts_with_its_database(shell: Shell) -> None:
+    configure(shell, HELLO)
+    shell.folder.joinpath("mainspring.toml").rename(shell.folder / "other.toml")
+    shell.folder.joinpath("agents").mkdir()
+    shell.folder.joinpath("agents", "bee.yaml").write_text("name: bee\nversion: 1.0.0\nrole: qa\ndescription: Busy.\n")
+    assert shell.run("run", "Hi", "--config", "other.toml").code == 0
+    bee = ("bee", "--folder", "agents", "--no-confirm")
+    assert shell.run("agents", "run", *bee, "--config", "other.toml").code == 0
+    assert [path.name for path in shell.folder.glob("*.db")] == ["mine.db"]
+    done = shell.run("resume", "--all", "--config", "other.toml")
+    assert (done.code, done.err) == (0, "mainspring: all runs in mine.db have ended\n")
+
+
 def test_a_run_is_named_by_the_beginning_of_its_id_or_as_the_last(shell: Shell) -> None:
     configure(shell, HELLO)
     for prompt in ("one", "two"):

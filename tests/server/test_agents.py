@@ -167,7 +167,7 @@ async def test_what_a_request_asks_for_is_what_it_gets(tmp_path: Path) -> None:
     written(tmp_path, "bee")
     body = {
         "inputs": {}, "max_iterations": 7, "max_tool_calls_per_iteration": 2, "enable_double_confirmation": False,
-        "error_threshold": 4, "tool_call_timeout_seconds": 5, "loop_detection_threshold": 0, "autonomy_level": 1,
+        "error_threshold": 4, "tool_call_timeout_seconds": 5, "loop_detection_threshold": 0, "autonomy_level": "supervised",
         "effort": "low", "domain": "bees",
     }  # fmt: skip
     async with door(tmp_path, say("Done."), say("Done.")) as it:

@@ -202,17 +202,17 @@ def _build(settings: Settings, options: EngineOptions) -> Engine:
 
 def _choose_model(options: EngineOptions, settings: Settings) -> tuple[Provider, str]:
     """The model of the options, else of the settings, else what is found on this machine."""
-    model, base_url, api_key = options.model or settings.model, options.base_url, options.api_key
+    model, base_url, key = options.model or settings.model, options.base_url, options.backend_key
     if options.record is not None or options.replay is not None:
         return _choose_cassette(options, model), model or ""
-    is_named = base_url is not None or api_key is not None
+    is_named = base_url is not None or key is not None
     if settings.providers and not is_named and not (model or "").startswith(("scripted:", "local:")):
         answering = model_choice.choose_configured(replace(settings, model=model), progress=say)
         return answering.provider, answering.model
     if not is_named:
-        base_url, api_key = settings.base_url, settings.backend_key
+        base_url, key = settings.base_url, settings.backend_key
     if model:
-        return model_choice.resolve_provider(model, base_url, api_key, progress=say), model
+        return model_choice.resolve_provider(model, base_url, key, progress=say), model
     if base_url is not None:
         raise InvalidRequest(f"no model is named; pass --model with a name that {base_url} knows")
     if (found := model_choice.choose_discovered(_find_backends(), progress=say)) is None:
@@ -235,7 +235,7 @@ def _choose_cassette(options: EngineOptions, model: str | None) -> Provider:
         raise InvalidRequest("--record and --replay exclude each other; pass one of them")
     environment = os.environ if options.replay is None else model_choice.add_missing_keys(os.environ)
     tape = Recorder(options.record) if options.record is not None else Player(options.replay or Path())
-    return model_choice.resolve_provider(model, options.base_url, options.api_key, environment=environment, tape=tape)
+    return model_choice.resolve_provider(model, options.base_url, options.backend_key, environment=environment, tape=tape)
 
 
 def _choose_server_model(settings: Settings, note: Callable[[str], None]) -> ModelChoice:

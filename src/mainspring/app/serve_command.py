@@ -18,7 +18,7 @@ import typer
 from mainspring.app.server_processes import make_shared_file
 from mainspring.app.settings import Settings, load
 from mainspring.app.shared_listener import bind_listener
-from mainspring.cli.options import ApiKey, BaseUrl, Builtins, Config, Tools, as_texts
+from mainspring.cli.options import BackendKey, BaseUrl, Builtins, Config, Tools, as_texts
 from mainspring.storage.location import parse_location
 
 BACKLOG = 2048  # as uvicorn has it
@@ -51,7 +51,7 @@ def serve(
     database: DatabaseName = None,
     model: ModelName = None,
     base_url: BaseUrl = None,
-    backend_key: ApiKey = None,
+    backend_key: BackendKey = None,
     api_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="Key that every client must send. Better export MAINSPRING_API_KEY.")
     ] = None,
@@ -114,7 +114,7 @@ def work(
     database: DatabaseName = None,
     model: ModelName = None,
     base_url: BaseUrl = None,
-    backend_key: ApiKey = None,
+    backend_key: BackendKey = None,
     tool: Tools = None,
     builtin: Builtins = None,
     allow_host: AllowedHosts = None,

@@ -40,7 +40,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     database: "Location | None" = None
     model: str | None = None
     base_url: str | None = None
-    api_key: str | None = None
+    backend_key: str | None = None
     preset: "PresetName" = "responses"
     instructions: str | None = None
     record: Path | None = None

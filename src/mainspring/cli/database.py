@@ -2,16 +2,15 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
-from mainspring.cli.options import name_database, read_database_setting
+from mainspring.cli.options import name_database
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.engine.engine import Engine
 from mainspring.engine.handle import Handle
 from mainspring.ports import Store
 from mainspring.providers.scripted import Scripted
 from mainspring.storage.choose_store import open_store
-from mainspring.storage.location import Location, parse_location
+from mainspring.storage.location import Location
 
 LAST = "last"
 # A person types the beginning of an id that they have just seen.
@@ -23,11 +22,6 @@ def check_database(database: Location) -> Location:
     if database.file is not None and not database.file.exists():
         raise InvalidRequest(f"there is no database `{database}`; check --database, or `database` in the settings")
     return database
-
-
-def choose_database(database: Location | None, config: Path | None) -> Location:
-    """The database that an option names, else that of the settings."""
-    return database if database is not None else parse_location(read_database_setting(config))
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from mainspring.storage.location import Location
 _ADVICE = {
     "provider_unavailable": "start the backend, or correct --base-url or `base_url` in the settings, then run it again",
     "provider_misconfigured": "correct --base-url or `base_url` in the settings, then run it again",
-    "provider_unauthorized": "correct the credentials (--api-key, the vendor's variables, or `key_env` in the settings)",
+    "provider_unauthorized": "correct the credentials (--backend-key, the vendor's variables, or `key_env` in the settings)",
     "context_length_exceeded": "shorten the prompt, or use a model with a larger context",
 }
 

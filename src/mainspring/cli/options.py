@@ -41,6 +41,11 @@ def read_database_setting(config: Path | None = None) -> str:
     return load_settings(DatabaseSettings, config).database
 
 
+def choose_database(database: Location | None, config: Path | None) -> Location:
+    """The database that an option names, else that of the settings."""
+    return database if database is not None else parse_location(read_database_setting(config))
+
+
 def name_database(database: Location) -> str:
     """` --database FILE`, quoted for a shell, for a command that is to be given; nothing if the settings name this one."""
     is_set = str(database) == str(parse_location(read_database_setting()))
@@ -79,15 +84,19 @@ Limit: TypeAlias = Annotated[int, Option(min=1, metavar="N", help="Print at most
 # Who answers, with which tools.
 Model: TypeAlias = Annotated[
     str | None,
-    Option(envvar="MAINSPRING_MODEL", metavar="NAME", help="`PROVIDER/NAME`, `local`, or `scripted:FILE` for a script."),
+    Option(metavar="NAME", help="`PROVIDER/NAME`, `local`, or `scripted:FILE` for a script. Default: that of the settings."),
 ]
 ModelOfRun: TypeAlias = Annotated[
     str | None, Option("--model", metavar="NAME", help="As for `run`. Default: the model of the run.")
 ]
 BaseUrl: TypeAlias = Annotated[str | None, Option(metavar="URL", help="OpenAI-compatible backend; it is asked for every model.")]
-ApiKey: TypeAlias = Annotated[
+BackendKey: TypeAlias = Annotated[
     str | None,
-    Option(metavar="KEY", help="API key of the backend. Better export OPENAI_API_KEY or the like: others can see options."),
+    Option(
+        "--backend-key",
+        metavar="KEY",
+        help="API key of the backend. Better export OPENAI_API_KEY or the like: others can see options.",
+    ),
 ]
 Tools: TypeAlias = Annotated[
     list[str] | None,
@@ -120,9 +129,13 @@ class Continuation(Struct, frozen=True):
 
     model: ModelOfRun = None
     base_url: BaseUrl = None
-    api_key: ApiKey = None
+    backend_key: BackendKey = None
     tool: Tools = None
+    database: DatabaseOfSettings = None
     config: Config = None
+
+    def choose_database(self) -> Location:
+        return choose_database(self.database, self.config)
 
 
 def expand_groups(command: Callable[..., R]) -> Callable[..., R]:

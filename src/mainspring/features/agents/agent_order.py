@@ -10,6 +10,7 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mainspring.core.autonomy import Autonomy, Level
 from mainspring.core.delegation import TOOL_PREFIX
 from mainspring.core.errors import InvalidRequest, MainspringError
 from mainspring.core.items import Message, ToolDefinition
@@ -47,7 +48,7 @@ _ITERATIVE = PRESETS["iterative"]
 class InvocationSettings(Struct, frozen=True):
     """How an agent works in one invocation. Without a `config` it answers in one turn, without tools.
 
-    `autonomy_level` 0 to 3 selects one of the budgets of `features.budgets`. `active_skills` are active from the start; None
+    `autonomy_level` selects one of the budgets of `features.budgets`. `active_skills` are active from the start; None
     means all of its skills if it cannot load any, else none. `max_seconds` must be within the time of the definition.
     `truncation` and `compact_threshold` say what becomes of a conversation that is too long, see `Window`.
     """
@@ -55,7 +56,7 @@ class InvocationSettings(Struct, frozen=True):
     config: ToolLoopConfig | None = None
     effort: Effort | None = None
     domain: str = ""
-    autonomy_level: int | None = None
+    autonomy_level: Level | None = None
     active_skills: tuple[str, ...] | None = None
     max_seconds: float | None = None
     truncation: Truncation | None = None
@@ -158,10 +159,12 @@ class AgentOrders:
         ]
         return [self.make_agent_tool(known[each.agent], each.purpose) for each in within_reach]
 
-    def _budget(self, level: int) -> AutonomyBudget:
-        if not 0 <= level < len(LEVELS):
-            raise InvalidRequest(f"autonomy_level must be between 0 and {len(LEVELS) - 1}, not {level}", param="autonomy_level")
-        return replace(LEVELS[level], files=replace(LEVELS[level].files, root=self._root))
+    def _budget(self, level: Level) -> AutonomyBudget:
+        try:
+            named = LEVELS[Autonomy.parse(level)]
+        except ValueError as error:
+            raise InvalidRequest(f"autonomy_level {error}", param="autonomy_level") from None
+        return replace(named, files=replace(named.files, root=self._root))
 
     async def _recall_memories(self, spec: RunSpec, definition: AgentDefinition) -> Sequence[RecalledMemory]:
         """Memories that match the input. If the memory fails, the agent works without it."""

@@ -11,6 +11,7 @@ from typing import Final, TypedDict, Unpack
 from anyio import to_thread
 from msgspec.structs import replace
 
+from mainspring.core.autonomy import Level
 from mainspring.core.errors import InvalidInputs, InvalidRequest, RunFailed
 from mainspring.core.items import InputFile, InputText, Item, Json, Message, OutputText, Part, encode, to_json
 from mainspring.core.run import Run
@@ -53,7 +54,7 @@ class InvokeOptions(TypedDict, total=False):
     caller: Caller
     effort: Effort | None
     domain: str
-    autonomy_level: int | None
+    autonomy_level: Level | None
     active_skills: tuple[str, ...] | None
     max_seconds: float | None
     truncation: Truncation | None

@@ -11,6 +11,7 @@ from mainspring.cli import options
 from mainspring.cli.ask import follow_with_answers
 from mainspring.cli.context import EngineOptions, build_engine, load_settings
 from mainspring.cli.output import report_problems, write_lines, write_table, write_text
+from mainspring.core.autonomy import Autonomy, LevelName
 from mainspring.core.errors import InvalidRequest
 from mainspring.features.agents.agent_definition import AgentDefinition
 from mainspring.features.agents.agent_inputs import parse_inputs
@@ -67,6 +68,13 @@ def _describe(agent: AgentDefinition) -> str:
     return ("" if agent.status == "active" else f"({agent.status}) ") + " ".join(agent.description.split())
 
 
+def parse_level(text: str) -> LevelName:
+    try:
+        return Autonomy.parse(text).label
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 @app.command("run")
 def run_agent(
     name: Name,
@@ -74,19 +82,21 @@ def run_agent(
     inputs: options.InputObject = None,
     once: Annotated[bool, typer.Option("--once", help="Take one turn, without tools.")] = False,
     level: Annotated[
-        int | None, typer.Option(min=0, max=3, metavar="N", help="Autonomy level: 0 only reads, 3 does everything.")
+        LevelName | None,
+        typer.Option(
+            parser=parse_level, metavar="LEVEL", help="`read-only`, `supervised`, `standard`, `full`, or its number, 0 to 3."
+        ),
     ] = None,
-    max_iterations: Annotated[
+    max_turns: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Turns of the model. Default: the definition's, or 20.")
     ] = None,
     confirm: Annotated[bool, typer.Option("--confirm/--no-confirm", help="Ask it once whether it is done.")] = True,
     model: options.Model = None,
     base_url: options.BaseUrl = None,
-    api_key: options.ApiKey = None,
+    backend_key: options.BackendKey = None,
     tool: options.Tools = None,
     builtin: options.Builtins = None,
-    *,
-    database: options.Database,
+    database: options.DatabaseOfSettings = None,
     no_store: options.NoStore = False,
     folder: Folders = None,
     config: options.Config = None,
@@ -106,16 +116,17 @@ def run_agent(
     registry, _ = _read_folders(_load_settings(folder, config))
     defined = registry.definitions.get(name)
     model = model or (None if defined is None else defined.model)
-    loop = None if once else ToolLoopConfig(max_iterations=max_iterations, enable_double_confirmation=confirm)
+    loop = None if once else ToolLoopConfig(max_iterations=max_turns, enable_double_confirmation=confirm)
     given = options.read_inputs(input, inputs)
+    where = None if no_store else options.choose_database(database, config)
     assembly = build_engine(
         EngineOptions(
             settings={"agents": options.as_texts(folder), "tools": options.as_texts(tool), "builtins": options.as_texts(builtin)},
             config=config,
-            database=None if no_store else database,
+            database=where,
             model=model,
             base_url=base_url,
-            api_key=api_key,
+            backend_key=backend_key,
         )
     )
     agents = assembly.find(AgentRuntime)
@@ -124,7 +135,7 @@ def run_agent(
         async with assembly.lifespan:
             inputs = parse_inputs(agents.registry.get(name), given)
             handle = await agents.start(name, inputs, loop, autonomy_level=level, model=model)
-            return await follow_with_answers(assembly, handle, None if no_store else database, as_json=json)
+            return await follow_with_answers(assembly, handle, where, as_json=json)
 
     return live()
 

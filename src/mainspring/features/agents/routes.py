@@ -8,6 +8,7 @@ from msgspec.structs import asdict, replace
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
+from mainspring.core.autonomy import Level
 from mainspring.core.events import Reason
 from mainspring.core.history import History
 from mainspring.core.items import Json, encode
@@ -62,7 +63,7 @@ class InvokeIterative(AgentInvocation, kw_only=True, forbid_unknown_fields=True)
     tool_call_timeout_seconds: Annotated[float, Meta(gt=0, le=86_400)] | None = None
     concurrency: Annotated[int, Meta(ge=1, le=64)] | None = None
     loop_detection_threshold: Annotated[int, Meta(ge=0, le=1000)] | None = None
-    autonomy_level: Annotated[int, Meta(ge=0, le=3)] | None = None
+    autonomy_level: Level | None = None
 
     @property
     def config(self) -> ToolLoopConfig:
@@ -165,7 +166,7 @@ class AgentRoutes:
         return EventStream(write_batches(_read_frames(handle)), {}, handle.request_cancel, end=b"")
 
     async def _start(
-        self, request: Request, body: AgentInvocation, config: ToolLoopConfig | None, *, autonomy_level: int | None = None
+        self, request: Request, body: AgentInvocation, config: ToolLoopConfig | None, *, autonomy_level: Level | None = None
     ) -> Handle:
         name, caller = _name(request), get_caller(request)
         runtime = _require(self._agents, name)

@@ -16,7 +16,6 @@ from mainspring.cli.tenants import choose_tenants, write_of_tenants
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import to_json
 from mainspring.features.approvals.pending import Approval, Approvals
-from mainspring.storage.location import Location
 
 # Policies that are only in force if the settings say so.
 _OF_SETTINGS: Final = ("tool_rules", "autonomy_level", "commands", "paths", "domains")
@@ -67,7 +66,6 @@ async def show(
 @options.expand_groups
 async def approve(
     approval_id: ApprovalId,
-    database: options.Database,
     tenant: options.Tenant = "",
     reason: Reason = None,
     digest: Annotated[
@@ -81,14 +79,13 @@ async def approve(
 ) -> int:
     """Approves a call, and runs on from there under the settings of the server. Pass the same `--tool` as to `run`."""
     answer = GivenAnswer(approval_id, True, reason, digest, tenant, _parse_content(content))
-    return await _answer(answer, onward, database, json)
+    return await _answer(answer, onward, json)
 
 
 @app.command()
 @options.expand_groups
 async def deny(
     approval_id: ApprovalId,
-    database: options.Database,
     tenant: options.Tenant = "",
     reason: Reason = None,
     onward: options.Continuation = options.Continuation(),  # noqa: B008 (frozen)
@@ -96,7 +93,7 @@ async def deny(
 ) -> int:
     """Denies a call, and runs on from there: the model is told."""
     answer = GivenAnswer(approval_id, False, reason, None, tenant)
-    return await _answer(answer, onward, database, json)
+    return await _answer(answer, onward, json)
 
 
 class GivenAnswer(Struct, frozen=True):
@@ -108,8 +105,9 @@ class GivenAnswer(Struct, frozen=True):
     content: dict[str, Any] | None = None
 
 
-async def _answer(said: GivenAnswer, onward: options.Continuation, database: Location, as_json: bool) -> int:
+async def _answer(said: GivenAnswer, onward: options.Continuation, as_json: bool) -> int:
     """Gives the answer, and shows the run that goes on; returns its exit code."""
+    database = onward.choose_database()
     async with open_database(database) as reading:
         approval = await Approvals(reading).get(said.id, tenant=said.tenant)
         run = (await find_run(reading, approval.response_id, database)).run
@@ -117,7 +115,7 @@ async def _answer(said: GivenAnswer, onward: options.Continuation, database: Loc
         "database": database.given,
         "model": onward.model or run.spec.model,
         "base_url": onward.base_url,
-        "backend_key": onward.api_key,
+        "backend_key": onward.backend_key,
         "tools": options.as_texts(onward.tool),
     }
     # A step of a workflow goes on without a model.

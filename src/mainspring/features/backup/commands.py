@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 
 from mainspring.cli import options
 from mainspring.cli.context import PRODUCT
-from mainspring.cli.database import check_database, choose_database
+from mainspring.cli.database import check_database
 from mainspring.cli.output import say, write_lines
 from mainspring.core.errors import InvalidRequest
 from mainspring.parts import Part
@@ -40,7 +40,7 @@ async def backup(
 
     It can be run while servers work. The file has secrets in it: it is readable for its owner alone, keep it so.
     """
-    source, tables = check_database(choose_database(database, config)), _read_tables(config)
+    source, tables = check_database(options.choose_database(database, config)), _read_tables(config)
     copied = await back_up(_place_contents(source, tables), file, Progress())
     _report(copied, f"{file} is complete", as_json=json)
     key = "`secret_key`" if source.file is None else str(find_key_file(source.file))
@@ -60,7 +60,7 @@ async def restore(
     The backup is checked first. What was written is read again and compared, and the audit's hashes are checked; only then the
     database can be used. A restore that was interrupted is taken up by the same command.
     """
-    target, tables = choose_database(database, config), _read_tables(config)
+    target, tables = options.choose_database(database, config), _read_tables(config)
     places = _place_contents(target, tables)
     if check:
         _report(await check_archive(file, [each.content for each in places], Progress()), f"{file} is whole", as_json=json)
@@ -107,7 +107,7 @@ async def upgrade(database: options.DatabaseOfSettings = None, config: options.C
     PostgreSQL who may make tables where theirs may not. An older Mainspring refuses a database that a newer one has changed:
     back up first.
     """
-    found = check_database(choose_database(database, config))
+    found = check_database(options.choose_database(database, config))
     await bring_up_to_date(_place_contents(found, _read_tables(config)))
     say(f"{found} is up to date")
 

@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from mainspring.cli.console import ConsoleWriter, format_count
 from mainspring.cli.context import load_settings
-from mainspring.cli.database import check_database, choose_database
-from mainspring.cli.options import ApiKey, AsJson, BaseUrl, Config, DatabaseOfSettings
+from mainspring.cli.database import check_database
+from mainspring.cli.options import AsJson, BackendKey, BaseUrl, Config, DatabaseOfSettings, choose_database
 from mainspring.cli.output import format_moment, say, write_lines, write_table
 from mainspring.core.errors import InvalidRequest, MainspringError
 from mainspring.features.models import backends, discovery, model_choice
@@ -37,7 +37,7 @@ class ModelSummary(Struct, frozen=True):
 
 @app.callback(invoke_without_command=True)
 def models(
-    context: typer.Context, base_url: BaseUrl = None, api_key: ApiKey = None, config: Config = None, json: AsJson = False
+    context: typer.Context, base_url: BaseUrl = None, backend_key: BackendKey = None, config: Config = None, json: AsJson = False
 ) -> Coroutine[Any, Any, int] | None:
     """
     Lists the models that can be asked: configured, or found by keys in the environment and servers on this machine.
@@ -47,20 +47,20 @@ def models(
         mainspring models show house/qwen3
         mainspring models forget house/qwen3
     """
-    return list_models(base_url, api_key, config, as_json=json) if context.invoked_subcommand is None else None
+    return list_models(base_url, backend_key, config, as_json=json) if context.invoked_subcommand is None else None
 
 
 @app.command()
 async def show(
     name: Name,
     base_url: BaseUrl = None,
-    api_key: ApiKey = None,
+    backend_key: BackendKey = None,
     config: Config = None,
     database: DatabaseOfSettings = None,
     json: AsJson = False,
 ) -> None:
     """Shows the profile of a model: how it is asked and its answers are read, and why."""
-    async with _open_provider(name, load(None, base_url, api_key, config), choose_database(database, config)) as provider:
+    async with _open_provider(name, load(None, base_url, backend_key, config), choose_database(database, config)) as provider:
         known = await explain_profiles(provider, name)
     if json:
         write_lines(known)
@@ -73,11 +73,15 @@ async def show(
 
 @app.command()
 async def forget(
-    name: Name, base_url: BaseUrl = None, api_key: ApiKey = None, config: Config = None, database: DatabaseOfSettings = None
+    name: Name,
+    base_url: BaseUrl = None,
+    backend_key: BackendKey = None,
+    config: Config = None,
+    database: DatabaseOfSettings = None,
 ) -> None:
     """Forgets what was learned of a model. A server that is running has forgotten it within seconds."""
     location = check_database(choose_database(database, config))
-    async with _open_provider(name, load(None, base_url, api_key, config), location) as provider:
+    async with _open_provider(name, load(None, base_url, backend_key, config), location) as provider:
         count = await forget_profiles(provider, name)
     say(f"{format_count(count, 'field')} of the profile of {name} forgotten")
 
@@ -117,8 +121,8 @@ def _make_cells(entry: tuple[str, ProfileFact]) -> tuple[str, ...]:
     return (field, str(fact.value), fact.source, *moments, fact.evidence)
 
 
-async def list_models(base_url: str | None, api_key: str | None, config: Path | None, *, as_json: bool) -> int:
-    settings = load(None, base_url, api_key, config)
+async def list_models(base_url: str | None, backend_key: str | None, config: Path | None, *, as_json: bool) -> int:
+    settings = load(None, base_url, backend_key, config)
     found = await find_backends(settings)
     writer, status = ConsoleWriter(), 0
     if settings.model is not None and not as_json:
@@ -149,8 +153,8 @@ async def list_models(base_url: str | None, api_key: str | None, config: Path | 
     return status if found else report_none()
 
 
-def load(model: str | None, base_url: str | None, api_key: str | None, config: Path | None) -> ModelSettings:
-    return load_settings(ModelSettings, config, model=model, base_url=base_url, backend_key=api_key)
+def load(model: str | None, base_url: str | None, backend_key: str | None, config: Path | None) -> ModelSettings:
+    return load_settings(ModelSettings, config, model=model, base_url=base_url, backend_key=backend_key)
 
 
 async def find_backends(settings: ModelSettings) -> dict[str, FoundBackend]:

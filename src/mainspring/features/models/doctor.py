@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from mainspring.cli.console import ConsoleWriter
 from mainspring.cli.context import load_settings
-from mainspring.cli.options import ApiKey, AsJson, BaseUrl, Config, DatabaseOfSettings, DatabaseSettings, Model
+from mainspring.cli.options import AsJson, BackendKey, BaseUrl, Config, DatabaseOfSettings, DatabaseSettings, Model
 from mainspring.cli.output import fold_cell, measure_room, say, write_lines
 from mainspring.core.errors import MainspringError, SandboxError
 from mainspring.features.models import commands, model_choice
@@ -138,7 +138,7 @@ async def _keep_findings(provider: Provider, model: str, findings: Sequence[Prob
 async def doctor(
     model: Model = None,
     base_url: BaseUrl = None,
-    api_key: ApiKey = None,
+    backend_key: BackendKey = None,
     config: Config = None,
     database: DatabaseOfSettings = None,
     seconds: Annotated[float, typer.Option(min=1, metavar="S", help="Time limit for each question.")] = 120.0,
@@ -163,7 +163,7 @@ async def doctor(
         mainspring doctor --model anthropic/claude-sonnet-5-5
         mainspring doctor --base-url http://127.0.0.1:8000/v1 --model qwen3 --learn
     """
-    settings = commands.load(model, base_url, api_key, config)
+    settings = commands.load(model, base_url, backend_key, config)
     where = database or parse_location(load_settings(DatabaseSettings, config).database)
     async with _open_profiles(where, learns=learn) as store:
         examination = Examination(store, seconds, as_json=json, exports=export)

@@ -61,7 +61,7 @@ def run(
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What to do; `-` reads it from standard input.")],
     model: options.Model = None,
     base_url: options.BaseUrl = None,
-    api_key: options.ApiKey = None,
+    backend_key: options.BackendKey = None,
     tool: options.Tools = None,
     builtin: options.Builtins = None,
     instructions: Annotated[str | None, typer.Option(metavar="TEXT", help="How to go about it.")] = None,
@@ -71,9 +71,9 @@ def run(
     ] = None,
     max_turns: Annotated[int | None, typer.Option(min=1, metavar="N", help="Turns of the model. Default: the preset's.")] = None,
     max_seconds: Annotated[float | None, typer.Option(min=0.001, metavar="S", help="Seconds in all. Default: no limit.")] = None,
-    *,
-    database: options.Database,
+    database: options.DatabaseOfSettings = None,
     no_store: options.NoStore = False,
+    config: options.Config = None,
     previous: Annotated[str | None, typer.Option(metavar="RUN_ID", help="Go on from this run, or from the `last` one.")] = None,
     record: Annotated[Path | None, typer.Option(metavar="FILE", help="Record all answers of the backend in this file.")] = None,
     replay: Annotated[Path | None, typer.Option(metavar="FILE", help="Ask this recording instead of the backend.")] = None,
@@ -93,14 +93,16 @@ def run(
     """
     if previous is not None and no_store:
         raise InvalidRequest("--previous names a run of the database, and --no-store does without; leave one of them out")
-    where = None if no_store else database
+    chosen = options.choose_database(database, config)
+    where = None if no_store else chosen
     assembly = build_engine(
         EngineOptions(
             settings={"tools": options.as_texts(tool), "builtins": options.as_texts(builtin)},
+            config=config,
             database=where,
             model=model,
             base_url=base_url,
-            api_key=api_key,
+            backend_key=backend_key,
             preset=preset,
             instructions=instructions,
             record=record,
@@ -121,7 +123,7 @@ def run(
             except InvalidRequest as error:
                 if error.param != "previous_response_id":
                     raise
-                raise InvalidRequest(f"{error.message.rstrip('.')}; {how_to_list(database)}", param=error.param) from error
+                raise InvalidRequest(f"{error.message.rstrip('.')}; {how_to_list(chosen)}", param=error.param) from error
             return await follow_with_answers(assembly, handle, where, as_json=json)
 
     return live()
@@ -129,7 +131,6 @@ def run(
 
 @options.expand_groups
 def resume(
-    database: options.Database,
     run_id: Annotated[str | None, typer.Argument(metavar="RUN_ID", help="Run.", show_default=False)] = None,
     all: Annotated[bool, typer.Option("--all", help="Resume every unfinished run, one after the other.")] = False,
     onward: options.Continuation = options.Continuation(),  # noqa: B008 (frozen)
@@ -144,13 +145,14 @@ def resume(
     """
     if (run_id is None) is not all:
         raise typer.BadParameter("name one run, or pass --all", param_hint="RUN_ID")
+    database = onward.choose_database()
     given = EngineOptions(
         settings={"tools": options.as_texts(onward.tool)},
         config=onward.config,
         database=database,
         model=onward.model,
         base_url=onward.base_url,
-        api_key=onward.api_key,
+        backend_key=onward.backend_key,
     )
     return _resume_all(given, database, json) if run_id is None else _resume(run_id, given, database, json)
 
