@@ -201,6 +201,13 @@ async def test_what_cannot_be_honoured_is_refused_by_its_own_name() -> None:
             assert (told["param"], told["code"]) == (param, code), body
 
 
+async def test_options_that_say_nothing_are_taken() -> None:
+    async with opened(Scripted(say("Hi."))) as place:
+        empty: Any = {"logit_bias": {}, "functions": [], "function_call": None}
+        answer = await place.client.chat.completions.create(model="scripted", messages=ASK, extra_body=empty)
+    assert answer.choices[0].message.content == "Hi."
+
+
 async def test_limits_choices_and_formats_reach_the_run() -> None:
     script = Scripted(say('{"a": 1}'))
     form: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}

@@ -75,6 +75,8 @@ OTHER_NAMES: Final = {
     "audio": "nothing is spoken here; leave it out, and `modalities` too",
     "moderation": "nothing is moderated here; leave it out, and moderate before and after",
 }
+# Clients send these for options that nobody has set.
+_NOTHING: Final = (b"null", b"{}", b"[]")
 _COPIED: Final = (
     "model", "parallel_tool_calls", "temperature", "top_p", "presence_penalty", "frequency_penalty", "logprobs", "top_logprobs",
     "stream", "stream_options", "store", "metadata", "service_tier", "user", "safety_identifier", "prompt_cache_key",
@@ -96,7 +98,7 @@ def parse_chat(raw: bytes) -> SentChat:
     )
     ignored = IgnoredFields(names.rename)
     if (sent := read_fields(raw)).keys() - FIELDS:
-        for name in [name for name in sent if name in OTHER_NAMES and bytes(sent[name]) != b"null"]:
+        for name in [name for name in sent if name in OTHER_NAMES and bytes(sent[name]) not in _NOTHING]:
             raise refuse_field(name, OTHER_NAMES[name])
         ignored.compare("", sent, FIELDS)
     _refuse_values(body)
