@@ -290,6 +290,11 @@ async def test_stores_are_listed_changed_and_deleted() -> None:
         assert first.expires_at - first.created_at == 7 * 86_400
         assert [store.id async for store in client.vector_stores.list()] == [second.id, first.id]
         assert [store.id async for store in client.vector_stores.list(limit=1, order="asc")] == [first.id, second.id]
+        third = await client.vector_stores.create()
+        assert [store.id async for store in client.vector_stores.list(before=first.id)] == [third.id, second.id]
+        assert [store.id for store in (await client.vector_stores.list(before=first.id, limit=1)).data] == [second.id]
+        between = client.vector_stores.list(after=first.id, before=third.id, order="asc")
+        assert [store.id async for store in between] == [second.id]
         changed = await client.vector_stores.update(first.id, name="new", metadata={"a": "b"})
         assert (changed.name, changed.metadata) == ("new", {"a": "b"})
         assert changed.expires_after is not None

@@ -1,7 +1,7 @@
 """`/v1/vector_stores`: stores, their files and batches of files, and search. Each sees the caller's tenant."""
 
-from collections.abc import Sequence
-from typing import Annotated, Final, Literal
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Final, Literal, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.requests import Request
@@ -31,11 +31,13 @@ MOST_FILES: Final = 500
 MOST_QUERIES: Final = 16
 MOST_CONTENT: Final = 10_000
 _STATUSES: Final = ("in_progress", "completed", "failed", "cancelled")
-_FILES: Final = (*CURSOR, Parameter("filter", {"enum": list(_STATUSES)}))
+_STORES: Final = (*CURSOR, Parameter("before"))
+_FILES: Final = (*_STORES, Parameter("filter", {"enum": list(_STATUSES)}))
 _STORE: Final = "/v1/vector_stores/{vector_store_id}"
 _FILE: Final = f"{_STORE}/files/{{file_id}}"
 _BATCH: Final = f"{_STORE}/file_batches/{{batch_id}}"
 
+T = TypeVar("T")
 Days = Annotated[int, Meta(ge=1, le=365)]
 Text = Annotated[str, Meta(max_length=4096)]
 
@@ -182,7 +184,7 @@ class VectorStoreRoutes:
         add, batch = f"{_STORE}/files", f"{_STORE}/file_batches"
         return (
             Endpoint("POST", "/v1/vector_stores", self.create, "responses", VectorStoreObject, CreateVectorStore, errors=(404,)),
-            Endpoint("GET", "/v1/vector_stores", self.list, "responses", Page, query=CURSOR),
+            Endpoint("GET", "/v1/vector_stores", self.list, "responses", Page, query=_STORES),
             Endpoint("GET", _STORE, self.retrieve, "responses", VectorStoreObject),
             Endpoint("POST", _STORE, self.update, "responses", VectorStoreObject, UpdateVectorStore),
             Endpoint("DELETE", _STORE, self.delete, "responses", Deleted),
@@ -211,10 +213,14 @@ class VectorStoreRoutes:
 
     async def list(self, request: Request) -> HttpResponse:
         """Lists vector stores, newest first."""
-        cursor, tenant = read_cursor(request), get_tenant(request)
-        found = await self._stores.list(tenant, cursor.after, cursor.limit + 1, newest_first=cursor.newest_first)
-        shown = [await self._render(store) for store in found[: cursor.limit]]
-        return json_response(make_page(shown, [each.id for each in shown], has_more=len(found) > cursor.limit))
+        tenant = get_tenant(request)
+
+        async def list_some(after: str | None, limit: int, newest_first: bool) -> Sequence[StoredStore]:
+            return await self._stores.list(tenant, after, limit, newest_first=newest_first)
+
+        found, has_more = await _read_page(request, list_some, lambda store: store.id)
+        shown = [await self._render(store) for store in found]
+        return json_response(make_page(shown, [each.id for each in shown], has_more=has_more))
 
     async def retrieve(self, request: Request) -> HttpResponse:
         """Retrieves a vector store."""
@@ -321,14 +327,15 @@ class VectorStoreRoutes:
         return await self._list_files(request, {"batch": batch})
 
     async def _list_files(self, request: Request, only: dict[str, str]) -> HttpResponse:
-        cursor = read_cursor(request)
         if (status := read_choice(request, "filter", {each: each for each in _STATUSES})) is not None:
             only = {**only, "status": status}
-        found = await self._stores.list_files(
-            *_key(request), cursor.after, cursor.limit + 1, newest_first=cursor.newest_first, only=only
-        )
-        shown = [_render_file(file) for file in found[: cursor.limit]]
-        return json_response(make_page(shown, [file.id for file in shown], has_more=len(found) > cursor.limit))
+
+        async def list_some(after: str | None, limit: int, newest_first: bool) -> Sequence[StoreFile]:
+            return await self._stores.list_files(*_key(request), after, limit, newest_first=newest_first, only=only)
+
+        found, has_more = await _read_page(request, list_some, lambda file: file.file)
+        shown = [_render_file(file) for file in found]
+        return json_response(make_page(shown, [file.id for file in shown], has_more=has_more))
 
     async def _check(self, tenant: str, file: NewFile) -> NewFile:
         return await self._stores.check_file(tenant, file)
@@ -355,6 +362,20 @@ class VectorStoreRoutes:
         created_at, is_cancelled, counts = await self._stores.get_batch(tenant, store, batch)
         status: Literal["in_progress", "completed", "cancelled"] = "in_progress" if counts.in_progress else "completed"
         return FileBatch(batch, int(created_at), store, "cancelled" if is_cancelled else status, counts)
+
+
+async def _read_page(
+    request: Request, list_some: Callable[[str | None, int, bool], Awaitable[Sequence[T]]], find_id: Callable[[T], str]
+) -> tuple[Sequence[T], bool]:
+    """The entries behind `after` and in front of `before`, those next to the one that is named, and whether there are more."""
+    cursor, before = read_cursor(request), request.query_params.get("before")
+    if before is not None and cursor.after is None:
+        found = await list_some(before, cursor.limit + 1, not cursor.newest_first)
+        return found[: cursor.limit][::-1], len(found) > cursor.limit
+    found = await list_some(cursor.after, cursor.limit + 1, cursor.newest_first)
+    if before in (ids := [find_id(each) for each in found]):
+        found = found[: ids.index(before)]
+    return found[: cursor.limit], len(found) > cursor.limit
 
 
 async def _read(request: Request, kind: type[Body]) -> tuple[Body, dict[str, str]]:
