@@ -13,7 +13,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -749,6 +749,10 @@ class RunStore(Protocol):
         """Forgets some of the runs that ended before this time, the oldest first, but none that a kept one continues. Returns how
         many, 0 once there are none. The audit and all documents stay."""
         ...
+
+
+RUN_METADATA: Final = "run_metadata"
+"""The kind of documents that belong to runs: each has the id of its run, and goes with it."""
 
 
 class DocumentStore(Protocol):

@@ -302,7 +302,8 @@ async def test_stored_completions_are_listed_read_and_deleted_by_their_tenant_al
         completions = place.client.chat.completions
         made = [await completions.create(model="scripted", messages=ASK) for _ in range(2)]
         unkept = await completions.create(model="scripted", messages=ASK, store=False)
-        assert [each.id async for each in completions.list(limit=1)] == [made[1].id, made[0].id]
+        assert [each.id async for each in completions.list(limit=1)] == [made[0].id, made[1].id]
+        assert [each.id async for each in completions.list(order="desc")] == [made[1].id, made[0].id]
         assert await completions.retrieve(made[0].id) == made[0]
         async with AsyncOpenAI(base_url=place.url, api_key=theirs, max_retries=0) as other:
             assert [each async for each in other.chat.completions.list()] == []
@@ -314,6 +315,28 @@ async def test_stored_completions_are_listed_read_and_deleted_by_their_tenant_al
         assert (await completions.delete(made[0].id)).deleted
         with pytest.raises(APIStatusError, match="not found"):
             await completions.retrieve(made[0].id)
+
+
+async def test_the_metadata_of_a_stored_completion_can_be_changed_and_searched_for() -> None:
+    store = MemoryStore()
+    keys = Keys(store)
+    ours, theirs = await keys.create(tenant="ours"), await keys.create(tenant="theirs")
+    async with opened(Scripted(say("Hi."), repeat=True), keys=keys, api_key=ours) as place:
+        completions = place.client.chat.completions
+        made = [await completions.create(model="scripted", messages=ASK, metadata={"of": str(n), "all": "yes"}) for n in range(3)]
+        changed = await completions.update(made[1].id, metadata={"of": "2"})
+        assert changed == made[1].model_copy(update={"metadata": {"of": "2"}})
+        assert await completions.retrieve(made[1].id) == changed
+        assert [each.id async for each in completions.list(limit=1, metadata={"of": "2"})] == [made[1].id, made[2].id]
+        assert [each.id async for each in completions.list(metadata={"of": "2", "all": "yes"})] == [made[2].id]
+        assert [each async for each in completions.list(metadata={"of": "1"})] == []
+        assert (await completions.update(made[2].id, metadata=None)).metadata == {}
+        async with AsyncOpenAI(base_url=place.url, api_key=theirs, max_retries=0) as other:
+            with pytest.raises(APIStatusError, match="not found"):
+                await other.chat.completions.update(made[1].id, metadata={"of": "them"})
+            with pytest.raises(APIStatusError, match="not found"):
+                await other.chat.completions.update("chatcmpl_none", metadata={})
+        assert (await place.client.responses.retrieve(made[1].id.replace("chatcmpl", "resp"))).metadata == made[1].metadata
 
 
 async def test_the_messages_of_a_stored_completion_are_listed_to_its_tenant_alone() -> None:

@@ -13,7 +13,7 @@ from mainspring.core.history import Entry
 from mainspring.core.items import assistant, user
 from mainspring.core.response import Response
 from mainspring.core.spec import Conversation, RunSpec
-from mainspring.ports import PAGE_BYTES, Document, Filter, Note, Segment, Snapshot, Store, StoredRun
+from mainspring.ports import PAGE_BYTES, RUN_METADATA, Document, Filter, Note, Segment, Snapshot, Store, StoredRun
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring.storage.segment import RECORD_BYTES
 
@@ -359,6 +359,8 @@ async def test_runs_that_ended_before_a_time_are_pruned_and_no_others(store: Sto
         await store.append(id, [*begin(id, at=float(place)), *end(1, at=place + 0.5)], answer(id, "hi"), [Note(b"{}")])
     await store.append("open", begin("open", at=0.0))
     await store.append("late", [*begin("late", at=1.0), *end(1, at=500.0)], answer("late", "hi"))
+    beside = [Document(RUN_METADATA, id, b"{}") for id in ("r7", "r240", "late")]
+    assert await store.put([*beside, Document("other", "r7", b"{}")])
     pruned = 0
     while gone := await store.prune(240.5):
         pruned += gone
@@ -367,6 +369,9 @@ async def test_runs_that_ended_before_a_time_are_pruned_and_no_others(store: Sto
     assert left == ["open", "late", *[f"r{place}" for place in range(240, 250)]]
     with pytest.raises(NotFound):
         await store.events("r7")
+    await store.delete("late")
+    assert [each.id for each in await store.documents(RUN_METADATA)] == ["r240"]
+    assert [each.id for each in await store.documents("other")] == ["r7"]
     assert (await store.events("r240")) == [*begin("r240", at=240.0), *end(1, at=240.5)]
     assert len(await store.audit()) == 250
     assert await store.items(["msg_0"]) == {"msg_0": assistant("hi", id="msg_0")}

@@ -16,6 +16,7 @@ from mainspring.core.history import Entry
 from mainspring.core.items import Item
 from mainspring.ports import (
     EVERY_RUN,
+    RUN_METADATA,
     Document,
     Filter,
     Link,
@@ -227,6 +228,7 @@ class MemoryStore:
         kept = self._find_kept(run_id)
         del self._runs[run_id]
         self.leases.runs.pop(run_id, None)
+        self._documents.get(_Folder(kept.run.tenant, "", RUN_METADATA), {}).pop(run_id, None)
         for id in collect_item_ids(kept.entries or ()):
             self._holders[kept.run.tenant, id].remove(run_id)
 

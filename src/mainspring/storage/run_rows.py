@@ -8,7 +8,7 @@ from mainspring.core.events import Recorded, Status
 from mainspring.core.history import Entry
 from mainspring.core.items import Item, decode, encode
 from mainspring.core.spec import Conversation
-from mainspring.ports import PAGE_BYTES, Document, Filter, Link, Note, Page, StoredRun
+from mainspring.ports import PAGE_BYTES, RUN_METADATA, Document, Filter, Link, Note, Page, StoredRun
 from mainspring.storage.audit_chain import ANCHOR
 from mainspring.storage.lease_rows import LEASES
 from mainspring.storage.recent_deltas import OF_RUN, SEQ_BITS, TABLE, read_recent
@@ -298,14 +298,16 @@ def prune(connection: sqlite3.Connection, before: float) -> int:
 
 def _delete_runs(connection: sqlite3.Connection, which: str, values: tuple[object, ...]) -> list[str | None]:
     """Returns what each of them has continued."""
-    found = connection.execute(f"SELECT number, entries, parent FROM runs WHERE {which}", values).fetchall()
-    for number, entries, _ in found:
+    found = connection.execute(f"SELECT number, entries, parent, tenant, id FROM runs WHERE {which}", values).fetchall()
+    for number, entries, _, tenant, run_id in found:
         held = collect_item_ids(decode(entries, list[Entry])) if entries is not None else ()
         connection.executemany("DELETE FROM items WHERE id = ? AND run = ?", [(id, number) for id in held])
         connection.execute(f"DELETE FROM segments WHERE {OF_RUN}", {"run": number})
         connection.execute("DELETE FROM summaries WHERE run = ?", (number,))
+        beside = "DELETE FROM documents WHERE tenant = ? AND parent = '' AND id = ? AND kind = ?"
+        connection.execute(beside, (tenant, run_id, RUN_METADATA))
         connection.execute("DELETE FROM runs WHERE number = ?", (number,))
-    return [parent for _, _, parent in found]
+    return [parent for _, _, parent, _, _ in found]
 
 
 def put(connection: sqlite3.Connection, documents: Sequence[Document], if_absent: bool) -> bool:

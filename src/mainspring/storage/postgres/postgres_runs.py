@@ -21,6 +21,7 @@ from mainspring.core.stored_log import ENTERED
 from mainspring.ports import (
     EVERY_RUN,
     PAGE_BYTES,
+    RUN_METADATA,
     Document,
     Filter,
     Link,
@@ -432,16 +433,20 @@ class PostgresStore:
 async def _delete_runs(connection: Connection, which: str, *values: object) -> list[bytes | None]:
     """Returns the keys of what each of them has continued."""
     # This waits for whoever is adding to a log; what that has added is seen by the next statement.
-    rows = await connection.fetch(f"DELETE FROM mainspring_runs WHERE {which} RETURNING number, entries, parent_key", *values)
+    rows = await connection.fetch(
+        f"DELETE FROM mainspring_runs WHERE {which} RETURNING number, entries, parent_key, tenant, id", *values
+    )
     if not rows:
         return []
     held = [make_key(id) for row in rows if row["entries"] for id in collect_item_ids(decode(row["entries"], list[Entry]))]
     rest = """
         WITH items AS (DELETE FROM mainspring_items WHERE key = ANY($2::bytea[]) AND run = ANY($1::bigint[])),
-        lines AS (DELETE FROM mainspring_summaries WHERE run = ANY($1::bigint[]))
+        lines AS (DELETE FROM mainspring_summaries WHERE run = ANY($1::bigint[])),
+        beside AS (DELETE FROM mainspring_documents WHERE key = ANY($3::bytea[]))
         DELETE FROM mainspring_segments WHERE run = ANY($1::bigint[])
     """
-    await connection.execute(rest, [row["number"] for row in rows], held)
+    beside = [make_key(unescape(row["tenant"]), "", unescape(row["id"]), RUN_METADATA) for row in rows]
+    await connection.execute(rest, [row["number"] for row in rows], held, beside)
     return [row["parent_key"] for row in rows]
 
 
