@@ -126,10 +126,10 @@ async def linked(server: Path, folder: Path, change: Change = _keep) -> AsyncIte
 
 
 @asynccontextmanager
-async def linked_port(server: Path) -> AsyncIterator[tuple[Link, int]]:
+async def linked_port(server: Path, host: str = "127.0.0.1") -> AsyncIterator[tuple[Link, int]]:
     """A link to the server of this socket, and the port of this machine where it is."""
     link = Link(server)
-    door = await asyncio.start_server(link.serve, "127.0.0.1", 0)
+    door = await asyncio.start_server(link.serve, host, 0)
     try:
         yield link, door.sockets[0].getsockname()[1]
     finally:

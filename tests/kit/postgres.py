@@ -109,8 +109,8 @@ class Postgres:
 
 
 @contextmanager
-def running(version: int = 18, *, is_durable: bool = False) -> Iterator[Postgres]:
-    """A server. With `is_durable`, a commit waits for the disk as in production."""
+def running(version: int = 18, *, is_durable: bool = False, network: str = "") -> Iterator[Postgres]:
+    """A server. With `is_durable`, a commit waits for the disk as in production. A `network` reaches it by TCP, too."""
     with warnings.catch_warnings():
         # It looks for a folder of the session, which not every machine has.
         warnings.simplefilter("ignore")
@@ -123,7 +123,12 @@ def running(version: int = 18, *, is_durable: bool = False) -> Iterator[Postgres
         prepared.ensure_pgdata_inited()
         if prepared.system_user is not None:
             shutil.chown(folder, prepared.system_user)
-        server = Postgres(folder, POSTGRES_VERSIONS[version], prepared.system_user, () if is_durable else _QUICK)
+        options: tuple[str, ...] = () if is_durable else _QUICK
+        if network:
+            options += ("-c", "listen_addresses=*")
+            with (folder / "data" / "pg_hba.conf").open("a") as rules:
+                rules.write(f"host all all {network} trust\n")
+        server = Postgres(folder, POSTGRES_VERSIONS[version], prepared.system_user, options)
         server.start()
         try:
             yield server

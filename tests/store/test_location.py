@@ -21,6 +21,7 @@ def test_a_name_is_a_file(name: str) -> None:
     [
         (f"postgresql://app:{SECRET}@db.example:5433/runs", "postgresql://app:***@db.example:5433/runs"),
         (f"postgres://app:{SECRET}@h1,h2:5433/runs?sslmode=require", "postgres://app:***@h1,h2:5433/runs?sslmode=require"),
+        (f"postgresql://app:{SECRET}@h1:5432,h2:5433/runs", "postgresql://app:***@h1:5432,h2:5433/runs"),
         (f"postgresql:///runs?host=/tmp/pg&user=a&password={SECRET}", "postgresql:///runs?host=/tmp/pg&user=a&password=***"),
         (f"POSTGRESQL://app:{SECRET}@[::1]/runs", "postgresql://app:***@[::1]/runs"),
         ("postgresql://db/runs", "postgresql://db/runs"),
@@ -43,6 +44,7 @@ def test_a_url_of_postgresql_is_shown_without_its_password(url: str, shown: str)
         f"postgresql:app:{SECRET}@h/runs",
         f"postgresql:/app:{SECRET}@h/runs",
         f"postgresql://app:{SECRET}@h:port/runs",
+        f"postgresql://app:{SECRET}@h:5432,h:port/runs",
         f"postgresql://app:{SECRET}@[h/runs",
         f"postgresql://h/runs?{SECRET}",
         f"mysql://app:{SECRET}@h/runs",

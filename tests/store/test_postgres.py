@@ -23,7 +23,7 @@ from cryptography.x509.oid import NameOID
 from msgspec.structs import replace
 from tests.cli.deployment import fill, look
 from tests.decisions.test_log import START, decision
-from tests.kit.link import Link, linked, tls_door
+from tests.kit.link import Link, linked, linked_port, tls_door
 from tests.kit.pooler import pooled
 from tests.kit.postgres import Postgres, replica_of, running
 from tests.kit.processes import run
@@ -504,6 +504,25 @@ async def test_a_server_that_cannot_be_used_is_told_in_one_line(postgres: Postgr
         assert "user" in told
     async with refused("postgresql://app:hunter2@h/x?sslmode=maybe") as [told]:
         assert "is not right" in told
+    with pytest.raises(InvalidRequest, match="connect_timeout must be a whole number"):
+        choose_store(parse_location("postgresql://app:hunter2@h/x?connect_timeout=soon"))
+
+
+async def test_of_several_hosts_with_ports_of_their_own_one_that_answers_is_used(
+    postgres: Postgres, emptied: Location, folder: Path
+) -> None:
+    name = urlsplit(emptied.given).path
+    async with linked_port(postgres.socket) as (link, port):
+        async with open_store(parse_location(f"postgresql://postgres@127.0.0.1:1,127.0.0.1:{port}{name}")) as store:
+            await store.append("a", begin("a"))
+            link.cut()
+            await store.append("a", say(1, "x"))
+            assert [record.seq for record in await store.events("a")] == [0, 1]
+        hosts = f"host={folder},{postgres.socket.parent}&port=1,5432"
+        async with open_store(parse_location(f"postgresql://postgres@{name}?{hosts}")) as store:
+            assert [record.seq for record in await store.events("a")] == [0, 1]
+    async with refused(f"postgresql://app:hunter2@127.0.0.1:1,127.0.0.1:1{name}") as [told]:
+        assert "cannot be reached" in told
 
 
 async def test_tables_of_a_newer_version_are_left_alone(postgres: Postgres) -> None:

@@ -64,7 +64,8 @@ def _hide_password(url: str, scheme: str) -> str:
     """The URL as it may be shown. Raises `InvalidRequest` if it cannot be told where the password ends."""
     try:
         parts = urlsplit(url)
-        _ = parts.port
+        for host in parts.netloc.rpartition("@")[2].split(","):
+            _ = urlsplit(f"//{host}").port
         pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:
         raise _not_a_url(scheme) from None

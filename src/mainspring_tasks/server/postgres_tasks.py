@@ -15,7 +15,7 @@ import asyncpg  # type: ignore[import-untyped]
 
 from mainspring.core.errors import StoreError
 from mainspring.storage.location import parse_location
-from mainspring.storage.postgres.postgres_server import Server
+from mainspring.storage.postgres.postgres_server import Connection, Server
 from mainspring_tasks.server.task import Status, Task, make_task
 
 log = getLogger(__name__)
@@ -54,10 +54,10 @@ class PostgresTasks:
 
     async def open(self) -> None:
         # Nothing is connected yet.
-        limits = {"timeout": CONNECT_SECONDS, "command_timeout": QUERY_SECONDS}
-        self._pool = await asyncpg.create_pool(
-            self._server.dsn, min_size=0, max_size=MOST_CONNECTIONS, **{**self._server.options, **limits}
-        )
+        async def connect(_: str | None, **options: object) -> Connection:
+            return await self._server.connect(**options, timeout=CONNECT_SECONDS, command_timeout=QUERY_SECONDS)
+
+        self._pool = await asyncpg.create_pool(connect=connect, min_size=0, max_size=MOST_CONNECTIONS)
         try:
             async with self._connection() as connection:
                 await _migrate(connection)

@@ -3,13 +3,16 @@
 Connections hold no state between two transactions: a pooler may stand between (`pgbouncer=true` in the URL says that one does,
 and then no statement is prepared under a name). What listens must keep its session, so `listen` may name the server itself.
 Questions go over a few connections that are made when they are needed; one that was cut is replaced, and the question asked
-again, for a bounded time. What is written has a connection and rules of its own, see `writer`.
+again, for a bounded time. What is written has a connection and rules of its own, see `writer`. A machine or a network that is
+gone cuts nothing: so the kernel ends a connection whose other end has been silent for too long (`tcp_user_timeout` in the URL).
 
 Each kind of content counts its migrations in one table, and brings itself up to date under a lock that all who do so take.
 """
 
 import os
+import socket
 import ssl
+import sys
 from asyncio import Semaphore, sleep
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
@@ -21,7 +24,7 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg  # type: ignore[import-untyped]
 
-from mainspring.core.errors import MainspringError, StoreError
+from mainspring.core.errors import InvalidRequest, MainspringError, StoreError
 from mainspring.storage.location import Location
 from mainspring.storage.sql import ServerTables
 
@@ -30,6 +33,9 @@ log = getLogger(__name__)
 T = TypeVar("T")
 
 CONNECT_SECONDS: Final = 10.0
+"""How long to try, all hosts of a URL together."""
+SILENT_SECONDS: Final = 5.0
+"""After how long a connection is taken to be gone whose other end's machine does not acknowledge what it is sent."""
 QUERY_SECONDS: Final = 30.0
 PATIENCE_SECONDS: Final = 30.0
 """How long a question or a write waits for a server that is away."""
@@ -40,6 +46,8 @@ MIGRATION_LOCK: Final = 0x4D73_7072
 # A transaction of a process that is frozen in it is taken back, or its locks would hold up whoever takes over. Whoever is silent
 # for as long as this has lost its leases too.
 SILENT_IN_TRANSACTION: Final = "5s"
+# For how long a connection of a machine that is gone takes the room of another one.
+_FORGOTTEN: Final = {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3"}
 # The plans of our statements are the same for few rows and for many, so that one made for an empty table is good for a full one.
 _PLANNING: Final = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "enable_mergejoin": "off", "jit": "off"}
 _LOST: Final = (
@@ -94,9 +102,20 @@ class Server:
         self._verifies = options.get("sslmode", "").startswith("verify")
         direct = options.pop("listen", "")
         self.can_listen = bool(direct) or not self.has_pooler
-        settings = {"application_name": "mainspring", "idle_in_transaction_session_timeout": SILENT_IN_TRANSACTION, **_PLANNING}
+        settings = {
+            "application_name": "mainspring",
+            "idle_in_transaction_session_timeout": SILENT_IN_TRANSACTION,
+            "tcp_user_timeout": "30s",
+            **_FORGOTTEN,
+            **_PLANNING,
+        }
+        connect_seconds = _take_number(options, "connect_timeout", self.name)
+        self._silent_ms = round(_take_number(options, "tcp_user_timeout", self.name) or 1000 * SILENT_SECONDS)
+        parts = parts._replace(scheme="postgresql")
+        self._hosts = _split_hosts(parts, options)
+        self._direct_hosts = [_replace_host(parts, options, direct)] if direct else self._hosts
         self.options: Mapping[str, Any] = {
-            "timeout": float(options.pop("connect_timeout", "") or CONNECT_SECONDS),
+            "timeout": connect_seconds or CONNECT_SECONDS / len(self._hosts),
             "command_timeout": QUERY_SECONDS,
             "statement_cache_size": 0 if self.has_pooler else 200,
             "max_cached_statement_lifetime": 0,
@@ -104,9 +123,6 @@ class Server:
             "server_settings": None if self.has_pooler else settings,
         }
         """How asyncpg is to connect."""
-        parts = parts._replace(scheme="postgresql")
-        self.dsn = urlunsplit(parts._replace(query=urlencode(options)))
-        self._direct = _replace_host(parts, options, direct) if direct else self.dsn
         self._idle: list[Connection] = []
         self._turns = Semaphore(MOST_READERS)
         self.is_open = False
@@ -135,13 +151,40 @@ class Server:
         """The connection that `open` has made, for whoever wants but one."""
         return self._idle.pop()
 
-    async def connect(self) -> Connection:
-        """A new connection. Raises what asyncpg does."""
-        return await asyncpg.connect(self.dsn, **self.options)
+    async def connect(self, **options: object) -> Connection:
+        """A new connection, with these options of asyncpg besides. Raises what asyncpg does."""
+        return await self._connect(self._hosts, options)
 
     async def connect_directly(self) -> Connection:
         """A new connection past the pooler, for what a session must keep. Raises what asyncpg does."""
-        return await asyncpg.connect(self._direct, **self.options)
+        return await self._connect(self._direct_hosts, {})
+
+    async def _connect(self, hosts: list[str], options: Mapping[str, object]) -> Connection:
+        """Asks the host first that answered last; each has a time limit of its own, since one that is gone says nothing."""
+        waiting = list(hosts)
+        while True:
+            url = waiting.pop(0)
+            try:
+                connection = await asyncpg.connect(url, **{**self.options, **options})
+            except Exception as error:  # asyncpg's are many
+                if not waiting or not is_lost(error):
+                    raise
+                continue
+            hosts.remove(url)
+            hosts.insert(0, url)
+            self._limit_silence(connection)
+            return connection
+
+    def _limit_silence(self, connection: Connection) -> None:
+        """Has the kernel end a connection whose other end is gone and could not say so. Where it cannot, questions are given up
+        after `QUERY_SECONDS`."""
+        found = connection._transport.get_extra_info("socket")  # asyncpg has no option for this
+        if found is None or found.family not in (socket.AF_INET, socket.AF_INET6) or sys.platform != "linux":
+            return
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._silent_ms)
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5)
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
 
     async def fetch(self, statement: str, *values: object, is_urgent: bool = False) -> Sequence[Row]:
         """The rows of a question, which is asked again if the connection is cut. Raises `StoreError`."""
@@ -253,6 +296,33 @@ class Server:
                 reason = " ".join(str(error).split()) or type(error).__name__
                 return StoreError(f"{self.name} cannot be reached ({reason[:300]}); check that it runs, and the URL")
         return StoreError(f"this cannot be written or read ({type(error).__name__}: {error})")
+
+
+def _take_number(options: dict[str, str], name: str, where: str) -> float:
+    """This option, which is no option any more; 0 if it is not given. Raises `InvalidRequest`."""
+    given = options.pop(name, "") or "0"
+    if not given.isdecimal():
+        raise InvalidRequest(f"{where}: {name} must be a whole number, and is {given[:100]!r}", param="database")
+    return int(given)
+
+
+def _split_hosts(parts: SplitResult, options: Mapping[str, str]) -> list[str]:
+    """The URL, once for each of its hosts. Of several, one that can be written to is wanted, whatever asyncpg would take."""
+    account, sign, netloc = parts.netloc.rpartition("@")
+    hosts, ports = (netloc or options.get("host", "")).split(","), options.get("port", "").split(",")
+    if len(hosts) == 1:
+        return [urlunsplit(parts._replace(query=urlencode(options)))]
+    found: list[str] = []
+    for place, host in enumerate(hosts):
+        own = {"target_session_attrs": "read-write", **options}
+        if netloc:
+            each = parts._replace(netloc=account + sign + host)
+        else:
+            each, own["host"] = parts, host
+        if len(ports) == len(hosts):
+            own["port"] = ports[place]
+        found.append(urlunsplit(each._replace(query=urlencode(own))))
+    return found
 
 
 def _replace_host(parts: SplitResult, options: Mapping[str, str], place: str) -> str:
