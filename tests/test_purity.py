@@ -20,6 +20,7 @@ ALLOWED = {
     "math",
     "operator",
     "re",
+    "unicodedata",
     "urllib.parse",
     "typing",
     "msgspec",

@@ -15,13 +15,13 @@ from tests.net.servers import answering, make_certificates
 from mainspring import Engine, tool
 from mainspring.core.errors import InvalidRequest, ToolUnavailable
 from mainspring.core.items import FunctionCallOutput, ToolDefinition
+from mainspring.core.look_alikes import fold_name
 from mainspring.definitions.toml import write_toml
 from mainspring.net.client import make_tls
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.mcp.exchange import RemoteTool
 from mainspring.tools.mcp.executor import McpTools
-from mainspring.tools.mcp.imitation import fold_name
 from mainspring.tools.mcp.lock import LockFile, McpLock, fetch_certificate, read_lock, write_lock
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.mcp.toolset import ServerOffer, build_toolset

@@ -113,17 +113,40 @@ async def test_a_call_whose_request_waits_no_more_is_made_anew_and_nobody_asked_
         assert hotel.bookings[-1] == [{"action": "accept", "content": YES}]
 
 
-async def test_a_form_that_wants_a_secret_says_so() -> None:
-    secret = {**FORM, "requestedSchema": {"type": "object", "properties": {"api_key": {"type": "string"}}}}
-    async with serve(Hotel(is_modern=True, questions=(secret,))) as hotel, engine_of(hotel) as engine:
+def make_form(message: str, **fields: Json) -> Json:
+    return {**FORM, "message": message, "requestedSchema": {"type": "object", "properties": fields}}
+
+
+TEXT: Json = {"type": "string"}
+
+
+@pytest.mark.parametrize(
+    ("form", "is_secret"),
+    [
+        (make_form("Go on?", api_key=TEXT), True),
+        (make_form("Enter your password.", answer=TEXT), True),
+        (make_form("Go on?", **{"p\u0430ss\u200bword": TEXT}), True),  # with a Cyrillic letter, and one that cannot be seen
+        (make_form("Go on?", code={**TEXT, "title": "One-Time Code"}), True),
+        (make_form("Go on?", creditCard=TEXT, name=TEXT), True),
+        (make_form("Reset the password?", yes={"type": "boolean"}), False),
+        (make_form("Go on?", shipping={**TEXT, "title": "Where to"}, tokens={"type": "integer"}), False),
+    ],
+)
+async def test_a_form_that_wants_a_secret_says_so(form: Json, is_secret: bool) -> None:
+    async with serve(Hotel(is_modern=True, questions=(form,))) as hotel, engine_of(hotel) as engine:
         find_question(await engine.run("Book."))
         [approval] = (await Approvals(engine.core, {"hotel"}).list()).approvals
         assert "hotel" in approval.question
-        assert "secret" in approval.question
+        assert ("seems to want a secret" in approval.question) is is_secret
 
 
-async def test_a_form_that_no_client_can_draw_is_refused_before_anybody_is_asked() -> None:
-    nested = {**FORM, "requestedSchema": {"type": "object", "properties": {"deep": {"type": "object"}}}}
+def nest(levels: int) -> Json:
+    return {"type": "array", "items": nest(levels - 1)} if levels else {"type": "string", "enum": ["red"]}
+
+
+@pytest.mark.parametrize("field", [{"type": "object"}, nest(2), nest(150), {**TEXT, "more": nest(6)}])
+async def test_a_form_that_no_client_can_draw_is_refused_before_anybody_is_asked(field: Json) -> None:
+    nested = make_form("Which?", deep=field)
     async with serve(Hotel(is_modern=True, questions=(nested,))) as hotel, engine_of(hotel) as engine:
         run = await engine.run("Book.")
         assert (run.status, hotel.bookings) == ("completed", [])
@@ -134,11 +157,14 @@ async def test_a_form_that_no_client_can_draw_is_refused_before_anybody_is_asked
     "question",
     [
         {**LINK, "url": "https://pay.example/" + "a" * 5_000},
+        {**LINK, "url": "https://bank.example@pay.example/1"},
+        {**LINK, "url": "https://bank.example\n.pay.example/1"},
+        {**LINK, "url": "https://b\u0430nk.example/1"},
         {**FORM, "requestedSchema": {"type": "object", "properties": {"a": {"type": "string", "title": "a" * 70_000}}}},
     ],
-    ids=["link", "form"],
+    ids=["long link", "link with a name", "link with a break", "link that looks like another", "form"],
 )
-async def test_a_question_that_cannot_be_shown_whole_is_not_asked(question: Json, is_modern: bool) -> None:
+async def test_a_question_that_cannot_be_shown_as_it_is_is_not_asked(question: Json, is_modern: bool) -> None:
     async with serve(Hotel(is_modern=is_modern, questions=(question,))) as hotel, engine_of(hotel) as engine:
         assert (await engine.run("Book.")).status == "completed"
 

@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from mainspring.core.items import Json, encode
+from mainspring.core.look_alikes import fold_text
 
 MOST_FIELDS: Final = 64
 MOST_CHOICES: Final = 256
@@ -17,9 +18,24 @@ LONGEST_MESSAGE: Final = 4_000
 LONGEST_TEXT: Final = 64_000
 LONGEST_FORM: Final = 64_000
 
+DEEPEST_FIELD: Final = 4
+"""A field, its items, their choices, and one of those."""
+
+# What secrets are called, in a few languages: whole words, and those that may stand in others.
+_WORDS: Final = ("pin", "pwd", "otp", "totp", "cvv", "cvc", "ssn", "2fa", "mfa", "token", "senha", "parola", "mnemonic")
+_PARTS: Final = (
+    "password", "passwd", "passphrase", "passcode", "passwort", "kennwort", "contrasena", "mot de passe",
+    "\u043f\u0430\u0440\u043e\u043b", "\u5bc6\u7801", "secret", "credential", "api key", "access key", "private key",
+    "signing key", "card number", "credit card", "security code", "social security", "one time code", "verification code",
+    "seed phrase", "recovery phrase", "recovery code",
+)  # fmt: skip
+_BETWEEN: Final = r"[\W_]*"
 _SECRET = re.compile(
-    r"pass(word|phrase|code)|secret|api[ _-]?key|token|credential|private[ _-]?key|\bpin\b|cvv|card number", re.I
+    rf"(?<!\w)(?:{'|'.join([fold_text(word) for word in _WORDS])})(?!\w)"
+    rf"|{'|'.join([fold_text(part).replace(' ', _BETWEEN) for part in _PARTS])}"
 )
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_LINK = re.compile(r"[!-\[\]-~]+")  # no space, no backslash, nothing that cannot be seen
 _FORMATS: Final = {
     "email": re.compile(r"[^@\s]+@[^@\s]+"),
     "uri": re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S+"),
@@ -32,23 +48,18 @@ def read_elicitation(server: str, params: Json) -> Json:
     """The question as people and clients are shown it, with who asks. Raises `ValueError` if it is none that can be shown."""
     message = str(params.get("message") or "")[:LONGEST_MESSAGE]
     if params.get("mode", "form") == "url":
-        url = params.get("url")
-        if not isinstance(url, str) or urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-            raise ValueError("it asks to open what is no http:// or https:// address")
-        if len(url) > LONGEST_MESSAGE:
-            raise ValueError(f"the address to open has more than {LONGEST_MESSAGE} characters")
-        return {"server": server, "mode": "url", "message": message, "url": url}
+        return {"server": server, "mode": "url", "message": message, "url": _check_link(params.get("url"))}
     schema = params.get("requestedSchema")
     if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
         raise ValueError("its form has no fields")
     fields: Mapping[object, object] = schema["properties"]
     if len(fields) > MOST_FIELDS:
         raise ValueError(f"its form has more than {MOST_FIELDS} fields")
-    if len(encode(fields)) > LONGEST_FORM:
-        raise ValueError(f"its form has more than {LONGEST_FORM} bytes")
     for name, field in fields.items():
         if not isinstance(field, dict) or not _is_flat(field):
             raise ValueError(f"the field `{str(name)[:80]}` of its form is of a kind that the protocol does not allow")
+    if len(encode(fields)) > LONGEST_FORM:
+        raise ValueError(f"its form has more than {LONGEST_FORM} bytes")
     wanted = schema.get("required")
     required = [name for name in fields if name in wanted] if isinstance(wanted, list) else []
     return {
@@ -59,11 +70,29 @@ def read_elicitation(server: str, params: Json) -> Json:
     }
 
 
+def _check_link(url: object) -> str:
+    """An address that is what it looks like: people judge by it where they are going. Raises `ValueError`."""
+    parts = urlsplit(url) if isinstance(url, str) else urlsplit("")
+    if not isinstance(url, str) or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("it asks to open what is no http:// or https:// address")
+    if len(url) > LONGEST_MESSAGE:
+        raise ValueError(f"the address to open has more than {LONGEST_MESSAGE} characters")
+    if "@" in parts.netloc or not _LINK.fullmatch(url):
+        raise ValueError("the address to open has a user name, or characters that an address is not written with")
+    return url
+
+
 def asks_for_secret(question: Json) -> bool:
-    """Whether a form seems to want a secret, which the protocol forbids servers to ask for so."""
+    """Whether a form seems to want a secret, which the protocol forbids servers to ask for so: by what its fields are called that
+    take any text or number, or by its message if they do. Letters that only look like those of a word count as them."""
     fields = (question.get("requested_schema") or {}).get("properties") or {}
-    told = [f"{name} {field.get('title', '')} {field.get('description', '')}" for name, field in fields.items()]
-    return any(_SECRET.search(text.replace("_", " ")) for text in told)
+    free = {name: field for name, field in fields.items() if field.get("type") != "boolean" and list_choices(field) is None}
+    told = [
+        f"{name} {field.get('title', '')} {field.get('description', '')} {field.get('format', '')}"
+        for name, field in free.items()
+    ]
+    said = [str(question.get("message", ""))] if free else []
+    return any(_SECRET.search(fold_text(_HUMP.sub(" ", text)).replace("_", " ")) for text in (*told, *said))
 
 
 def describe_question(question: Json, *, is_trusted: bool = True) -> str:
@@ -121,12 +150,23 @@ def parse_field(field: Json, text: str) -> object:
 
 
 def _is_flat(field: Json) -> bool:
+    if not _is_shallow(field, DEEPEST_FIELD):
+        return False
     kind, choices = field.get("type"), list_choices(field)
     if choices is not None and len(choices) > MOST_CHOICES:
         return False
     if kind == "array":
-        return choices is not None
+        items = field.get("items")
+        return isinstance(items, dict) and items.get("type") != "array" and choices is not None
     return kind in ("string", "number", "integer", "boolean") or (kind is None and choices is not None)
+
+
+def _is_shallow(value: object, levels: int) -> bool:
+    """Whether nothing in it is nested more deeply than that."""
+    if not isinstance(value, dict | list):
+        return True
+    inner = value.values() if isinstance(value, dict) else value
+    return levels > 0 and all(_is_shallow(each, levels - 1) for each in inner)
 
 
 def _find_flaw(field: Json, value: object) -> str | None:

@@ -9,7 +9,7 @@ from anyio.lowlevel import checkpoint
 from msgspec import Struct
 
 from mainspring.core.items import Json
-from mainspring.core.json_values import count_values
+from mainspring.core.json_values import check_depth, count_values
 from mainspring.tools.mcp.exchange import MOST_BYTES
 
 MOST_VALUES = 131_072
@@ -104,6 +104,7 @@ async def parse_message(data: bytes) -> RpcMessage:
             raise refuse(f"The answer has more than {MOST_VALUES} values; ask for less")
         await checkpoint()
     try:
+        check_depth(data)
         return _DECODER.decode(data)
     except (ValueError, RecursionError) as error:
         raise refuse(f"Failed to parse an answer: {error}") from None

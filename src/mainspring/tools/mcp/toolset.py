@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Effect, Json, ToolDefinition, encode
+from mainspring.core.look_alikes import LONGEST_NAME, fold_name
 from mainspring.core.text import shorten_line
 from mainspring.core.tool_names import clean_name, fit_name, propose_names
 from mainspring.tools.mcp.exchange import RejectedTool, RemoteTool, ToolListing
-from mainspring.tools.mcp.imitation import LONGEST_NAME, fold_name
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.schema import Validator
 

@@ -1,7 +1,5 @@
-"""Finds tools whose names imitate those of another server: other case, other separators, or characters that look alike.
-
-A model that means one of them may call the other. Names that are the same are no imitation: such tools are told apart by their
-servers' labels.
+"""What is left of a text when look-alike characters do not count: by that a name that imitates another one is found, and a word
+that is written so as not to be found.
 """
 
 import unicodedata
@@ -38,7 +36,7 @@ _ALIKE: Final = {
 }  # fmt: skip
 _LOOK_ALIKE: Final = {code: letter for letter, codes in _ALIKE.items() for code in codes}
 
-# Models see no more than the first 64 characters of a name. Putting marks in order takes time by the square of their number.
+# Models see no more than the first 64 characters of a name.
 LONGEST_NAME: Final = 256
 
 
@@ -49,5 +47,12 @@ def fold_name(name: str) -> str:
 
 @lru_cache(8192)
 def _fold(name: str) -> str:
-    text = unicodedata.normalize("NFKD", name).casefold()
-    return "".join([each for each in text if unicodedata.category(each)[0] not in "MCZP"]).translate(_LOOK_ALIKE)
+    return "".join([each for each in fold_text(name) if unicodedata.category(each)[0] not in "CZP"])
+
+
+def fold_text(text: str) -> str:
+    """What is left of a text when case, marks, look-alike characters and those that cannot be seen do not count."""
+    # Putting marks in order takes time by the square of their number, so those that can go are gone before.
+    text = "".join([each for each in text if each.isspace() or unicodedata.category(each)[0] not in "MC"])
+    folded = unicodedata.normalize("NFKD", text).casefold()
+    return "".join([each for each in folded if unicodedata.category(each)[0] != "M"]).translate(_LOOK_ALIKE)
