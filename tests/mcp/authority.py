@@ -52,6 +52,7 @@ class Authority:
         self.issuer_metadata: dict[str, Any] = {}
         self.redirect_metadata = ""
         self.drips = ""
+        self.is_insatiable = False
         self.iss: str | None = None
         self.expires_in = 3600
         self.lock = Lock()
@@ -147,7 +148,7 @@ class Authority:
             handler.reply(401, {}, {"www-authenticate": f"Bearer {where}"})
             return
         message = json.loads(body or b"{}")
-        if message.get("params", {}).get("name") == "write" and "write" not in granted.scope.split():
+        if message.get("params", {}).get("name") == "write" and (self.is_insatiable or "write" not in granted.scope.split()):
             challenge = f'Bearer error="insufficient_scope", scope="write", {where}'
             handler.reply(403, {}, {"www-authenticate": challenge})
             return

@@ -355,6 +355,23 @@ async def test_a_tool_that_needs_more_waits_for_the_user_to_permit_it(
     assert scopes == ["read", "read write"]
 
 
+async def test_a_server_that_wants_what_it_was_granted_asks_nobody_again(
+    authority: Authority, spec: ServerSpec, browser: aiohttp.ClientSession
+) -> None:
+    store = MemoryStore()
+    sign_ins = SignIns(store, TokenCipher(KEY))
+    authority.is_insatiable = True
+    script = Scripted(call("write"), call("write"), call("write"), say("It does not work."))
+    async with Engine(script, store=store, mcp=McpTools([spec], sign_ins=sign_ins)) as engine:
+        await sign_in(sign_ins, spec, Account("docs"), browser)
+        first = await engine.run("Write.")
+        [asked] = [item for item in first.output if isinstance(item, ApprovalRequest)]
+        await sign_in(sign_ins, spec, Account("docs"), browser)
+        done = await engine.run((ApprovalResponse(asked.id, True),), previous=first.spec.id)
+    assert (done.text, authority.count("/authorize")) == ("It does not work.", 2)
+    assert "HTTP 403" in str(done.output)
+
+
 async def test_whoever_approves_a_call_does_not_lend_it_their_own_sign_in(
     authority: Authority, spec: ServerSpec, sign_ins: SignIns, browser: aiohttp.ClientSession
 ) -> None:

@@ -518,6 +518,9 @@ class Authorizer:
         if status == 403 and challenge.error == "insufficient_scope":
             held = await self._sign_ins.read(self._spec, self._account)
             scope = join_scopes(("" if held is None else held[0].tokens.scope, challenge.scope))
+            if held is not None and scope == join_scopes([held[0].tokens.scope]):
+                # All that it wants was granted: nobody can permit more, but the token that was sent may be an older one.
+                return self._remember(held[0]) != sent
             if not self._is_machine:
                 raise SignInNeeded(self._spec.label, scope)
             self._remember(await self._sign_ins.fetch_machine_tokens(self._spec, self._account, challenge, scope))
