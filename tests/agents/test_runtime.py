@@ -438,7 +438,7 @@ async def test_levels_of_the_request_are_budgets(tmp_path: Path) -> None:
         assert (held.tools_used, held.termination_reason) == ((), "completed")
         spent = await engine.agents.invoke_iterative("worker-bee", {}, PLAIN, autonomy_level="read-only")
         assert (spent.termination_reason, spent.iterations) == ("budget_exceeded", 5)
-        with pytest.raises(InvalidRequest, match="autonomy_level must be 0, 1, 2, 3 or one of read-only, .* not `free`"):
+        with pytest.raises(InvalidRequest, match=r"autonomy_level must be 0, 1, 2, 3 or one of read-only, .* not `free`"):
             await engine.agents.invoke_iterative("worker-bee", {}, PLAIN, autonomy_level="free")  # type: ignore[arg-type]
 
 

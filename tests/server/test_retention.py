@@ -1,6 +1,7 @@
 """Runs are kept as long as the settings say, and no longer."""
 
 import time
+from functools import partial
 from pathlib import Path
 
 import httpx2
@@ -59,6 +60,10 @@ def list_found(client: httpx2.Client, paths: list[str]) -> list[str]:
     return [path for path in paths if client.get(path).status_code == 200]
 
 
+def is_left(client: httpx2.Client, paths: list[str], count: int) -> bool:
+    return len(list_found(client, paths)) <= count
+
+
 async def test_each_kind_is_deleted_after_days_of_its_own(tmp_path: Path) -> None:
     settings = tmp_path / "mainspring.toml"
     settings.write_text(FLOWS)
@@ -80,7 +85,7 @@ async def test_each_kind_is_deleted_after_days_of_its_own(tmp_path: Path) -> Non
         table = "".join([f"{kind} = 0.0000001\n" for kind in kinds.split()])
         settings.write_text(f"{FLOWS}[keep_days]\n{table}")
         with serving(tmp_path, TURNS) as served, httpx2.Client(base_url=served.url) as client:
-            await until(lambda: len(list_found(client, every)) <= len(left))
+            await until(partial(is_left, client, every, len(left)))
             assert list_found(client, every) == left
             assert served.stop() == 0
     assert [path for path in (tmp_path / "served.db.files").rglob("*") if path.is_file()] == []
