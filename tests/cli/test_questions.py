@@ -30,6 +30,24 @@ def read_tally(shell: Shell) -> list[str]:
     return tally.read_text().splitlines() if tally.exists() else []
 
 
+def test_a_question_breaks_between_words(shell: Shell) -> None:
+    rules = '[governance.rules]\n"undocumented" = "ask"\n'
+    (shell.folder / "mainspring.toml").write_text(f'model = "scripted:script.json"\ntools = ["mytools:undocumented"]\n{rules}')
+    text = "word by word " * 12
+    shell.script({"calls": [{"name": "undocumented", "arguments": {"text": text}}]}, HELLO)
+    shown = plain(shell.run_on_terminal("run", "Say it", typed=[(PROMPT, "n\n")]).out)
+    question = shown[shown.index("? undocumented(") : shown.index("Do it?")]
+    assert max([len(line) for line in question.splitlines()]) < 80
+    assert {word.strip('"') for word in question.split("=")[1].split(")")[0].split()} == {"word", "by", ""}
+
+
+def test_a_run_that_waits_is_called_the_same_in_every_list(asking: Shell) -> None:
+    asking.script(add(2, 3), HELLO)
+    assert asking.run("run", "Add").code == 0
+    for command in ("runs", "traces list", "traces show last", "show last"):
+        assert " requires_action " in asking.run(*command.split()).out.replace("\n", " "), command
+
+
 def test_a_yes_lets_the_call_run_and_the_run_go_on(asking: Shell) -> None:
     asking.script(add(2, 3), {**HELLO, "expect": "5"})
     result = asking.run_on_terminal("run", "Add", typed=[(PROMPT, "y\n")])

@@ -86,7 +86,7 @@ async def test_a_run_whose_process_was_killed_is_drawn_as_far_as_it_came(shell: 
     run_id = (await shell.stored())[-1].id
     shown = shell.run("traces", "show", run_id, "--database", "runs.db")
     assert shown.code == 0, shown.err
-    assert shown.out.startswith(f"{run_id}  running (it has not ended)")
+    assert shown.out.startswith(f"{run_id}  in_progress (it has not ended)")
     assert "… hang" in shown.out
 
 

@@ -135,6 +135,7 @@ def test_an_ordinary_mistake_is_never_an_internal_error(capfd: pytest.CaptureFix
         ("agents lst", "there is no command `lst`; did you mean `list`?"),
         ("agents", "say which command: list, show, run."),
         ("run hi --modle x", "there is no option `--modle`; did you mean `--model`?"),
+        ("run Tidy up notes", "`up notes` is more than it takes; write quotes around what has blanks in it."),
         ("runs --status x", "there is no option `--status`; known: `--database`,"),
     ],
 )

@@ -97,7 +97,8 @@ def build_engine(options: EngineOptions) -> Engine:
     settings = load(options.settings, file=options.config)
     if options.kind == "server":
         return build_server_engine(settings, options.config).engine
-    with explain_refusals(settings, options.config, [name for name, value in options.settings.items() if value is not None]):
+    given = [name for name, value in {**options.settings, "model": options.model}.items() if value is not None]
+    with explain_refusals(settings, options.config, given):
         if options.kind == "steps":
             return compose_engine(settings, Scripted(), STEP_MODEL, database=parse_location(settings.database))
         if options.kind == "trial":
@@ -217,8 +218,8 @@ def _choose_model(options: EngineOptions, settings: Settings) -> tuple[Provider,
         raise InvalidRequest(f"no model is named; pass --model with a name that {base_url} knows")
     if (found := model_choice.choose_discovered(_find_backends(), progress=say)) is None:
         raise InvalidRequest(
-            "no model is named, and none was found; pass --model NAME (with --base-url URL, unless it is a vendor's) or set "
-            "MAINSPRING_MODEL; `mainspring demo` needs none"
+            f"no model is named, and none was found; {backends.HOW_TO_HAVE_ONE}, or pass --model NAME with --base-url URL; "
+            "`mainspring demo` needs none"
         )
     say(f"asking {found.told}")
     return found.provider, found.model

@@ -108,6 +108,8 @@ def _tell_mistake(error: typer.TyperException) -> str:
         options = [each for parameter in context.command.get_params(context) for each in parameter.opts if each.startswith("--")]
         meant = parsed_file.hint(option.lstrip("-"), [each.lstrip("-") for each in options])  # the dashes alike would be alike
         return f"there is no option `{option}`; {re.sub(r'`(?=[a-z])', '`--', meant)}"
+    if (extra := re.fullmatch(r"Got unexpected extra argument\(s\) \((.*)\)", message, re.DOTALL)) is not None:
+        return f"`{extra[1]}` is more than it takes; write quotes around what has blanks in it"
     if isinstance(context.command, typer.core.TyperGroup) and message.startswith(("Missing command", "No such command")):
         known = context.command.list_commands(context)
         name = (re.findall(r"^No such command '(.*?)'", message) or [""])[0]

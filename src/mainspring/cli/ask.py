@@ -10,7 +10,7 @@ from msgspec import UnsetType
 from mainspring.cli.console import format_call
 from mainspring.cli.context import Assembly, PersonsAnswer, WaitingCall
 from mainspring.cli.explain_end import explain_end
-from mainspring.cli.output import say, spell_out
+from mainspring.cli.output import fit_message, say, spell_out
 from mainspring.cli.show_run import choose_view, follow
 from mainspring.core.elicitation import fill_defaults, list_choices, list_flaws, parse_field
 from mainspring.core.events import Reason
@@ -53,8 +53,7 @@ async def _ask(call: WaitingCall, always: set[tuple[str, str]]) -> PersonsAnswer
         return await _ask_for_server(call, call.elicitation)
     if (call.tool, call.policy) in always:
         return PersonsAnswer(True)
-    print(spell_out(f"\n? {format_call(call.tool, call.arguments, 2000)}"), file=sys.stderr)
-    print(spell_out(f"  {call.question} (rule `{call.policy}`)"), file=sys.stderr)
+    _tell(f"\n? {format_call(call.tool, call.arguments, 2000)}\n  {call.question} (rule `{call.policy}`)")
     while (said := await read_line(CHOICES)) is not None:
         match said.strip().lower():
             case "y" | "yes":
@@ -69,9 +68,7 @@ async def _ask(call: WaitingCall, always: set[tuple[str, str]]) -> PersonsAnswer
 
 async def _ask_for_server(call: WaitingCall, asked: Json) -> PersonsAnswer | None:
     """What a person answers to the MCP server of a call that is under way. They can decline before they fill in anything."""
-    print(spell_out(f"\n? {call.question}"), file=sys.stderr)
-    if "url" in asked:
-        print(spell_out(f"  {asked['url']}"), file=sys.stderr)
+    _tell(f"\n? {call.question}" + (f"\n  {asked['url']}" if "url" in asked else ""))
     said = await read_line(OPENED if "url" in asked else ANSWERS)
     if said is None or said.strip().lower() not in ("y", "yes"):
         return None if said is None else PersonsAnswer(False)
@@ -101,8 +98,13 @@ async def _ask_field(name: str, field: Json, schema: Json) -> Json | None:
         flaws = list_flaws({"properties": {name: field}}, found)
         if not flaws:
             return found
-        print(spell_out(f"  {flaws[0]}"), file=sys.stderr)
+        _tell(f"  {flaws[0]}")
     return None
+
+
+def _tell(text: str) -> None:
+    """Writes what a person is to judge, all of it visible."""
+    print(fit_message(spell_out(text), sys.stderr, 2), file=sys.stderr)
 
 
 async def read_line(prompt: str) -> str | None:

@@ -35,6 +35,7 @@ else:
     weights = LateModule("mainspring.providers.local.weights")
 
 OPENAI = "https://api.openai.com/v1"
+HOW_TO_HAVE_ONE = "set a vendor's key, such as OPENAI_API_KEY, start Ollama, or pip install 'mainspring[local]'"
 
 
 class Vendor(Struct, frozen=True):

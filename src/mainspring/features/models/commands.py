@@ -168,7 +168,7 @@ async def find_backends(settings: ModelSettings) -> dict[str, FoundBackend]:
 
 
 def report_none() -> int:
-    say("no models; set a vendor's key, start Ollama, or pip install 'mainspring[local]'")
+    say(f"no models; {backends.HOW_TO_HAVE_ONE}")
     return 1
 
 

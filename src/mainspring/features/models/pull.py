@@ -61,6 +61,8 @@ async def pull(
     if list_only or json:
         write_list(_list_offered(), ("name", "download", "memory", "licence", "good for", ""), _make_cells, as_json=json)
         return
+    if not is_available():
+        say("what is pulled here can be asked once its runtime is installed: pip install 'mainspring[local]'")
     chosen = name or _choose().name
     path = await fetch(chosen, source)
     say(f"{path} is complete")

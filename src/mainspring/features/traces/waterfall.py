@@ -25,7 +25,7 @@ def make_cells(trace: TraceRecord) -> Cells:
     started = datetime.fromtimestamp(trace.started_at).strftime("%b %d %H:%M")
     took = "-" if trace.duration_ms is None else format_duration(trace.duration_ms / 1000)
     counts = str(len(trace.turns)), str(len(trace.calls))
-    return trace.run_id, trace.outcome.status, started, took, *counts, _format_tokens(trace.usage)
+    return trace.run_id, trace.outcome.run_status, started, took, *counts, _format_tokens(trace.usage)
 
 
 def draw_waterfall(trace: TraceRecord) -> None:
@@ -69,9 +69,8 @@ class Axis:
 def _draw_head(writer: ConsoleWriter, trace: TraceRecord, axis: Axis) -> None:
     outcome = trace.outcome
     writer.put(f"{trace.run_id}  ", "bold")
-    writer.put(outcome.status, _COLOURS[outcome.status])
-    ended = "" if outcome.run_status == outcome.status else f"{outcome.run_status}, "
-    writer.put(f" ({ended}{outcome.reason.value})\n" if outcome.reason is not None else " (it has not ended)\n")
+    writer.put(outcome.run_status, _COLOURS[outcome.status])
+    writer.put(f" ({outcome.reason.value})\n" if outcome.reason is not None else " (it has not ended)\n")
     denied = sum(action.verdict == "deny" for action in trace.actions)
     calls = [format_count(len(trace.calls), "call"), *([f"{denied} denied"] if denied else [])]
     facts = [format_count(len(trace.turns), "turn"), *calls, f"{_format_tokens(trace.usage)} tokens"]
