@@ -129,7 +129,8 @@ _SENSIBLE = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
 
 class RequestIds:
-    """Answers every request with an `x-request-id`: the client's own if it sent a sensible one, else a new one."""
+    """Answers every request with an `x-request-id`, and a `request-id` for clients that look there: the client's own if it sent a
+    sensible one, else a new one."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -143,7 +144,10 @@ class RequestIds:
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message["headers"], (b"x-request-id", request_id)]}
+                message = {
+                    **message,
+                    "headers": [*message["headers"], (b"x-request-id", request_id), (b"request-id", request_id)],
+                }
             await send(message)
 
         await self._app(scope, receive, send_with_id)

@@ -25,7 +25,7 @@ STANDARD_ERROR: Final = "-"
 CLIENT_LEFT: Final = 499
 # What a page may read of an answer, beside what it always may.
 EXPOSED: Final = (
-    "x-request-id", "retry-after", "location",
+    "x-request-id", "request-id", "retry-after", "location",
     *[f"x-ratelimit-{name}-{what}" for what in ("requests", "tokens") for name in ("limit", "remaining", "reset")],
 )  # fmt: skip
 
