@@ -430,6 +430,48 @@ async def test_keys_come_in_either_header_and_what_is_wrong_is_told_in_the_apis_
     assert (body["error"]["type"], body["error"]["code"]) == ("authentication_error", "invalid_api_key")
 
 
+async def test_files_are_uploaded_listed_and_shown_as_the_api_does() -> None:
+    keys = Keys(MemoryStore())
+    ours, theirs = await keys.create(tenant="ours"), await keys.create(tenant="theirs")
+    script = Scripted(say("Forty-two."))
+    async with entered(script, keys=keys, api_key=ours) as (client, place):
+        made = await client.files.upload(file=("note.md", b"forty-two", "text/markdown; charset=utf-8"), expires_in_seconds=7200)
+        assert (made.type, made.filename, made.mime_type, made.size_bytes) == ("file", "note.md", "text/markdown", 9)
+        assert made.expires_at is not None
+        assert (made.expires_at - made.created_at).total_seconds() == 7200
+        other = await client.beta.files.upload(file=("x.bin", b"x", "no type"))
+        assert (other.mime_type, other.expires_at) == ("application/octet-stream", None)
+        assert await client.files.retrieve_metadata(made.id) == made
+        assert [file.id async for file in client.files.list(limit=1)] == [other.id, made.id]
+        assert [file.id async for file in client.files.list(ids=["file-none", made.id])] == [made.id]
+        assert await (await client.files.download(made.id)).read() == b"forty-two"
+        seen = await place.client.files.retrieve(made.id)
+        assert (seen.purpose, seen.bytes) == ("user_data", 9)
+        shown: Any = [{"role": "user", "content": [{"type": "document", "source": {"type": "file", "file_id": made.id}}]}]
+        await client.messages.create(model="scripted", max_tokens=9, messages=shown)
+        assert "forty-two" in str(script.requests[0].items)
+        with pytest.raises(APIStatusError, match="expires_in_seconds"):
+            await client.files.upload(file=b"x", expires_in_seconds=60)
+        async with AsyncAnthropic(base_url=client.base_url, api_key=theirs, max_retries=0) as stranger:
+            assert [file async for file in stranger.files.list(ids=[made.id])] == []
+            assert [file async for file in stranger.files.list()] == []
+            with pytest.raises(NotFoundError):
+                await stranger.files.delete(made.id)
+        gone = await client.files.delete(made.id)
+        assert (gone.id, gone.type) == (made.id, "file_deleted")
+        with pytest.raises(NotFoundError):
+            await client.files.retrieve_metadata(made.id)
+
+
+async def test_an_answer_has_the_id_of_its_request_where_the_client_looks() -> None:
+    async with entered(Scripted(say("Hi."))) as (client, _):
+        message = await client.messages.create(model="scripted", max_tokens=9, messages=ASK)
+        assert (message._request_id or "").startswith("req_")
+        with pytest.raises(APIStatusError) as refused:
+            await client.messages.create(model="scripted", max_tokens=0, messages=ASK)
+    assert (refused.value.request_id or "").startswith("req_")
+
+
 async def test_tokens_are_counted_and_nothing_runs() -> None:
     script = Scripted()
     async with entered(script) as (client, place):

@@ -23,11 +23,13 @@ MOST_PARAMETERS: Final = 50
 
 
 class FormPart(Struct, frozen=True):
-    """A part of a form. `pieces` are to be read before the next part is asked for; what is not read is passed over."""
+    """A part of a form, and what it says to be. `pieces` are to be read before the next part is asked for; what is not read is
+    passed over."""
 
     name: str
     filename: str
     pieces: AsyncGenerator[bytes, None]
+    content_type: str = ""
 
     async def read_field(self) -> str:
         """The value of a field. Raises `Fault` for one that is too long or no text."""
@@ -82,11 +84,11 @@ async def parse_form(content_type: str, body: AsyncIterator[bytes]) -> AsyncGene
         if await reader.read_exactly(2) == b"--":
             return
         head = await reader.read_head(delimiter)
-        about = _find_disposition(head)
+        about = _find_header(head, "content-disposition")
         pieces = reader.read_until(delimiter)
         name, filename = (_parse_parameter("Content-Disposition", about, each) for each in ("name", "filename"))
         async with aclosing(pieces):
-            yield FormPart(name, filename, pieces)
+            yield FormPart(name, filename, pieces, _find_header(head, "content-type"))
             await _skip(pieces)
     if await reader.read_exactly(2) != b"--":
         raise refuse_form(f"it has more than {MOST_PARTS} parts")
@@ -140,9 +142,9 @@ async def _skip(pieces: AsyncIterable[bytes]) -> None:
         pass
 
 
-def _find_disposition(head: str) -> str:
+def _find_header(head: str, wanted: str) -> str:
     lines = [line.partition(":") for line in head.split("\r\n")]
-    return next((value.strip() for name, _, value in lines if name.strip().lower() == "content-disposition"), "")
+    return next((value.strip() for name, _, value in lines if name.strip().lower() == wanted), "")
 
 
 def _parse_parameter(header: str, value: str, name: str) -> str:

@@ -44,6 +44,11 @@ class Cursor(Struct, frozen=True):
     after: str | None
 
 
+def is_of_messages(request: Request) -> bool:
+    """Whether a client of the Messages API asks, which knows other lists than those here."""
+    return "anthropic-version" in request.headers
+
+
 def read_cursor(request: Request) -> Cursor:
     """`limit`, `order` and `after` of the query. Raises `InvalidRequest`."""
     limit = read_number(request, "limit", most=100)

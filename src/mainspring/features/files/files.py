@@ -9,6 +9,7 @@ a tenant. So a crash costs room until the next sweep, and loses nothing; one bet
 for good.
 """
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from hashlib import md5, sha256
@@ -39,6 +40,7 @@ DUE: Final = "file_due"
 ROOM: Final = "file_room"
 UPLOAD: Final = "upload"
 SPACE: Final = "files"
+_MIME: Final = re.compile(r"[\w.+-]{1,80}/[\w.+-]{1,120}", re.ASCII)
 # How long bytes may take to come in, and to become a file.
 INCOMING_SECONDS: Final = 86_400.0
 SWEEP_SECONDS: Final = 300.0
@@ -160,18 +162,25 @@ class Files:
         return Content(key, size, long.hexdigest(), short.hexdigest())
 
     async def add(
-        self, tenant: str, content: Content, filename: str, purpose: Purpose, seconds: float | None = None, id: str | None = None
+        self,
+        tenant: str,
+        content: Content,
+        filename: str,
+        purpose: Purpose,
+        seconds: float | None = None,
+        id: str | None = None,
+        mime: str = "",
     ) -> StoredFile:
         """Makes a file of bytes that came in. With an `id` that is there already, nothing happens but that they go."""
         id = id or PREFIX + self.new_id("file").partition("_")[2]
         await self._claim_room(tenant, id, content)
         try:
-            return await self._add(tenant, content, filename, purpose, seconds, id)
+            return await self._add(tenant, content, filename, purpose, seconds, id, mime)
         finally:
             await self._change_claim(tenant, id, None)
 
     async def _add(
-        self, tenant: str, content: Content, filename: str, purpose: Purpose, seconds: float | None, id: str
+        self, tenant: str, content: Content, filename: str, purpose: Purpose, seconds: float | None, id: str, mime: str
     ) -> StoredFile:
         now = await self.store.read_clock()
         made = StoredFile(
@@ -184,6 +193,7 @@ class Files:
             now,
             None if seconds is None else now + seconds,
             content.sha256,
+            kind if _MIME.fullmatch(kind := mime.partition(";")[0].strip()) else "",
         )
         if not (await self._add_alone(tenant, made) or await self._add_shared(tenant, made)):
             await self.drop(content.key)

@@ -1,4 +1,7 @@
-"""`/v1/files` and `/v1/uploads`: files of the caller's tenant go in by a form or in parts, are listed, read and deleted."""
+"""`/v1/files` and `/v1/uploads`: files of the caller's tenant go in by a form or in parts, are listed, read and deleted.
+
+Clients of OpenAI's API and of the Messages API share the routes, and see the same files in their own shape.
+"""
 
 from collections.abc import Mapping
 from contextlib import aclosing
@@ -13,7 +16,15 @@ from starlette.responses import StreamingResponse
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.features.files.files import Content, Files
-from mainspring.features.files.stored_file import FileExpiry, FileObject, Purpose, render_file
+from mainspring.features.files.messages_files import (
+    DeletedMessagesFile,
+    MessagesFile,
+    MessagesFileList,
+    list_messages_files,
+    read_lifetime,
+    render_messages_file,
+)
+from mainspring.features.files.stored_file import FileExpiry, FileObject, Purpose, StoredFile, render_file
 from mainspring.features.files.uploads import CompleteUpload, CreateUpload, UploadObject, UploadPart, Uploads
 from mainspring.http.auth import get_tenant
 from mainspring.http.bodies import read_json_body
@@ -21,7 +32,7 @@ from mainspring.http.endpoints import Endpoint, Parameter
 from mainspring.http.faults import json_response
 from mainspring.http.forms import read_form, refuse_form
 from mainspring.http.ignored import IgnoredFields
-from mainspring.http.queries import Deleted, Page, make_page, read_choice, read_number
+from mainspring.http.queries import Deleted, Page, is_of_messages, make_page, read_choice, read_number
 
 MOST_LISTED: Final = 10_000
 # What a form may have beside the file in it.
@@ -55,34 +66,37 @@ class FileRoutes:
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
-            Endpoint("POST", "/v1/files", self.create, "responses", FileObject, FileForm, form="file", errors=(503,)),
-            Endpoint("GET", "/v1/files", self.list, "responses", Page, query=_LIST),
+            Endpoint(
+                "POST", "/v1/files", self.create, "responses", FileObject, FileForm,
+                form="file", schemas=(MessagesFile,), errors=(503,),
+            ),
+            Endpoint("GET", "/v1/files", self.list, "responses", Page, query=_LIST, schemas=(MessagesFileList,)),
             Endpoint("GET", _FILE, self.retrieve, "responses", FileObject),
-            Endpoint("DELETE", _FILE, self.delete, "responses", Deleted),
+            Endpoint("DELETE", _FILE, self.delete, "responses", Deleted, schemas=(DeletedMessagesFile,)),
             Endpoint("GET", f"{_FILE}/content", self.content, "responses", is_file=True),
             Endpoint("POST", "/v1/uploads", self.create_upload, "responses", UploadObject, CreateUpload, errors=(503,)),
             Endpoint("POST", f"{_UPLOAD}/parts", self.add_part, "responses", UploadPart, PartForm, form="data"),
             Endpoint("POST", f"{_UPLOAD}/complete", self.complete_upload, "responses", UploadObject, CompleteUpload),
             Endpoint("POST", f"{_UPLOAD}/cancel", self.cancel_upload, "responses", UploadObject),
-        )
+        )  # fmt: skip
 
     async def create(self, request: Request) -> HttpResponse:
-        """Uploads a file."""
+        """Uploads a file. The answer to a request with `anthropic-version` is as in that API, here and below."""
         ignored, fields = IgnoredFields(), dict[str, str]()
         content: Content | None = None
-        name = ""
+        name = mime = ""
         room = await self._files.find_room(get_tenant(request), int(request.headers.get("content-length", 0)) - FORM_BYTES)
         try:
             async with aclosing(read_form(request, self._files.settings.file_bytes + FORM_BYTES)) as parts:
                 async for part in parts:
                     if part.name == "file" and content is None:
-                        name = part.filename
+                        name, mime = part.filename, part.content_type
                         content = await self._files.receive(part.pieces, room=room)
                     elif part.name in ("file", *fields):
                         raise refuse_form(f"it has more than one `{part.name:.80}`")
                     else:
                         fields[part.name] = await part.read_field()
-            order = _read_order(fields, ignored)
+            purpose, seconds = _read_order(request, fields, ignored)
             if content is None:
                 raise refuse_form("it has no part called `file`")
             _check_name(name)
@@ -90,12 +104,13 @@ class FileRoutes:
             if content is not None:
                 await self._files.drop(content.key)
             raise
-        seconds = None if order.expires_after is None else float(order.expires_after.seconds)
-        made = await self._files.add(get_tenant(request), content, name, order.purpose, seconds)
-        return json_response(render_file(made), headers=ignored.make_headers())
+        made = await self._files.add(get_tenant(request), content, name, purpose, seconds, mime=mime)
+        return json_response(_render(request, made), headers=ignored.make_headers())
 
     async def list(self, request: Request) -> HttpResponse:
         """Lists files, newest first."""
+        if is_of_messages(request):
+            return json_response(await list_messages_files(request, self._files, get_tenant(request)))
         newest_first = read_choice(request, "order", {"desc": True, "asc": False}) is not False
         found, has_more = await self._files.list(
             get_tenant(request),
@@ -108,13 +123,13 @@ class FileRoutes:
 
     async def retrieve(self, request: Request) -> HttpResponse:
         """Retrieves a file, without its content."""
-        return json_response(render_file(await self._files.get(*_file_key(request))))
+        return json_response(_render(request, await self._files.get(*_file_key(request))))
 
     async def delete(self, request: Request) -> HttpResponse:
         """Deletes a file."""
         tenant, id = _file_key(request)
         await self._files.remove(tenant, id)
-        return json_response(Deleted(id, "file"))
+        return json_response(DeletedMessagesFile(id) if is_of_messages(request) else Deleted(id, "file"))
 
     async def content(self, request: Request) -> HttpResponse:
         """Downloads a file."""
@@ -169,9 +184,20 @@ def _check_name(name: str) -> None:
         raise InvalidRequest(told, param="filename", code="invalid_value")
 
 
-def _read_order(fields: Mapping[str, str], ignored: IgnoredFields) -> FileForm:
-    """The fields of a form, which may write `expires_after` as JSON or in brackets. Notes those that are ignored. Raises
-    `InvalidRequest`."""
+def _render(request: Request, file: StoredFile) -> FileObject | MessagesFile:
+    return render_messages_file(file) if is_of_messages(request) else render_file(file)
+
+
+def _read_order(request: Request, fields: Mapping[str, str], ignored: IgnoredFields) -> tuple[Purpose, float | None]:
+    """What a file is for, and how many seconds it is to be there. Notes the fields that are ignored. Raises `InvalidRequest`."""
+    if is_of_messages(request):
+        return "user_data", read_lifetime(fields, ignored)
+    form = _read_form(fields, ignored)
+    return form.purpose, None if form.expires_after is None else float(form.expires_after.seconds)
+
+
+def _read_form(fields: Mapping[str, str], ignored: IgnoredFields) -> FileForm:
+    """The form, which may write `expires_after` as JSON or in brackets."""
     purposes = get_args(Purpose)
     if (purpose := fields.get("purpose")) not in purposes:
         code = "missing_required_parameter" if purpose is None else "invalid_value"

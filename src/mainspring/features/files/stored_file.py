@@ -19,7 +19,8 @@ class FileExpiry(Struct, frozen=True):
 
 
 class StoredFile(Struct, frozen=True, omit_defaults=True):
-    """What is known of a file. `key` is where its bytes are; they may be those of other files as well, which `content` counts."""
+    """What is known of a file. `key` is where its bytes are; they may be those of other files as well, which `content` counts.
+    `mime` is what its client has called it."""
 
     id: str
     filename: str
@@ -30,6 +31,7 @@ class StoredFile(Struct, frozen=True, omit_defaults=True):
     created_at: float
     expires_at: float | None = None
     content: str = ""
+    mime: str = ""
 
 
 class FileObject(Struct, frozen=True):

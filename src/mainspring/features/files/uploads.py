@@ -160,7 +160,8 @@ class Uploads:
             raise InvalidRequest(f"the parts have the md5 {content.md5}, not {order.md5[:80]}", param="md5", code="invalid_value")
         given, expires = upload.order, upload.order.expires_after
         seconds = None if expires is None else float(expires.seconds)
-        file = await self._files.add(tenant, content, given.filename, given.purpose, seconds, id=_name_file(id))
+        named = _name_file(id)
+        file = await self._files.add(tenant, content, given.filename, given.purpose, seconds, named, given.mime_type)
         over = replace(upload, status="completed")
         if not await self._store.swap(Document(UPLOAD, id, encode(over), tenant), known):
             found = await self._store.get(UPLOAD, id, tenant=tenant)

@@ -13,6 +13,7 @@ from mainspring.core.errors import ModelNotFound, ProviderError
 from mainspring.http.auth import get_tenant
 from mainspring.http.endpoints import MODEL_ERRORS, Endpoint
 from mainspring.http.faults import Fault, json_response
+from mainspring.http.queries import is_of_messages
 from mainspring.ports import ModelInfo, ProfileFact, ProfileValue, Provider
 from mainspring.providers.wrapper import explain_profiles, forget_profiles
 
@@ -93,7 +94,7 @@ class ModelRoutes:
         """Lists the models and the agents that requests can name as models; with `anthropic-version`, as that API does."""
         found = [Model(model.id, model.created, model.owned_by) for model in await self._provider.models()]
         found += [Model(name, 0, "mainspring") for name in self._agent_models()]
-        if not _is_of_messages(request):
+        if not is_of_messages(request):
             return json_response(ModelList(found))
         told = [_name_for_messages(model) for model in found]
         first, last = (told[0].id, told[-1].id) if told else (None, None)
@@ -103,7 +104,7 @@ class ModelRoutes:
         """Returns a model, and how it is asked and its answers are read, with the reason for each field that is not neutral."""
         name = str(request.path_params["model"])
         is_agent = name in self._agent_models()
-        if _is_of_messages(request):
+        if is_of_messages(request):
             found = ModelInfo(name) if is_agent else await self._find(name, set())
             return json_response(_name_for_messages(Model(found.id, found.created, found.owned_by)))
         if is_agent:
@@ -138,11 +139,6 @@ class ModelRoutes:
         if found is None:
             raise ModelNotFound(f"The model `{name}` does not exist; GET /v1/models lists those that do.")
         return found
-
-
-def _is_of_messages(request: Request) -> bool:
-    """Whether a client of the Messages API asks."""
-    return "anthropic-version" in request.headers
 
 
 def _name_for_messages(model: Model) -> MessagesModel:
