@@ -131,7 +131,10 @@ def _shows(node: ast.expr, results: set[str], tools: Tools) -> bool:
 def find_code(text: str) -> str | None:
     """The code of an answer that is marked as one that calls tools; None if it is none."""
     found = _CODE.fullmatch(text)
-    return None if found is None else next(part for part in found.groups() if part is not None)
+    if found is None or found.lastgroup is None:
+        return None
+    code = found[found.lastgroup]
+    return None if ("</code>" if found.lastgroup == "tag" else "```") in code else code
 
 
 _MOST_HEAD: Final = 200
@@ -148,7 +151,7 @@ _UNREADABLE: Final = (ValueError, SyntaxError, TypeError, MemoryError, Recursion
 _CONSTANTS: Final[Mapping[str, object]] = {"true": True, "false": False, "null": None}
 # As Gemma, SmolLM and smolagents mark it.
 _CODE: Final = re.compile(
-    r"```tool_code\n((?:(?!```).)*+)```\s*+|<code>((?:(?!</code>).)*+)(?:</code>)?\s*+"
-    r"|(?:Code:\s*+)?```(?:py|python)\n((?:(?!```).)*+)```\s*+(?:<end_code>)?\s*+",
+    r"```tool_code\n(?P<tool>.*?)```\s*+|<code>(?P<tag>.*?)(?:</code>\s*+|\Z)"
+    r"|(?:Code:\s*+)?```(?:py|python)\n(?P<block>.*?)```\s*+(?:<end_code>)?\s*+",
     re.DOTALL,
 )

@@ -155,7 +155,7 @@ _WHOLE = re.compile(
     rf"|{_HIGH}\\u[dD][c-fC-F]{_HEX}{{2}}"
     rf"|{_HIGH}(?=[^\\]|\\[^u]|\\u[^dD]|\\u[dD][^c-fC-F])"
     rf"|\\u(?![dD][89abAB]){_HEX}{{4}}"
-    r'|\\["\\/bfnrt])*+'
+    r'|\\["\\/bfnrt])*'
 )
 _REPLY = re.compile(r'\s*\{\s*"reply"\s*:\s*"')
 _said = msgspec.json.Decoder(_Said)
