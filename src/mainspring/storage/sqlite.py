@@ -546,7 +546,7 @@ def _make_private(path: Path) -> None:
             mode = file.stat().st_mode
             if S_ISREG(mode) and (mode & 0o007 or mode & 0o070 == 0o040):
                 try:
-                    file.chmod(0o600 | (mode & 0o060 if mode & 0o020 else 0))
+                    file.chmod(mode & (0o760 if mode & 0o020 else 0o700))
                 except PermissionError:
                     log.warning("others can read %s, which is not ours to change: chmod 600 it as its owner", file)
 
