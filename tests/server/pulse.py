@@ -79,9 +79,18 @@ async def _hold(request: Request) -> Response:
 
 
 async def _hold_thread(request: Request) -> Response:
-    """Holds the interpreter from another thread."""
-    await asyncio.to_thread(sum, range(int(request.query_params["count"])))
+    """Holds the interpreter from another thread, by one step of about as long as it is asked to."""
+    await asyncio.to_thread(_hold_interpreter, float(request.query_params["seconds"]))
     return Response()
+
+
+def _hold_interpreter(seconds: float) -> None:
+    count, taken = 1_000_000, 0.0
+    while taken < seconds:
+        count *= 2
+        began = time.thread_time()
+        sum(range(count))
+        taken = time.thread_time() - began
 
 
 def _serve(_: Host) -> ServedPart:

@@ -302,7 +302,7 @@ def test_an_attack_is_nobody_elses_trouble(attacked: Attacked, attack: str) -> N
         perform(attacked.attacker)
 
 
-@pytest.mark.parametrize("path", ["/v1/hold?seconds=0.3", "/v1/hold-thread?count=40000000"])
+@pytest.mark.parametrize("path", ["/v1/hold?seconds=0.3", "/v1/hold-thread?seconds=0.3"])
 def test_a_request_that_holds_the_others_up_is_noticed(attacked: Attacked, path: str) -> None:
     began = time.monotonic()
     assert attacked.attacker.ask("GET", path)[0] == 200
