@@ -12,12 +12,13 @@ import venv
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from anyio.from_thread import start_blocking_portal
 from tests.clients.node import install
 from tests.clients.process import environment, served
 from tests.clients.upstream import Model, calls, says, serving
+from tests.kit.processes import start
 from tests.search.test_web_search import open_services
 
 LOCKS = Path(__file__).parent / "programs"
@@ -123,10 +124,7 @@ def run_claude_searching(place: Place) -> None:
 
 def run_claude_with_agents(place: Place) -> None:
     """It starts `mainspring mcp serve`, and calls an agent as a tool."""
-    (place.folder / "agents").mkdir()
-    (place.folder / "agents" / "helper.yaml").write_text(HELPER)
-    (place.folder / "script.json").write_text('{"turns": [{"say": "Seven crabs."}], "repeat": true}')
-    (place.folder / "mainspring.toml").write_text('agents = ["agents"]\nmodel = "scripted:script.json"\n')
+    write_helper(place.folder)
     served = {
         "command": sys.executable,
         "args": ["-m", "mainspring", "mcp", "serve", "--config", "mainspring.toml"],
@@ -137,6 +135,35 @@ def run_claude_with_agents(place: Place) -> None:
     place.model.hears("Seven crabs.", says("There are seven."))
     told = run_claude_code(place, "How many crabs are there?", "--mcp-config", "servers.json", "--strict-mcp-config")
     assert told.strip() == "There are seven."
+
+
+def write_helper(folder: Path) -> None:
+    """The settings of a server that has an agent."""
+    (folder / "agents").mkdir()
+    (folder / "agents" / "helper.yaml").write_text(HELPER)
+    (folder / "script.json").write_text('{"turns": [{"say": "Seven crabs."}], "repeat": true}')
+    (folder / "mainspring.toml").write_text('agents = ["agents"]\nmodel = "scripted:script.json"\n')
+
+
+def run_inspector(place: Place) -> None:
+    """It calls an agent as a tool: of a server that it starts, and at `/mcp` of one that runs."""
+    write_helper(place.folder)
+    served = {"command": sys.executable, "args": ["-m", "mainspring", "mcp", "serve"], "env": environment()}
+    (place.folder / "servers.json").write_text(json.dumps({"mcpServers": {"shore": served}}))
+    started = ("--config", "servers.json", "--server", "shore")
+    with start([sys.executable, "-m", "mainspring", "serve", "--port", "0"], cwd=place.folder, env=environment()) as server:
+        assert server.stdout is not None
+        url = server.stdout.readline().rpartition(" ")[2].strip().replace("/v1", "/mcp")
+        for where in (started, (url, "--transport", "http")):
+            [tool] = inspect(place, *where, "--method", "tools/list")["tools"]
+            called = ("--method", "tools/call", "--tool-name", tool["name"], "--tool-arg", "where=the shore")
+            assert inspect(place, *where, *called)["content"] == [{"type": "text", "text": "Seven crabs."}]
+        server.kill()
+
+
+def inspect(place: Place, *arguments: str) -> Any:
+    programs = place.installed / "node_modules" / ".bin"
+    return json.loads(place.run(str(programs / "node"), str(programs / "mcp-inspector"), "--cli", *arguments))
 
 
 def run_claude_code(place: Place, *arguments: str) -> str:
@@ -211,6 +238,7 @@ PROGRAMS: Mapping[str, Callable[[Place], None]] = {
     "claude": run_claude,
     "claude_searching": run_claude_searching,
     "claude_with_agents": run_claude_with_agents,
+    "inspector": run_inspector,
 }
 # This one must know a model to know how much it takes in.
 NAMES = {"llama_index": "gpt-4o-mini"}
@@ -218,9 +246,9 @@ NAMES = {"llama_index": "gpt-4o-mini"}
 
 def prepare(name: str, cache: Path) -> Path:
     """Where a program is installed, as its lock says."""
-    if name.startswith("claude"):
-        install(LOCKS / "claude")
-        return LOCKS / "claude"
+    if (on_node := LOCKS / name.partition("_")[0]).is_dir():
+        install(on_node)
+        return on_node
     folder, lock = cache / name, LOCKS / f"{name}.lock"
     stamp = folder / "lock"
     if not stamp.exists() or stamp.read_text() != lock.read_text():
