@@ -1,14 +1,15 @@
 """Three servers, two workers and a PostgreSQL, each process with a link of its own to the database, and all can be hurt.
 
-There are three kinds of it. With `lease`, workers find their runs in the database; with `temporal`, by a real Temporal server.
+There are four kinds of it. With `lease`, workers find their runs in the database; with `temporal`, by a real Temporal server.
 With `file`, all processes are on one machine and work on one SQLite file, and the third server has two processes of its own.
+With `network`, workers find their runs as with `lease`, and each process has a network namespace of its own.
 
 Two servers are gateways, one drives runs itself. `server2` and `worker2` are on another machine as far as the product can tell:
 they have another host name where namespaces are permitted, so nobody sees by their pid that they are gone. They have a clock that
 can be set where libfaketime is there.
 
-The links are proxies of our own, and no network namespaces: those need root, and what they can do to a connection (end it, hold
-it, let one direction through, slow it down) a proxy does everywhere.
+The links are proxies of our own, which work everywhere, or the router of `tests.kit.network`, which needs root: it loses packets,
+so that TCP has to find out, and the end of a connection does not get through either.
 """
 
 import glob
@@ -31,6 +32,7 @@ from urllib.parse import urlsplit
 import anyio
 from tests.cluster.history import TICK_SECONDS
 from tests.kit.link import Link, linked_port
+from tests.kit.network import DATABASE, TESTS, Cable, Network
 from tests.kit.postgres import Postgres
 from tests.kit.processes import DEVNULL, Process, run, start
 from tests.kit.temporal import Temporal, running_temporal
@@ -42,7 +44,7 @@ from mainspring.features.triggers.outbox import EventType, Outbox
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import parse_location
 
-Kind = Literal["lease", "temporal", "file"]
+Kind = Literal["lease", "temporal", "file", "network"]
 SERVERS = ("server1", "server2", "server3")
 WORKERS = ("worker1", "worker2")
 DISTANT = ("server2", "worker2")
@@ -145,7 +147,7 @@ schedules = ["schedules"]
 builtins = ["code_interpreter"]
 workflows = ["flows"]
 files = "kept"
-allow_hosts = ["127.0.0.1"]
+allow_hosts = ["127.0.0.1", "{TESTS}"]
 drain_seconds = 2.0
 
 [governance]
@@ -186,7 +188,7 @@ def can_be_distant() -> bool:
 class Member:
     """A process of the deployment, and its link to the database. It can be killed, frozen, cut off, and started again."""
 
-    def __init__(self, name: str, folder: Path, link: Link | None, database: str) -> None:
+    def __init__(self, name: str, folder: Path, link: Link | Cable | None, database: str) -> None:
         self.name, self.link = name, link
         self._folder, self._database = folder, database
         # Where the sources of another version are, if that is to be started next.
@@ -237,11 +239,13 @@ class Member:
             arguments += ["--role", "gateway"]
         if self.has_several:
             arguments += ["--workers", "2"]
+        if serves and isinstance(self.link, Cable):
+            arguments += ["--host", self.link.address]
         command = [sys.executable, "-m", "mainspring", *arguments, "--model", "scripted:script.json"]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", "MAINSPRING_DATABASE": self._database}
         if self.sources is not None:
             environment["PYTHONPATH"] = str(self.sources)
-        is_apart = self.name == ZOMBIE or self.sources is not None
+        is_apart = self.name == ZOMBIE or self.sources is not None or isinstance(self.link, Cable)
         with self.log.open("wb") as log:
             if is_apart or (self.is_distant and (can_be_distant() or find_faketime())):
                 self._process = self._start_apart(command, environment, log.fileno())
@@ -272,7 +276,11 @@ class Member:
                 self.skew(0)
         if can_be_distant() and self.is_distant:
             apart = f'hostname {self.name}; exec "$@"'
-            command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--uts", "sh", "-c", apart, "sh", *command]
+            command = ["unshare", "--uts", "sh", "-c", apart, "sh", *command]
+        if isinstance(self.link, Cable):
+            command = [*self.link.end.enter, *command]
+        if shutil.which("setpriv"):
+            command = ["setpriv", "--pdeathsig", "KILL", *command]
         return subprocess.Popen(command, cwd=self._folder, env=environment, stdin=DEVNULL, stdout=log, stderr=log)
 
     @property
@@ -334,6 +342,12 @@ class Deployment:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.strip()
 
+    def upgrade(self, sources: Path) -> None:
+        """Makes the tables of the version of these sources."""
+        command = [sys.executable, "-m", "mainspring", "upgrade", "--database", self.database]
+        environment = {**os.environ, "PYTHONPATH": str(sources)}
+        subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, check=True, timeout=2 * PATIENCE)
+
     def heal(self) -> None:
         """Whatever was done to links, clocks and processes is over; what is dead stays so."""
         for member in self.members.values():
@@ -354,10 +368,11 @@ async def deployed(
     later: Sequence[str] = (),
     kind: Kind = "lease",
     target: str = "",
+    network: Network | None = None,
 ) -> AsyncIterator[Deployment]:
     """All of them, ready but for those that the test starts `later`, on an empty database, a file if there is no server. The
     folder keeps their logs; without one they go with it all. With a `target`, a schedule has requests sent there, and events go
-    to `/events` below it."""
+    to `/events` below it. With a `network`, each has a namespace of its own there."""
     async with AsyncExitStack() as stack:
         folder = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cluster")))
         database = str(folder / "runs.db") if postgres is None else await to_thread(postgres.database)
@@ -365,10 +380,13 @@ async def deployed(
         write_files(folder, "" if temporal is None else temporal.address, target)
         members: dict[str, Member] = {}
         for name in names:
-            link, url = None, database
-            if postgres is not None:
+            link: Link | Cable | None = None
+            url = database
+            if network is not None:
+                link, url = network.connect(), f"postgresql://postgres@{DATABASE}{urlsplit(database).path}"
+            elif postgres is not None:
                 link, port = await stack.enter_async_context(linked_port(postgres.socket))
-                url = f"postgresql://postgres@127.0.0.1:{port}/{urlsplit(database).path.strip('/')}"
+                url = f"postgresql://postgres@127.0.0.1:{port}{urlsplit(database).path}"
             members[name] = Member(name, folder, link, url)
         made = Deployment(folder, database, members, postgres, temporal)
         made.key = await to_thread(made.command, "keys", "create")

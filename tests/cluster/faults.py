@@ -14,6 +14,7 @@ from msgspec import Struct
 from tests.cluster.deployment import SERVERS, WORKERS, Deployment, Member, find_faketime
 from tests.cluster.history import Faulted, Froze, Seen
 from tests.kit.link import Link
+from tests.kit.network import Cable
 
 from mainspring.engine.presence import LEASE_SECONDS
 
@@ -91,12 +92,22 @@ class Saboteur:
     """Does what the plans say, until there have been so many faults, or the time is up."""
 
     def __init__(
-        self, deployment: Deployment, history: list[Seen], seed: str, most: int, until: float, other: Path | None = None
+        self,
+        deployment: Deployment,
+        history: list[Seen],
+        seed: str,
+        most: int,
+        until: float,
+        other: Path | None = None,
+        newer: Path | None = None,
     ) -> None:
         self._deployment, self._history, self._seed = deployment, history, seed
         self._most, self._until = most, until
         # The sources of another version, to which a rolling restart goes, and from which the next one comes back.
-        self._next, self._now = other, None
+        self._next: Path | None = other
+        self._now: Path | None = None
+        # Those of a version with other tables, to which all are brought when half of the faults are over, and none goes back.
+        self._newer = newer
         # A process is one fault's at a time: a rolling restart waits for the others.
         self._turns = {name: anyio.Lock() for name in deployment.members}
         self.count = 0
@@ -137,6 +148,11 @@ class Saboteur:
             await self._pause(random.uniform(4.0, 20.0))
             if self.is_done:
                 return
+            if self._newer is not None and self.count > self._most / 2:
+                self._begin(Fault("upgrade"), ALL)
+                await self._upgrade(self._newer)
+                self._newer = None
+                continue
             self._begin(fault, ALL if fault.kind == "rolling restart" else TEMPORAL if fault.kind == "forget" else DATABASE)
             if fault.kind == "rolling restart":
                 await self._replace_all()
@@ -148,6 +164,14 @@ class Saboteur:
                 await to_thread(temporal.stop)
                 await anyio.sleep(fault.seconds)
                 await to_thread(temporal.start)
+
+    async def _upgrade(self, newer: Path) -> None:
+        """Whoever is started from now on is of that version, since one of this version would refuse its tables."""
+        await to_thread(self._deployment.upgrade, newer)
+        self._next = self._now = newer
+        for member in self._deployment.members.values():
+            member.sources = newer
+        await self._replace_all()
 
     async def _replace_all(self) -> None:
         """Restarts one process after the other, with the other version if there is one."""
@@ -192,7 +216,7 @@ async def freeze(pid: int, seconds: float, history: list[Seen]) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
-async def hurt_link(member: Member, link: Link, fault: Fault) -> None:
+async def hurt_link(member: Member, link: Link | Cable, fault: Fault) -> None:
     match fault.kind:
         case "cut":
             link.is_refusing = True

@@ -39,6 +39,7 @@ from tests.cluster.history import (
     Told,
     WorkflowAccepted,
 )
+from tests.kit.network import TESTS, Network
 from tests.kit.postgres import Postgres
 from tests.kit.waiting import PATIENCE
 
@@ -85,17 +86,20 @@ async def run_suite(
     kind: Kind = "lease",
     other: Path | None = None,
     clients_at_once: int = CLIENTS,
+    network: Network | None = None,
+    newer: Path | None = None,
 ) -> Report:
     """Lets so many faults happen, but for no longer than these seconds, and reports. The folder keeps logs and effects. `other`
-    has the sources of another version, which takes turns with this one."""
+    has the sources of another version, which takes turns with this one, `newer` those of one that has a migration more."""
     history: list[Seen] = []
     if postgres is not None and not find_faketime():
         print("clocks are not skewed: libfaketime is not installed (apt-get install libfaketime)")
     if folder is not None:
         await anyio.Path(folder).mkdir(parents=True)
     async with AsyncExitStack() as stack:
-        receiver = await stack.enter_async_context(receiving(history, seed))
-        deployment = await stack.enter_async_context(deployed(postgres, folder, kind=kind, target=receiver.url))
+        receiver = await stack.enter_async_context(receiving(history, seed, "127.0.0.1" if network is None else TESTS))
+        made = deployed(postgres, folder, kind=kind, target=receiver.url, network=network)
+        deployment = await stack.enter_async_context(made)
         session = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
         began = monotonic()
         cluster = Cluster(deployment, history, receiver.url)
@@ -105,13 +109,18 @@ async def run_suite(
             for number in range(clients_at_once):
                 clients.append(Client(cluster, session, f"client{number}", seed))
                 tasks.start_soon(clients[-1].work)
-            await Saboteur(deployment, history, seed, most, began + seconds, other).work()
+            await Saboteur(deployment, history, seed, most, began + seconds, other, newer).work()
             say(f"{sum(isinstance(seen, Faulted) for seen in history)} faults in {monotonic() - began:.0f} s; now all is well")
             deployment.heal()
             cluster.calm_since, cluster.is_over, receiver.is_calm = monotonic(), True, True
         took = monotonic() - began
         say(f"clients are done after {took:.0f} s")
         await end_the_schedule(watcher, history)
+        if (
+            newer is not None and postgres is not None
+        ):  # this process is of the older version, which the new tables are no harm to
+            lowered = "UPDATE mainspring_schemas SET version = version - 1 WHERE name = 'runs'"
+            await to_thread(postgres.psql, deployment.database, lowered)
         logs = await wait_for_ends(deployment)
         say(f"{len(logs)} runs after {monotonic() - began:.0f} s")
         contents = await collect(deployment, history, logs)
@@ -169,16 +178,16 @@ class Receiver:
 
 
 @asynccontextmanager
-async def receiving(history: list[Seen], seed: str) -> AsyncIterator[Receiver]:
+async def receiving(history: list[Seen], seed: str, host: str) -> AsyncIterator[Receiver]:
     app, receiver = web.Application(), Receiver(history, seed)
     app.router.add_post("/", receiver.receive)
     app.router.add_post("/events", receiver.receive_event)
     runner = web.AppRunner(app)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, host, 0)
         await site.start()
-        receiver.url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
+        receiver.url = f"http://{host}:{runner.addresses[0][1]}/"
         yield receiver
     finally:
         await runner.cleanup()
