@@ -1,7 +1,6 @@
 // A run begun anew from what another was asked: all of it, or what had been said up to one of its events.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get, getAll, type JsonObject, post } from "./api";
-import { visible } from "./format";
 import { Failure, Loading, useLoaded } from "./parts";
 import { go } from "./router";
 import { type Entry, textOf } from "./run_model";
@@ -102,7 +101,7 @@ function Form({ origin: { spec, until }, draft, close }: { origin: Origin; draft
       <label class="field">
         Model or agent
         <input list="again-models" required value={model} onInput={(event) => setModel(event.currentTarget.value)} />
-        <datalist id="again-models">{(models.value?.data ?? []).map((each) => <option value={each.id}>{visible(each.id)}</option>)}</datalist>
+        <datalist id="again-models">{(models.value?.data ?? []).map((each) => <option value={each.id}>{each.id}</option>)}</datalist>
       </label>
       <label class="field">
         Instructions

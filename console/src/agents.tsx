@@ -1,7 +1,7 @@
 import type { ShownRun, ShownStep } from "./api_types";
 import { useEffect, useState } from "preact/hooks";
 import { ApiError, get, type Json, post } from "./api";
-import { duration, exactTime, visible } from "./format";
+import { duration, exactTime } from "./format";
 import { type Given, type Input, Inputs, listGiven, startInputs } from "./inputs";
 import { go, link } from "./router";
 import { WorkflowGraph } from "./workflow_graph";
@@ -68,7 +68,7 @@ interface CardsProps {
 function Cards({ list, none, act, started, asked }: CardsProps) {
   return (
     <>
-      {list.problems?.length ? <div class="failure" role="alert">{list.problems.map((each) => <p>{visible(each)}</p>)}</div> : null}
+      {list.problems?.length ? <div class="failure" role="alert">{list.problems.map((each) => <p>{each}</p>)}</div> : null}
       {list.data.length === 0 ? <Empty><p>{none}</p></Empty> : list.data.map((each) => <Card key={each.name} definition={each} act={act} started={started} asked={asked} />)}
     </>
   );
@@ -90,8 +90,8 @@ function Card({ definition, act, started, asked }: Omit<CardsProps, "list" | "no
   };
   return (
     <article class="card">
-      <h3 class="name"><code>{visible(definition.name)}</code> {definition.version}</h3>
-      <p>{visible(definition.description)}</p>
+      <h3 class="name"><code>{definition.name}</code> {definition.version}</h3>
+      <p>{definition.description}</p>
       <form class="ask" onSubmit={send}>
         {takesMessage ? <label class="field"><strong>Message</strong><textarea rows={2} required value={message} onInput={(event) => setMessage(event.currentTarget.value)} /></label> : <Inputs inputs={inputs} given={given} change={setGiven} />}
         <div class="actions">
@@ -158,7 +158,7 @@ export function WorkflowScreen({ name, id }: { name: string; id: string }) {
   return (
     <div class="page">
       <p class="crumbs"><a href={link("agents")}>Workflows</a> / <code>{id}</code></p>
-      <h1>{visible(name)}</h1>
+      <h1>{name}</h1>
       <Loading of={run}>
         {(value) => (
           <>
@@ -168,7 +168,7 @@ export function WorkflowScreen({ name, id }: { name: string; id: string }) {
               <span><span class="faint">Took</span> {duration((value.ended_at ?? now.value) - value.created_at)}</span>
               <span><span class="faint">Steps</span> {value.steps.length} of {definition.value?.steps?.length ?? "…"}</span>
             </div>
-            {value.error ? <p class="bad">{visible(value.error)}</p> : null}
+            {value.error ? <p class="bad">{value.error}</p> : null}
             <div class="actions">
               {isOver ? (isDone ? null : <button onClick={() => void act("resume")}>Resume</button>) : <button class="danger" onClick={() => void act("cancel")}>Cancel</button>}
             </div>
@@ -179,9 +179,9 @@ export function WorkflowScreen({ name, id }: { name: string; id: string }) {
                 const done = value.steps.find((each) => each.id === step.id);
                 return (
                   <li class={`entry ${done?.status === "failed" ? "bad" : done ? "call" : ""}`}>
-                    <div class="head"><span class="who">{visible(step.id)}</span><span>{visible(String(step.action ?? ""))}</span>{done && done.attempt > 1 ? <span>attempt {done.attempt}</span> : null}<span class="fill" />{done?.started_at && done.ended_at ? <span>{duration(done.ended_at - done.started_at)}</span> : null}<span>{done?.status ?? "not yet"}</span></div>
+                    <div class="head"><span class="who">{step.id}</span><span>{String(step.action ?? "")}</span>{done && done.attempt > 1 ? <span>attempt {done.attempt}</span> : null}<span class="fill" />{done?.started_at && done.ended_at ? <span>{duration(done.ended_at - done.started_at)}</span> : null}<span>{done?.status ?? "not yet"}</span></div>
                     {step.depends_on?.length ? <p class="faint">after {step.depends_on.join(", ")}</p> : null}
-                    {done?.error ? <p class="bad">{visible(done.error)}</p> : null}
+                    {done?.error ? <p class="bad">{done.error}</p> : null}
                     {done && hasOutput(done) ? <div class="section"><h4>Output</h4><Value value={done.output ?? done.outputs} /></div> : null}
                     {done?.run_id ? <p><a href={link(`runs/${done.run_id}`)}>Its run</a></p> : null}
                     {done?.approvals.length ? <p><a href={link("approvals")}>Waits for a person</a></p> : null}

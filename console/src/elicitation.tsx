@@ -1,6 +1,5 @@
 // What an MCP server asks a person in the middle of a call: a form of flat fields, or a page to open.
 import type { Json } from "./api";
-import { visible } from "./format";
 
 export interface Elicitation {
   server: string;
@@ -46,19 +45,19 @@ function choicesOf(field: Field): [value: string, name: string][] | null {
 }
 
 export function ElicitationForm({ asked, content, change }: { asked: Elicitation; content: Content; change: (content: Content) => void }) {
-  if (asked.mode === "url" && !/^https?:/i.test(asked.url ?? "")) return <p class="bad">This is no address of a web page: {visible(asked.url ?? "")}</p>;
+  if (asked.mode === "url" && !/^https?:/i.test(asked.url ?? "")) return <p class="bad">This is no address of a web page: {asked.url ?? ""}</p>;
   if (asked.mode === "url") {
     return (
       <p>
-        <a class="button" href={asked.url} target="_blank" rel="noopener noreferrer nofollow">Open {visible(hostOf(asked.url ?? ""))}</a>
-        {" "}<span class="faint">{visible(asked.url ?? "")}</span>
+        <a class="button" href={asked.url} target="_blank" rel="noopener noreferrer nofollow">Open {hostOf(asked.url ?? "")}</a>
+        {" "}<span class="faint">{asked.url ?? ""}</span>
       </p>
     );
   }
   const { properties, required } = asked.requested_schema!;
   return (
     <div class="ask" role="group" aria-label={`Form of ${asked.server}`}>
-      <p class="faint">The server <code>{visible(asked.server)}</code> gets what you fill in. Give it no passwords and no keys.</p>
+      <p class="faint">The server <code>{asked.server}</code> gets what you fill in. Give it no passwords and no keys.</p>
       {Object.entries(properties).map(([name, field]) => (
         <FieldInput
           key={name} name={name} field={field} isRequired={required.includes(name)} value={content[name]}
@@ -89,7 +88,7 @@ interface FieldProps {
 }
 
 function FieldInput({ name, field, isRequired, value, change }: FieldProps) {
-  const label = <>{visible(field.title ?? name)}{isRequired ? " (required)" : ""} <span class="faint">{visible(field.description ?? "")}</span></>;
+  const label = <>{field.title ?? name}{isRequired ? " (required)" : ""} <span class="faint">{field.description ?? ""}</span></>;
   if (field.type === "boolean") {
     return <label class="check"><input type="checkbox" checked={value === true} onChange={(event) => change(event.currentTarget.checked)} /> {label}</label>;
   }
@@ -101,7 +100,7 @@ function FieldInput({ name, field, isRequired, value, change }: FieldProps) {
         <legend>{label}</legend>
         {many.map(([option, shown]) => (
           <label class="check">
-            <input type="checkbox" checked={chosen.includes(option)} onChange={(event) => change(event.currentTarget.checked ? [...chosen, option] : chosen.filter((each) => each !== option))} /> {visible(shown)}
+            <input type="checkbox" checked={chosen.includes(option)} onChange={(event) => change(event.currentTarget.checked ? [...chosen, option] : chosen.filter((each) => each !== option))} /> {shown}
           </label>
         ))}
       </fieldset>
@@ -114,7 +113,7 @@ function FieldInput({ name, field, isRequired, value, change }: FieldProps) {
         {label}
         <select value={value === undefined ? "" : String(value)} onChange={(event) => change(event.currentTarget.value || undefined)}>
           <option value="">Choose</option>
-          {one.map(([option, shown]) => <option value={option}>{visible(shown)}</option>)}
+          {one.map(([option, shown]) => <option value={option}>{shown}</option>)}
         </select>
       </label>
     );

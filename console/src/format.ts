@@ -38,13 +38,23 @@ export function duration(seconds: number): string {
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} days`;
 }
 
-// What a reader would not see, or would be misled by, is shown as a sign: control characters, and those that turn text around.
-// eslint-disable-next-line no-control-regex
-const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g;
+// What a reader would not see, or would be misled by, is shown as a sign: control characters, those that turn text around, fillers, and the tags and
+// selectors in which text can be hidden. A joiner stays where it makes one picture of several or joins letters of scripts that need it, and a selector behind
+// the picture that it selects.
+const HIDDEN = new RegExp(
+  [
+    "(?<=\\p{Extended_Pictographic}\\p{Emoji_Modifier}?\\uFE0F?)\\u200D(?=\\p{Extended_Pictographic})",
+    "(?<=[\\p{Extended_Pictographic}0-9#*])\\uFE0F",
+    "(?<=(?![\\p{Script=Latin}\\p{Script=Greek}\\p{Script=Cyrillic}])[\\p{L}\\p{M}])[\\u200C\\u200D](?=\\p{L})",
+    "((?![\\t\\n])[\\p{Cc}\\p{Zl}\\p{Zp}\\p{Default_Ignorable_Code_Point}\\uFFF9-\\uFFFB])",
+  ].join("|"),
+  "gu",
+);
 
 export function visible(text: string): string {
-  return text.replace(/\r\n/g, "\n").replace(HIDDEN, (sign) => {
-    const code = sign.charCodeAt(0);
+  return text.replace(/\r\n/g, "\n").replace(HIDDEN, (found: string, hidden?: string) => {
+    if (hidden === undefined) return found;
+    const code = hidden.codePointAt(0)!;
     return code < 0x20 ? String.fromCharCode(0x2400 + code) : `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
   });
 }

@@ -1,7 +1,6 @@
 import { useState } from "preact/hooks";
 import { get, post } from "./api";
 import type { AuditRecord, SettingList } from "./api_types";
-import { visible } from "./format";
 import { Inline } from "./markdown";
 import { adjust, link, place } from "./router";
 import { isOperator } from "./session";
@@ -107,7 +106,7 @@ function Audit() {
     <section>
       <div class="bar">
         <h2>Audit</h2>
-        <button onClick={() => void verify()}>Verify</button>
+        {isOperator() ? <button onClick={() => void verify()}>Verify</button> : null}
         <span role="status" class={proof && !proof.is_whole ? "bad" : "faint"}>
           {proof ? (proof.is_whole ? `Whole: ${proof.records} records` : `Broken: ${proof.flaw}`) : ""}
         </span>
@@ -130,8 +129,8 @@ function Audit() {
       <Loading of={audit}>
         {(data) => data.length === 0 ? <p class="faint">The audit has no such record.</p> : (
           <><Grid label="Audit" head={["when", "tool", "what", "who", "run"]} rows={data.map((record) => [
-            record.entry?.at ? <Time at={record.entry.at} /> : "", record.entry?.tool ? <code>{visible(record.entry.tool)}</code> : "", visible(record.said),
-            visible([record.entry?.subject, record.entry?.tenant].filter(Boolean).join(" of ")),
+            record.entry?.at ? <Time at={record.entry.at} /> : "", record.entry?.tool ? <code>{record.entry.tool}</code> : "", record.said,
+            [record.entry?.subject, record.entry?.tenant].filter(Boolean).join(" of "),
             record.entry?.run ? <a href={link(`runs/${record.entry.run}`)}>{record.entry.run.slice(0, 14)}…</a> : "",
           ])} /><More of={audit} /></>
         )}

@@ -2,7 +2,6 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Json, JsonObject } from "./api";
-import { visible } from "./format";
 
 export interface Input {
   type?: string;
@@ -47,7 +46,7 @@ export function Inputs({ inputs, given, change }: { inputs: Record<string, Input
 
 function InputField({ name, input, value, change }: { name: string; input: Input; value: Json | undefined; change: Change }) {
   const type = input.type ?? "string";
-  const label = <span><strong>{visible(name)}</strong>{input.required ? " (required)" : ""} <span class="faint">{type}{input.description ? `: ${visible(input.description)}` : ""}</span></span>;
+  const label = <span><strong>{name}</strong>{input.required ? " (required)" : ""} <span class="faint">{type}{input.description ? `: ${input.description}` : ""}</span></span>;
   const isNeeded = Boolean(input.required && input.default === undefined);
   const usual = input.default == null ? "" : JSON.stringify(input.default);
   if (input.enum) {
@@ -57,8 +56,8 @@ function InputField({ name, input, value, change }: { name: string; input: Input
       <label class="field">
         {label}
         <select required={isNeeded} value={chosen < 0 ? "" : String(chosen)} onChange={(event) => change(event.currentTarget.value ? options[Number(event.currentTarget.value)] : undefined)}>
-          <option value="">{usual ? `default: ${visible(usual)}` : "Choose"}</option>
-          {options.map((each, index) => <option value={String(index)}>{visible(typeof each === "string" ? each : JSON.stringify(each))}</option>)}
+          <option value="">{usual ? `default: ${usual}` : "Choose"}</option>
+          {options.map((each, index) => <option value={String(index)}>{typeof each === "string" ? each : JSON.stringify(each)}</option>)}
         </select>
       </label>
     );

@@ -1,4 +1,4 @@
-import { Component, type ComponentChildren, render } from "preact";
+import { Component, type ComponentChildren, options, render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { effect } from "@preact/signals";
 import "./style.css";
@@ -7,13 +7,14 @@ import { Agents, WorkflowScreen } from "./agents";
 import { Approvals } from "./approvals";
 import { waitingCount, waitingTold, watchApprovals } from "./approvals_data";
 import { Chat } from "./chat";
+import { visible } from "./format";
 import { Governance } from "./governance";
 import { Empty, Failure, screenTitle, useKeys } from "./parts";
 import { link, place } from "./router";
 import { RunScreen } from "./run";
 import { Runs } from "./runs";
 import { watchRuns } from "./runs_data";
-import { isSignedOut, session, Session, SignIn, startSession } from "./session";
+import { isSignedOut, mayUse, session, Session, SignIn, startSession } from "./session";
 import { System } from "./system";
 import { Triggers } from "./triggers";
 import { Usage } from "./usage";
@@ -21,15 +22,10 @@ import { Welcome } from "./welcome";
 
 /** The screens, and the scopes of which a key needs one to see anything there. */
 const SCREENS: [path: string, name: string, ...scopes: string[]][] = [
-  ["", "Welcome"], ["runs", "Runs", "responses", "traces"], ["approvals", "Approvals", "approvals"], ["chat", "Chat", "responses"],
+  ["", "Welcome"], ["runs", "Runs", "responses", "traces"], ["approvals", "Approvals", "approvals"], ["chat", "Chat", "conversations"],
   ["agents", "Agents", "agents:invoke", "workflows:run"], ["triggers", "Triggers", "triggers"], ["usage", "Usage", "budgets"], ["governance", "Governance", "admin"],
   ["system", "System", "admin", "responses"],
 ];
-
-function mayOpen(scopes: string[]): boolean {
-  const own = session.value?.scopes ?? ["*"];
-  return !scopes.length || own.some((each) => each === "*" || scopes.some((scope) => each === scope || each.startsWith(`${scope}:`)));
-}
 
 function Screen() {
   const [name = "", id, run] = place.value.path;
@@ -84,7 +80,7 @@ function App() {
       <header class="top">
         <a class="brand" href={link("")}>Mainspring</a>
         {isSignedOut.value ? null : <nav aria-label="Screens">
-          {SCREENS.filter(([, , ...scopes]) => mayOpen(scopes)).map(([screen, name]) => (
+          {SCREENS.filter(([, , ...scopes]) => mayUse(...scopes)).map(([screen, name]) => (
             <a href={link(screen)} aria-current={here === screen ? "page" : undefined}>
               {name}
               {screen === "approvals" && waitingCount.value ? <span class="count" aria-label={`${waitingTold.value} waiting`}>{waitingTold.value}</span> : null}
@@ -148,12 +144,26 @@ function Keys({ close }: { close: () => void }) {
   );
 }
 
+const READ_OUT = ["title", "aria-label", "alt", "placeholder"];
+const drawOther = options.vnode;
+
+// Whatever is drawn or read out has nothing hidden in it, wherever it is from: no screen has to remember that.
+options.vnode = (node: { type: unknown; props: any }) => {
+  if (typeof node.props === "string") node.props = visible(node.props);
+  else if (typeof node.type === "string") {
+    for (const name of READ_OUT) if (typeof node.props[name] === "string") node.props[name] = visible(node.props[name]);
+  }
+  drawOther?.(node as never);
+};
+
 effect(() => {
-  document.title = `${waitingCount.value && !isSignedOut.value ? `(${waitingTold.value}) ` : ""}${screenTitle.value ? `${screenTitle.value} · ` : ""}Mainspring`;
+  document.title = visible(`${waitingCount.value && !isSignedOut.value ? `(${waitingTold.value}) ` : ""}${screenTitle.value ? `${screenTitle.value} · ` : ""}Mainspring`);
 });
 
+// Who has to sign in sees, and asks for, nothing else before.
 void startSession().then(() => {
+  render(<App />, document.getElementById("app")!);
+  if (isSignedOut.value) return;
   watchRuns();
   watchApprovals();
 });
-render(<App />, document.getElementById("app")!);

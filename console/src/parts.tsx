@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
-import { get, type Json, type JsonObject, type Query, returned } from "./api";
+import { ApiError, get, type Json, type JsonObject, type Query, returned } from "./api";
 import { exactTime, number, statusName, time, visible } from "./format";
 import { textOf } from "./run_model";
 
@@ -133,7 +133,7 @@ function Part({ part }: { part: JsonObject }) {
   const image = part.image_url;
   if (typeof image === "string") {
     if (/^data:image\/(png|jpeg|gif|webp);base64,/.test(image)) return <img class="picture" src={image} alt="Picture in the result" />;
-    return <p class="faint">Picture from elsewhere, not loaded: {visible(image.slice(0, 300))}</p>;
+    return <p class="faint">Picture from elsewhere, not loaded: {image.slice(0, 300)}</p>;
   }
   return part.text !== undefined ? <Value value={textOf([part])} /> : <Tree value={part} />;
 }
@@ -141,7 +141,7 @@ function Part({ part }: { part: JsonObject }) {
 const MOST_UNFOLDED = 8;
 
 export function Tree({ value, depth = 0, name }: { value: Json; depth?: number; name?: string }) {
-  const key = name === undefined ? null : <span class="key">{visible(name)}: </span>;
+  const key = name === undefined ? null : <span class="key">{name}: </span>;
   if (value === null || typeof value !== "object") return <div class="leaf">{key}<Leaf value={value} /></div>;
   const entries: [string, Json][] = Array.isArray(value) ? value.map((each, index) => [String(index), each]) : Object.entries(value);
   const told = Array.isArray(value) ? `[${entries.length}]` : `{${entries.length}}`;
@@ -169,7 +169,7 @@ function Branch({ summary, entries, depth }: { summary: ComponentChildren; entri
 function Leaf({ value }: { value: Json }) {
   if (typeof value !== "string") return <span class="literal">{String(value)}</span>;
   if (value.length > 120 || value.includes("\n")) return <Text text={value} limit={2000} />;
-  return <span class="string">{visible(value)}</span>;
+  return <span class="string">{value}</span>;
 }
 
 function isTable(value: Json): boolean {
@@ -187,9 +187,9 @@ function Table({ rows }: { rows: JsonObject[] }) {
   return (
     <div class="scroll" tabIndex={0} role="region" aria-label="Table">
       <table>
-        <thead><tr>{names.map((name) => <th scope="col">{visible(name)}</th>)}</tr></thead>
+        <thead><tr>{names.map((name) => <th scope="col">{name}</th>)}</tr></thead>
         <tbody>
-          {rows.slice(0, most).map((row) => <tr>{names.map((name) => <td>{visible(String(row[name] ?? ""))}</td>)}</tr>)}
+          {rows.slice(0, most).map((row) => <tr>{names.map((name) => <td>{String(row[name] ?? "")}</td>)}</tr>)}
         </tbody>
       </table>
       {rows.length > most ? <button class="quiet" onClick={() => setMost(most * 10)}>{number(rows.length - most)} more</button> : null}
@@ -202,7 +202,7 @@ export function useKeys(keys: Record<string, (event: KeyboardEvent) => void>): v
   useLayoutEffect(() => {
     const pressed = (event: KeyboardEvent) => {
       const target = event.target as HTMLElement;
-      if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName)) return;
+      if (event.ctrlKey || event.metaKey || event.altKey || target.matches("textarea, select, input:not([type=checkbox])")) return;
       if (target.closest("[role=dialog], dialog")) return;
       // What is focused has the first right to this key: a link is opened, a button pressed.
       if (event.key === "Enter" && target.closest("a, button, summary")) return;
@@ -277,8 +277,9 @@ export function useList<T>(path: string, query: Query = {}): LoadedList<T> {
 
 export const More = <T,>({ of }: { of: LoadedList<T> }) => (of.more ? <button class="quiet" onClick={of.more}>Show more</button> : null);
 
-/** A part of a screen that is read from the server: its failure is its own. */
+/** A part of a screen that is read from the server: its failure is its own, and that one's key is not for it is none. */
 export function Loading<T>({ of, children }: { of: Loaded<T>; children: (value: T) => ComponentChildren }) {
+  if (of.error instanceof ApiError && of.error.code === "insufficient_scope") return <p class="faint">{of.error.message}</p>;
   if (of.error) return <Failure error={of.error} retry={of.reload} />;
   if (of.value === null) return <p class="faint" role="status">Loading…</p>;
   return <>{children(of.value)}</>;

@@ -2,7 +2,6 @@
 import type { RunDetails, RunLine, ShownRun, ShownStep } from "./api_types";
 import { useEffect, useState } from "preact/hooks";
 import { get } from "./api";
-import { visible } from "./format";
 import { Failure, Loading, Status, useLoaded } from "./parts";
 import { link } from "./router";
 import { changes, missed } from "./runs_data";
@@ -60,12 +59,12 @@ export function RunTree({ spec, isOver, delegated, returned }: TreeProps) {
       <ul>
         {workflow ? (
           <li>
-            <Status status={workflow.status} /> <a href={link(`workflows/${encodeURIComponent(workflow.workflow)}/${workflow.id}`)}>Workflow {visible(workflow.workflow)}</a>
+            <Status status={workflow.status} /> <a href={link(`workflows/${encodeURIComponent(workflow.workflow)}/${workflow.id}`)}>Workflow {workflow.workflow}</a>
             <ul>{workflow.steps.map((step) => <StepNode key={step.id} step={step} path={path} here={id} />)}</ul>
           </li>
         ) : tree}
       </ul>
-      {here.continued_by.map((next) => <p key={next.id}>Goes on in <a href={link(`runs/${next.id}`)}>{visible(next.prompt) || next.id}</a></p>)}
+      {here.continued_by.map((next) => <p key={next.id}>Goes on in <a href={link(`runs/${next.id}`)}>{next.prompt || next.id}</a></p>)}
     </nav>
   );
 }
@@ -73,7 +72,7 @@ export function RunTree({ spec, isOver, delegated, returned }: TreeProps) {
 function StepNode({ step, path, here }: { step: ShownStep; path: RunDetails[]; here: string }) {
   return (
     <li>
-      <Status status={step.status} /> Step {visible(step.id)}
+      <Status status={step.status} /> Step {step.id}
       {step.run_id === path[0]!.id ? <ul><Node line={path[0]!} path={path} here={here} /></ul> : step.run_id ? <> <a href={link(`runs/${step.run_id}`)}>its run</a></> : null}
     </li>
   );
@@ -83,13 +82,13 @@ function StepNode({ step, path, here }: { step: ShownStep; path: RunDetails[]; h
 function Node({ line, path, here }: { line: RunLine; path: RunDetails[]; here: string }) {
   const known = path.find((each) => each.id === line.id);
   const [isOpen, setOpen] = useState(known !== undefined);
-  const name = visible(line.agent || line.prompt || line.id);
+  const name = line.agent || line.prompt || line.id;
   const isHere = line.id === here;
   return (
     <li>
       <Status status={line.status} waiting={line.waiting} />{" "}
       <a href={link(`runs/${line.id}`)} aria-current={isHere ? "page" : undefined}>{name}</a>{" "}
-      <span class="faint">{line.agent ? visible(line.prompt).slice(0, 120) : null}</span>
+      <span class="faint">{line.agent ? line.prompt.slice(0, 120) : null}</span>
       {known ? null : <button class="quiet" aria-expanded={isOpen} aria-label={`Runs of ${name}`} onClick={() => setOpen(!isOpen)}>{isOpen ? "−" : "+"}</button>}
       {known ? <Nodes lines={known.children} path={path} here={here} /> : isOpen ? <Further id={line.id} path={path} here={here} /> : null}
     </li>

@@ -25,6 +25,12 @@ export const exampleHeader = (): string => (session.value?.needs_key ? " -H 'aut
 /** Whether one may see what is not for tenants. */
 export const isOperator = (): boolean => session.value?.is_operator ?? true;
 
+/** Whether one's key has one of these scopes, or there is none of which one is asked for. */
+export function mayUse(...scopes: string[]): boolean {
+  const own = session.value?.scopes ?? ["*"];
+  return !scopes.length || own.some((each) => each === "*" || scopes.some((scope) => each === scope || each.startsWith(`${scope}:`)));
+}
+
 export async function startSession(): Promise<void> {
   try {
     session.value = await get<SessionState>("session");
@@ -42,7 +48,7 @@ export function Session() {
     await remove("session").catch(() => undefined);
     location.reload();
   };
-  return <span class="session">{known.tenant || "operator"} <button class="quiet" onClick={leave}>Sign out</button></span>;
+  return <span class="session"><span class="name">{known.tenant || "operator"}</span> <button class="quiet" onClick={leave}>Sign out</button></span>;
 }
 
 export function SignIn() {

@@ -1,8 +1,8 @@
 import type { Model, ModelDetails, SettingList, ShownKey, ShownServer, ShownTool, SystemState, WorkerList } from "./api_types";
+import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
-import { get, post, remove } from "./api";
-import { visible } from "./format";
-import { isOperator, session, startSession } from "./session";
+import { get, type JsonObject, post, remove } from "./api";
+import { isOperator, mayUse, session, startSession } from "./session";
 import { Code, Confirm, Failure, Grid, Loading, More, Time, Tree, useList, useLoaded, useTitle } from "./parts";
 
 export function System() {
@@ -24,10 +24,10 @@ export function System() {
       </section>
       <section class="card">
         <h2>Tools</h2>
-        <Loading of={tools}>{(data) => data.length ? <Grid label="Tools" head={["tool", "declares", "what it does"]} rows={data.map((each) => [<code>{visible(each.name)}</code>, each.effects.join(", "), visible(each.description)])} /> : <p class="faint">None is configured.</p>}</Loading>
+        <Loading of={tools}>{(data) => data.length ? <Grid label="Tools" head={["tool", "declares", "what it does"]} rows={data.map((each) => [<code>{each.name}</code>, each.effects.join(", "), each.description])} /> : <p class="faint">None is configured.</p>}</Loading>
         <More of={tools} />
       </section>
-      <Keys />
+      {mayUse("admin") ? <Keys /> : null}
       {isOperator() ? <Operation /> : null}
     </div>
   );
@@ -45,7 +45,7 @@ function Operation() {
         <Loading of={workers}>{({ data, live, unfinished, claimable }) => (
           <>
             <p>{live} {live === 1 ? "run is" : "runs are"} driven here, {unfinished} {unfinished === 1 ? "has" : "have"} not ended{claimable ? `, and nobody drives ${claimable} of them` : ""}. Who drives a run holds a lease.</p>
-            {data.length ? <Grid label="Workers" head={["process", "where", "this one"]} rows={data.map((each) => [each.pid, visible(each.place), each.is_self ? "yes" : ""])} /> : <p class="faint">No process holds one now.</p>}
+            {data.length ? <Grid label="Workers" head={["process", "where", "this one"]} rows={data.map((each) => [each.pid, each.place, each.is_self ? "yes" : ""])} /> : <p class="faint">No process holds one now.</p>}
           </>
         )}</Loading>
       </section>
@@ -67,15 +67,15 @@ function Operation() {
 
 function ServerFacts() {
   const system = useLoaded(() => get<SystemState>("system"));
-  return <section class="card"><h2>Server</h2><Loading of={system}>{(value) => <dl class="facts-list">{factsOf(value).map(([name, told]) => <><dt>{name}</dt><dd>{visible(told)}</dd></>)}</dl>}</Loading></section>;
+  return <section class="card"><h2>Server</h2><Loading of={system}>{(value) => <dl class="facts-list">{factsOf(value).map(([name, told]) => <><dt>{name}</dt><dd>{told}</dd></>)}</dl>}</Loading></section>;
 }
 
-function factsOf(state: SystemState): [name: string, value: string][] {
+function factsOf(state: SystemState): [name: string, told: ComponentChildren][] {
   const { sandbox } = state;
   return [
     ["Version", state.version], ["Model", state.model], ["Provider", state.provider], ["Database", state.database], ["Audit", state.is_audited ? "kept" : "not kept"],
     ["Runs", `${state.live} under way here${state.drives ? "" : "; workers drive them"}`],
-    ["Sandbox", sandbox === null ? "no tool needs one" : Object.entries(sandbox).map(([name, value]) => `${name.replaceAll("_", " ")}: ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ")],
+    ["Sandbox", sandbox === null ? "no tool needs one" : <Tree value={{ ...sandbox } as Record<string, unknown> as JsonObject} />],
   ];
 }
 
@@ -84,10 +84,10 @@ function ServerTools({ server }: { server: ShownServer }) {
   const why = server.error ?? server.last_error;
   return (
     <details open={server.error !== null}>
-      <summary><code>{visible(server.label)}</code> <span class={server.error === null ? "faint" : "bad"}>{server.state}</span> <span class="faint">{server.tools.length} {server.tools.length === 1 ? "tool" : "tools"}{server.latency_ms === null ? "" : `, ${Math.round(server.latency_ms)} ms`} {visible(server.server)} {server.protocol}</span></summary>
-      {why ? <p class="bad">{visible(why)}</p> : null}
-      {server.tools.length ? <Grid label={`Tools of ${server.label}`} head={["tool", "what it does"]} rows={server.tools.map((each) => [<code>{visible(each.name)}</code>, visible(each.description)])} /> : null}
-      {server.rejected.length ? <Grid label={`Tools of ${server.label} that cannot be used`} head={["not usable", "why"]} rows={server.rejected.map((each) => [<code>{visible(each.name)}</code>, visible(each.reason)])} /> : null}
+      <summary><code>{server.label}</code> <span class={server.error === null ? "faint" : "bad"}>{server.state}</span> <span class="faint">{server.tools.length} {server.tools.length === 1 ? "tool" : "tools"}{server.latency_ms === null ? "" : `, ${Math.round(server.latency_ms)} ms`} {server.server} {server.protocol}</span></summary>
+      {why ? <p class="bad">{why}</p> : null}
+      {server.tools.length ? <Grid label={`Tools of ${server.label}`} head={["tool", "what it does"]} rows={server.tools.map((each) => [<code>{each.name}</code>, each.description])} /> : null}
+      {server.rejected.length ? <Grid label={`Tools of ${server.label} that cannot be used`} head={["not usable", "why"]} rows={server.rejected.map((each) => [<code>{each.name}</code>, each.reason])} /> : null}
     </details>
   );
 }
@@ -102,15 +102,15 @@ function ModelFacts({ model }: { model: Model }) {
   const facts = (known.value?.profiles ?? []).flatMap((profile) => Object.entries(profile.facts).map(([field, fact]) => ({ field, fact, provider: profile.provider })));
   return (
     <details onToggle={(event) => setOpen(event.currentTarget.open)}>
-      <summary><code>{visible(model.id)}</code> <span class="faint">{visible(model.owned_by)}</span></summary>
+      <summary><code>{model.id}</code> <span class="faint">{model.owned_by}</span></summary>
       {known.error || error ? <Failure error={known.error ?? error} /> : null}
       {known.value && !facts.length ? <p class="faint">Nothing special is known of it. <code>mainspring doctor</code> examines it.</p> : null}
       {facts.length ? (
         <>
           <Grid label={`What is known of ${model.id}`} head={["field", "value", "who says so", "why", "until"]} rows={facts.map(({ field, fact }) => [
-            <code>{field}</code>, <code>{visible(JSON.stringify(fact.value))}</code>, fact.source, visible(fact.evidence ?? ""), fact.until ? <Time at={fact.until} /> : "",
+            <code>{field}</code>, <code>{JSON.stringify(fact.value)}</code>, fact.source, fact.evidence ?? "", fact.until ? <Time at={fact.until} /> : "",
           ])} />
-          {facts.some(({ fact }) => fact.source === "learned") ? <button onClick={() => void forget()}>Forget what was learned</button> : null}
+          {isOperator() && facts.some(({ fact }) => fact.source === "learned") ? <button onClick={() => void forget()}>Forget what was learned</button> : null}
         </>
       ) : null}
     </details>
@@ -157,9 +157,9 @@ function Keys() {
       <Loading of={keys}>
         {(data) => data.length === 0 ? <p class="faint">There is none: only this machine may use the server, without a key. The first key ends that.</p> : (
           <Grid label="API keys" head={["name", "tenant", "scopes", "created", "state", ""]} rows={data.map((key) => [
-            visible(key.name || key.id), visible(key.tenant), key.scopes.join(", "), <Time at={key.created_at} />,
+            key.name || key.id, key.tenant, key.scopes.join(", "), <Time at={key.created_at} />,
             key.revoked_at ? <span class="bad">revoked</span> : key.expires_at && key.expires_at < Date.now() / 1000 ? <span class="bad">expired</span> : key.expires_at ? <>until <Time at={key.expires_at} /></> : "valid",
-            key.revoked_at ? "" : <Confirm label={`Revoke ${visible(key.name || key.id)}`} act={() => void act(() => remove<ShownKey>(`keys/${encodeURIComponent(key.id)}`).then(() => null))} />,
+            key.revoked_at ? "" : <Confirm label={`Revoke ${key.name || key.id}`} act={() => void act(() => remove<ShownKey>(`keys/${encodeURIComponent(key.id)}`).then(() => null))} />,
           ])} />
         )}
       </Loading>

@@ -2,7 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { get, post, remove } from "./api";
 import type { ShownDelivery, ShownEndpoint, ShownSchedule, ShownWebhook } from "./api_types";
-import { visible, wallTime } from "./format";
+import { wallTime } from "./format";
 import { link } from "./router";
 import { Code, Confirm, Empty, Failure, Grid, Loading, More, Time, useList, useLoaded, useTitle } from "./parts";
 
@@ -59,25 +59,25 @@ function Schedule({ schedule, changed }: { schedule: ShownSchedule; changed: () 
   return (
     <article class="card" aria-label={`Schedule ${schedule.name}`}>
       <div class="bar">
-        <h3 class="name"><code>{visible(schedule.name)}</code></h3>
+        <h3 class="name"><code>{schedule.name}</code></h3>
         <span class={schedule.state === "active" ? "faint" : "bad"}>{schedule.state}</span>
         <span class="fill" />
         <button onClick={() => act(() => post(`${path}/run`))}>Run now</button>
         {schedule.state === "active" ? <button onClick={() => act(() => post(`${path}/pause`))}>Pause</button> : <button onClick={() => act(() => post(`${path}/resume`))}>Resume</button>}
       </div>
-      {definition.description ? <p>{visible(definition.description)}</p> : null}
+      {definition.description ? <p>{definition.description}</p> : null}
       <div class="facts">
-        <span><span class="faint">Starts</span> {visible(targetOf(definition))}</span>
-        <span><span class="faint">When</span> <code>{visible(definition.cron || `every ${definition.every}`)}</code> {visible(definition.timezone ?? "UTC")}</span>
+        <span><span class="faint">Starts</span> {targetOf(definition)}</span>
+        <span><span class="faint">When</span> <code>{definition.cron || `every ${definition.every}`}</code> {definition.timezone ?? "UTC"}</span>
         {schedule.next ? <span><span class="faint">Next</span> <time dateTime={schedule.next} title={schedule.next}>{wallTime(schedule.next)}</time></span> : null}
         {schedule.last ? <span><span class="faint">Last</span> <time dateTime={schedule.last} title={schedule.last}>{wallTime(schedule.last)}</time></span> : null}
       </div>
-      {schedule.stopped ? <p class="bad">{visible(schedule.stopped)}</p> : null}
+      {schedule.stopped ? <p class="bad">{schedule.stopped}</p> : null}
       {recent.length ? (
         <details>
           <summary>Its last {recent.length} due times</summary>
           <Grid label={`Due times of ${schedule.name}`} head={["due", "what became of it", "run"]} rows={[...recent].reverse().map((each) => [
-            <Time at={each.due} />, `${each.outcome}${each.reason ? `: ${visible(each.reason)}` : ""}`, each.run_id ? <RunLink id={each.run_id} workflow={definition.workflow ?? ""} /> : "",
+            <Time at={each.due} />, `${each.outcome}${each.reason ? `: ${each.reason}` : ""}`, each.run_id ? <RunLink id={each.run_id} workflow={definition.workflow ?? ""} /> : "",
           ])} />
         </details>
       ) : null}
@@ -98,11 +98,11 @@ function Webhook({ webhook, changed }: { webhook: ShownWebhook; changed: () => v
   return (
     <article class="card" aria-label={`Webhook ${webhook.id}`}>
       <div class="bar">
-        <h3 class="name">{visible(webhook.definition.name)} <code>{visible(webhook.path)}</code></h3><span class="fill" />
+        <h3 class="name">{webhook.definition.name} <code>{webhook.path}</code></h3><span class="fill" />
         <button onClick={() => act(rotate)}>New secret</button>
         <Confirm label="Remove" kind="" act={() => act(() => remove(path))} />
       </div>
-      <p><span class="faint">Starts</span> {visible(targetOf(webhook.definition))}, <span class="faint">made</span> <Time at={webhook.created_at} /></p>
+      <p><span class="faint">Starts</span> {targetOf(webhook.definition)}, <span class="faint">made</span> <Time at={webhook.created_at} /></p>
       <Secret secret={secret} />
       {error ? <Failure error={error} /> : null}
     </article>
@@ -122,20 +122,20 @@ function Endpoint({ endpoint, changed }: { endpoint: ShownEndpoint; changed: () 
   return (
     <article class="card" aria-label={`Endpoint ${endpoint.id}`}>
       <div class="bar">
-        <h3 class="name"><code>{visible(endpoint.url)}</code></h3>
+        <h3 class="name"><code>{endpoint.url}</code></h3>
         <span class={endpoint.state === "active" ? "faint" : "bad"}>{endpoint.state}</span><span class="fill" />
         <button onClick={() => act(rotate)}>New secret</button>
         <Confirm label="Remove" kind="" act={() => act(() => remove(path))} />
       </div>
       <p>{endpoint.events.map((each) => <><code>{each}</code> </>)}</p>
-      {endpoint.stopped ? <p class="bad">{visible(endpoint.stopped)}</p> : null}
+      {endpoint.stopped ? <p class="bad">{endpoint.stopped}</p> : null}
       <Secret secret={secret} />
       {dead.error ? <Failure error={dead.error} /> : null}
       {dead.value?.data.length ? (
         <details open>
           <summary>{dead.value.data.length} could not be delivered</summary>
           <Grid label={`Not delivered to ${endpoint.url}`} head={["event", "given up", "attempts", "why", ""]} rows={dead.value.data.map((each) => [
-            <code>{each.type}</code>, <Time at={each.at} />, each.attempts, visible(each.error),
+            <code>{each.type}</code>, <Time at={each.at} />, each.attempts, each.error,
             <button onClick={() => act(() => post(`${path}/deliveries/${encodeURIComponent(each.id)}/redeliver`))}>Deliver again</button>,
           ])} />
         </details>

@@ -1,9 +1,9 @@
 import type { Statement, StatementLine, UsageLine, UsageReport } from "./api_types";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get, post } from "./api";
-import { compact, money, number, visible } from "./format";
+import { compact, money, number } from "./format";
 import { adjust, link, place } from "./router";
-import { hasTenants } from "./session";
+import { hasTenants, isOperator } from "./session";
 import { Empty, Failure, Grid, Loading, useLoaded, useTitle } from "./parts";
 
 const GROUPS = ["day", "model", "agent", "key", "tenant"];
@@ -39,7 +39,7 @@ export function Usage() {
             Tenant
             <select value={tenant} onChange={(event) => adjust({ tenant: event.currentTarget.value })}>
               <option value="">any</option>
-              {names.map((name) => <option value={name}>{visible(name)}</option>)}
+              {names.map((name) => <option value={name}>{name}</option>)}
             </select>
           </label>
         ) : null}
@@ -57,7 +57,7 @@ export function Usage() {
             </div>
             <Charts lines={data} by={by} />
             <Grid label="Usage" figures={1} head={[by, "runs", "failed", "input tokens", "output tokens", "seconds (mean)", "cost"]} rows={data.map((line) => [
-              visible(line.group || "(none)"), number(line.runs), number(line.failed), number(line.input_tokens), number(line.output_tokens),
+              line.group || "(none)", number(line.runs), number(line.failed), number(line.input_tokens), number(line.output_tokens),
               line.seconds === null ? "" : line.seconds.toFixed(2), line.cost === null ? "" : money(line.cost),
             ])} />
           </>
@@ -117,7 +117,7 @@ function Bars({ lines, series }: { lines: UsageLine[]; series: Series }) {
     <div class="bars" aria-hidden="true">
       {shown.map((line) => (
         <>
-          <span class="label">{visible(line.group || "(none)")}</span>
+          <span class="label">{line.group || "(none)"}</span>
           <span>
             {series.map(([, colour, of]) => <span class="barline" style={{ width: `${((of(line) ?? 0) / most) * 100}%`, background: `var(${colour})` }} data-none={of(line) ? undefined : ""} />)}
           </span>
@@ -195,8 +195,8 @@ function BudgetMeter({ measure, used, held, limit }: StatementLine) {
     <div class="meter">
       <span class="label">{measure.replaceAll("_", " ")}</span>
       <span class="track" role="img" aria-label={`${measure}: ${told}`}>
-        <span class={`span ${used >= limit! ? "bad" : "model"}`} style={{ left: "0", width: share(used) }} />
-        <span class="span held" style={{ left: share(used), width: share(held) }} />
+        {used ? <span class={`span ${used >= limit! ? "bad" : "model"}`} style={{ left: "0", width: share(used) }} /> : null}
+        {held ? <span class="span held" style={{ left: share(used), width: share(held) }} /> : null}
       </span>
       <span>{told}</span>
     </div>
@@ -220,8 +220,8 @@ function Budgets({ tenant }: { tenant: string }) {
             {data.map((budget) => (
               <article class="card" key={budget.id}>
                 <div class="bar">
-                  <h3 class="name">{visible(budget.id)}</h3><span class={budget.state === "active" ? "faint" : "bad"}>{budget.state}</span><span class="fill" />
-                  {budget.state === "suspended"
+                  <h3 class="name">{budget.id}</h3><span class={budget.state === "active" ? "faint" : "bad"}>{budget.state}</span><span class="fill" />
+                  {!isOperator() ? null : budget.state === "suspended"
                     ? <button onClick={() => void change(budget.id, "activate")}>Activate</button>
                     : <button onClick={() => void change(budget.id, "suspend")}>Suspend</button>}
                 </div>

@@ -1,8 +1,8 @@
 import type { Model } from "./api_types";
 import { useState } from "preact/hooks";
-import { get, post, serverUrl } from "./api";
+import { get, post, serverUrl, siteAddress } from "./api";
 import { go, link } from "./router";
-import { exampleHeader, exampleKey } from "./session";
+import { exampleHeader, exampleKey, mayUse } from "./session";
 import { Code, Failure, useLoaded, useTitle } from "./parts";
 
 export function Welcome() {
@@ -13,11 +13,11 @@ export function Welcome() {
     <div class="page welcome">
       <header class="hero">
         <h1>Mainspring is running</h1>
-        <p>An engine for agents on your own machine. Three things to try:</p>
+        <p>An engine for agents on your own machine. What to try first:</p>
       </header>
       <div class="cards">
-        <Demo />
-        <Talk model={model} isKnown={models.value !== null} />
+        {mayUse("responses") ? <Demo /> : null}
+        {mayUse("conversations") ? <Talk model={model} isKnown={models.value !== null} /> : null}
       </div>
       <Calls model={model || "NAME"} />
     </div>
@@ -59,7 +59,7 @@ function Talk({ model, isKnown }: { model: string; isKnown: boolean }) {
       {isKnown && !model ? (
         <p>No model answers yet. <a href={link("system")}>System</a> says what was looked for.</p>
       ) : (
-        <p>This server found <code>{model || "…"}</code>.</p>
+        <p>{model ? <>This server found <code>{model}</code>.</> : null}</p>
       )}
       <form class="ask" onSubmit={ask}>
         <label for="ask">Your question</label>
@@ -94,7 +94,7 @@ function Calls({ model }: { model: string }) {
   return (
     <section class="card">
       <h2>Call it from your own code</h2>
-      <p>It speaks the OpenAI Responses API at <code>{serverUrl}</code>.</p>
+      <p>It speaks the OpenAI Responses API at <code>{serverUrl}</code>. <a href={siteAddress("/docs")}>The reference</a> has every route, to be tried there.</p>
       <div role="tablist" aria-label="Language" class="tabs" onKeyDown={move}>
         {names.map((name) => (
           <button

@@ -1,6 +1,5 @@
 // A workflow drawn as a graph: a row for each group of steps that can begin together, coloured by what became of them.
 import type { ShownStep } from "./api_types";
-import { visible } from "./format";
 import { link } from "./router";
 
 interface DefinedStep {
@@ -83,10 +82,10 @@ function draw(from: Place, to: Place): string {
 function Node({ step, at, status }: { step: DefinedStep; at: Place; status: string }) {
   return (
     <g class={`node ${status.replace(" ", "-")}`}>
-      <title>{`${visible(step.id)}: ${status}`}</title>
+      <title>{`${step.id}: ${status}`}</title>
       <rect x={at.x} y={at.y} width={WIDTH} height={HEIGHT} rx={8} />
-      <text x={at.x + 10} y={at.y + 19}>{visible(short(step.id, 22))}</text>
-      <text class="small" x={at.x + 10} y={at.y + 36}>{short(visible(step.action), 16)}, {status}</text>
+      <text x={at.x + 10} y={at.y + 19}>{short(step.id, 22)}</text>
+      <text class="small" x={at.x + 10} y={at.y + 36}>{short(step.action, 16)}, {status}</text>
     </g>
   );
 }
