@@ -125,9 +125,26 @@ export async function postStream(path: string, body: unknown, signal: AbortSigna
   return readEvents(await send("POST", address(path), body, signal));
 }
 
+/** Ends when the page goes out of sight. */
+function whileSeen(): AbortSignal {
+  const seen = new AbortController();
+  document.addEventListener("visibilitychange", () => document.hidden && seen.abort(), { signal: seen.signal });
+  return seen.signal;
+}
+
+function untilSeen(signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const look = () => (!document.hidden || signal.aborted) && resolve();
+    document.addEventListener("visibilitychange", look, { signal });
+    signal.addEventListener("abort", look);
+    look();
+  });
+}
+
 /**
  * Reads a stream for as long as `signal` lets it, and connects again after the server has gone away. `query` is asked each time,
- * so that a stream goes on behind what was read. `heard` returns true when there is nothing more to come.
+ * so that a stream goes on behind what was read. `heard` returns true when there is nothing more to come. A page that nobody sees
+ * holds no stream: a browser keeps six connections to a server, for all of its tabs.
  */
 export async function follow(
   path: string,
@@ -138,8 +155,10 @@ export async function follow(
 ): Promise<void> {
   let wait = 500;
   while (!signal.aborted) {
+    await untilSeen(signal);
+    const seen = whileSeen();
     try {
-      const events = await openStream(path, query(), signal);
+      const events = await openStream(path, query(), AbortSignal.any([signal, seen]));
       told(true);
       for await (const event of events) {
         wait = 500;
@@ -147,6 +166,7 @@ export async function follow(
       }
     } catch (error) {
       if (signal.aborted) return;
+      if (seen.aborted) continue;
       if (error instanceof ApiError && error.status >= 400 && error.status < 500 && error.status !== 429) throw error;
       told(false);
     }

@@ -4,7 +4,7 @@ import type { Approval } from "./api_types";
 import { answer, approvals, approvalsError, type OwnedApproval, readApprovals, waitingTold } from "./approvals_data";
 import { ElicitationForm, type Elicitation, startContent } from "./elicitation";
 import { EntryView } from "./entry";
-import { duration, visible } from "./format";
+import { duration } from "./format";
 import { LiveRun } from "./live_run";
 import { Markdown } from "./markdown";
 import { link } from "./router";
@@ -16,17 +16,23 @@ const MOST = 20;
 export function Approvals() {
   useTitle("Approvals");
   const [done, setDone] = useState<{ text: string; run: string | null } | null>(null);
-  const [at, setAt] = useState(0);
+  /** Where the card was that had the focus last: once it is answered, the next one is there. */
+  const at = useRef(0);
   const [most, setMost] = useState(MOST);
   const list = approvals.value;
+  const cards = () => [...document.querySelectorAll<HTMLElement>(".approval")];
+  const noteFocus = (target: Element) => {
+    const card = cards().indexOf(target.closest<HTMLElement>(".approval")!);
+    if (card >= 0) at.current = card;
+  };
   const step = (by: number) => {
-    const next = Math.min(Math.min(list?.length ?? 1, most) - 1, Math.max(0, at + by));
-    setAt(next);
-    document.querySelectorAll<HTMLElement>(".approval")[next]?.focus();
+    const next = document.activeElement?.closest(".approval") ? at.current + by : at.current;
+    const all = cards();
+    all[Math.max(0, Math.min(all.length - 1, next))]?.focus();
   };
   useKeys({ j: () => step(1), k: () => step(-1) });
   return (
-    <div class="page">
+    <div class="page" onFocusIn={(event) => noteFocus(event.target as Element)}>
       <div class="bar">
         <h1>Approvals</h1>
         <span class="faint">{list?.length ? `${waitingTold.value} waiting` : ""}</span>
@@ -86,7 +92,8 @@ export function ApprovalCard({ approval, answered, showsRun = false }: CardProps
     }
   };
   const pressed = (event: KeyboardEvent) => {
-    if (event.target !== event.currentTarget) return;
+    // With another key it is the browser's: to mark all of the page is not to approve.
+    if (event.target !== event.currentTarget || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "a" && !signIn && !asked) void send(true);
     else if (event.key === "d") void send(false);
     else if (event.key === "r") field.current?.focus();
@@ -98,18 +105,18 @@ export function ApprovalCard({ approval, answered, showsRun = false }: CardProps
   return (
     <article class="card approval" tabIndex={0} aria-label={`Approve ${name}?`} onKeyDown={pressed}>
       <div class="head">
-        <h2><code>{visible(name)}</code></h2>
-        {approval.tenant ? <span><span class="faint">Tenant</span> {visible(approval.tenant)}</span> : null}
+        <h2><code>{name}</code></h2>
+        {approval.tenant ? <span><span class="faint">Tenant</span> {approval.tenant}</span> : null}
         <span class="fill" />
         <span class={left !== null && left < 300 ? "bad" : "faint"}>{left === null ? "" : left > 0 ? `${duration(left)} left` : "expired"}</span>
       </div>
       <div class="question"><Markdown text={approval.question || "May this call be made?"} /></div>
       <p class="faint">
-        Asked by <code>{approval.policy}</code> at <Time at={approval.asked_at} /> in <a href={link(`runs/${approval.response_id}`)}>{background?.question ? `“${visible(background.question).slice(0, 160)}”` : "this run"}</a>
+        Asked by <code>{approval.policy}</code> at <Time at={approval.asked_at} /> in <a href={link(`runs/${approval.response_id}`)}>{background?.question ? `“${background.question.slice(0, 160)}”` : "this run"}</a>
       </p>
       {background?.description || background?.effects.length ? (
         <p class="declared">
-          {visible(background.description)} {background.effects.length ? <span class="effects">Declares: {background.effects.join(", ")}</span> : null}
+          {background.description} {background.effects.length ? <span class="effects">Declares: {background.effects.join(", ")}</span> : null}
         </p>
       ) : null}
       <div class="section"><h3>Arguments</h3><Value value={approval.arguments} /></div>

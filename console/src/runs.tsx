@@ -2,9 +2,10 @@ import type { RunLine } from "./api_types";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { useSignal } from "@preact/signals";
 import { get } from "./api";
-import { compact, duration, hasEnded, number, statusName, visible } from "./format";
+import { compact, duration, hasEnded, number, statusName } from "./format";
 import { adjust, go, link, place } from "./router";
 import { changes, isFeedUp, missed } from "./runs_data";
+import { isOperator } from "./session";
 import { Empty, Failure, now, Status, Time, useKeys, useTitle } from "./parts";
 
 const PAGE = 100;
@@ -35,6 +36,16 @@ function fits(row: RunLine, filters: Filters): boolean {
     (!filters.waiting || row.waiting) &&
     (!text || `${row.prompt} ${row.id}`.toLowerCase().includes(text))
   );
+}
+
+/** The list with a run as it is now: newest first, without what fits the filters no more, and without what stands further below than was read. */
+function put(known: RunLine[], row: RunLine, filters: Filters, hasMore: boolean): RunLine[] {
+  const index = known.findIndex((each) => each.id === row.id);
+  // What it was asked stays, and the server has found it by all of that.
+  if (index >= 0) return fits(row, { ...filters, q: "" }) ? known.with(index, row) : known.toSpliced(index, 1);
+  const older = known.findIndex((each) => each.created_at <= row.created_at);
+  if (!fits(row, filters) || (older < 0 && hasMore)) return known;
+  return known.toSpliced(older < 0 ? known.length : older, 0, row);
 }
 
 export function Runs() {
@@ -68,10 +79,7 @@ export function Runs() {
   }, [asked, missed.value]);
 
   const merge = (row: RunLine) => {
-    const known = rows.value ?? [];
-    const index = known.findIndex((each) => each.id === row.id);
-    if (index >= 0) rows.value = known.map((each, at) => (at === index ? row : each));
-    else if (fits(row, filters)) rows.value = [row, ...known];
+    rows.value = put(rows.value ?? [], row, filters, hasMore.value);
   };
   useEffect(
     () =>
@@ -107,7 +115,7 @@ export function Runs() {
           <Empty><p>Nothing has run here yet.</p><p><a href={link("")}>Watch the demo</a> or <a href={link("chat")}>ask a model</a>.</p></Empty>
         )
       ) : (
-        <RunTable rows={rows.value} more={hasMore.value ? () => load(rows.value!.at(-1)!.id) : null} hasTenants={!!filters.tenant || rows.value.some((row) => row.tenant)} />
+        <RunTable rows={rows.value} more={hasMore.value ? () => load(rows.value!.at(-1)!.id) : null} hasTenants={isOperator() && (!!filters.tenant || rows.value.some((row) => row.tenant))} />
       )}
     </div>
   );
@@ -132,7 +140,7 @@ function FilterBar({ filters, rows }: { filters: Filters; rows: RunLine[] }) {
       </select>
     </label>
   );
-  const same = (names: string[]): [string, string][] => names.map((name) => [name, visible(name)]);
+  const same = (names: string[]): [string, string][] => names.map((name) => [name, name]);
   const tenants = known("tenant");
   return (
     <form class="filters" onSubmit={(event) => event.preventDefault()} role="search">
@@ -146,7 +154,7 @@ function FilterBar({ filters, rows }: { filters: Filters; rows: RunLine[] }) {
       {choice("status", "Status", STATUSES.map((status) => [status, statusName(status)]))}
       {choice("model", "Model", same(known("model")))}
       {choice("agent", "Agent", same(known("agent")))}
-      {tenants.length ? choice("tenant", "Tenant", same(tenants)) : null}
+      {isOperator() && tenants.length ? choice("tenant", "Tenant", same(tenants)) : null}
       {choice("from", "Time", [["1h", "last hour"], ["1d", "last day"], ["7d", "last week"], ["30d", "last 30 days"]])}
       <label class="check">
         <input type="checkbox" checked={!!filters.waiting} onChange={(event) => adjust({ waiting: event.currentTarget.checked ? "true" : "" })} />
@@ -163,7 +171,9 @@ const SPARE = 12;
 function RunTable({ rows, more, hasTenants }: { rows: RunLine[]; more: (() => Promise<void>) | null; hasTenants: boolean }) {
   const box = useRef<HTMLDivElement>(null);
   const [view, setView] = useState({ top: 0, height: 900 });
-  const [chosen, choose] = useState(-1);
+  /** By its id: others may come above it. */
+  const [chosenId, choose] = useState("");
+  const chosen = rows.findIndex((row) => row.id === chosenId);
   const isLoading = useRef(false);
   const measure = () => {
     const element = box.current;
@@ -188,7 +198,7 @@ function RunTable({ rows, more, hasTenants }: { rows: RunLine[]; more: (() => Pr
   }, [last, rows.length]);
   const step = (by: number) => {
     const next = Math.min(rows.length - 1, Math.max(0, chosen + by));
-    choose(next);
+    choose(rows[next]!.id);
     const element = box.current!;
     const y = element.getBoundingClientRect().top + next * ROW;
     if (y < 120 || y > window.innerHeight - 80) window.scrollBy({ top: y - window.innerHeight / 2 });
@@ -226,11 +236,11 @@ function Row({ row, number: at, isChosen, hasTenants }: { row: RunLine; number: 
     <tr aria-rowindex={at + 2} class={isChosen ? "chosen" : ""}>
       <td class="state"><Status status={row.status} waiting={row.waiting} /></td>
       <td class="asked">
-        <a href={link(`runs/${row.id}`)}>{visible(row.prompt || row.id).replace(/\s+/g, " ").slice(0, 300)}</a>
-        {row.error ? <span class="bad"> {visible(row.error).slice(0, 200)}</span> : null}
+        <a href={link(`runs/${row.id}`)}>{(row.prompt || row.id).replace(/\s+/g, " ").slice(0, 300)}</a>
+        {row.error ? <span class="bad"> {row.error.slice(0, 200)}</span> : null}
       </td>
-      <td class="name model" title={visible(row.model)}>{row.agent ? `${visible(row.agent)} · ` : ""}{visible(row.model)}</td>
-      {hasTenants ? <td class="name tenant">{visible(row.tenant)}</td> : null}
+      <td class="name model" title={row.model}>{row.agent ? `${row.agent} · ` : ""}{row.model}</td>
+      {hasTenants ? <td class="name tenant">{row.tenant}</td> : null}
       <td class="right tokens">{row.tokens ? compact(row.tokens) : ""}</td>
       <td class="right took">{duration(took)}</td>
       <td class="right began"><Time at={row.created_at} /></td>

@@ -12,7 +12,7 @@ from tests.console.conftest import open_browser
 from tests.kit.waiting import PATIENCE
 from tests.server.process import Served, serving
 
-NASTY = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>\x1b[31m\x07\u202e]]>"
+NASTY = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>\x1b[31m\x07\u202e]]>\u061c\U000e0041"
 TOOLS = f'''
 from mainspring import tool
 
@@ -41,6 +41,8 @@ steps:
   - {id: count, action: transform, value: 3}
   - {id: report, action: transform, value: "{{ steps.look.output }} has {{ steps.count.output }}"}
 """
+
+SECONDS_BETWEEN_LOOKS = 10
 
 expect.set_options(timeout=PATIENCE * 1000)
 
@@ -123,6 +125,45 @@ def test_an_approval_is_answered_in_the_page_and_the_run_goes_on(page: Page, ser
     expect(page).not_to_have_title("(1)")
 
 
+@pytest.mark.parametrize("turns", [[removal(f"/archive/{year}.pdf") for year in (2017, 2018, 2019)]])
+def test_keys_lead_from_approval_to_approval_and_those_of_the_browser_answer_none(page: Page, served: Served) -> None:
+    for _ in range(3):
+        ask(served, "Clean up.")
+    page.goto(address(served, "approvals"))
+    cards = page.get_by_role("article", name="Approve")
+    expect(cards).to_have_count(3)
+    page.keyboard.press("j")
+    expect(cards.nth(0)).to_be_focused()
+    page.keyboard.press("j")
+    expect(cards.nth(1)).to_be_focused()
+    page.keyboard.press("Control+a")
+    page.keyboard.press("Control+d")
+    page.keyboard.press("d")
+    expect(page.get_by_text("Denied: remove_report.")).to_be_visible()
+    expect(cards).to_have_count(2)
+    # Where the answered one was is the next one now.
+    page.keyboard.press("j")
+    expect(cards.nth(1)).to_be_focused()
+
+
+def test_a_page_out_of_sight_holds_no_connection_and_still_counts_what_waits(page: Page, served: Served) -> None:
+    see = """(isSeen) => {
+        Object.defineProperty(document, "hidden", { value: !isSeen, configurable: true });
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    page.clock.install()
+    page.goto(address(served, "runs"))
+    expect(page.get_by_text("Live")).to_be_visible()
+    with page.expect_event("requestfailed", lambda request: "runs/changes" in request.url):
+        page.evaluate(see, False)
+    ask(served, "Clean up.")
+    page.clock.fast_forward(SECONDS_BETWEEN_LOOKS * 1000)
+    expect(page).to_have_title("(1) Runs · Mainspring")
+    expect(page.get_by_role("row").filter(has_text="Clean up.")).to_have_count(0)
+    page.evaluate(see, True)
+    expect(page.get_by_role("row").filter(has_text="Clean up.")).to_be_visible()
+
+
 def test_a_call_is_denied_by_keyboard_on_a_phone(page: Page, served: Served, turns: list[dict[str, object]]) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
     run = ask(served, "Clean up.")
@@ -135,13 +176,24 @@ def test_a_call_is_denied_by_keyboard_on_a_phone(page: Page, served: Served, tur
     expect(page.locator(".entry.input")).to_contain_text("A person denied")
 
 
-@pytest.mark.parametrize("turns", [[{"calls": [{"name": "read_page", "arguments": {"url": NASTY}}]}, {"say": NASTY}]])
+ODD_NAME = "read\u202epage"
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [[{"calls": [{"name": "read_page", "arguments": {"url": NASTY}}, {"name": ODD_NAME, "arguments": {}}]}, {"say": NASTY}]],
+)
 def test_html_and_control_characters_of_tools_and_models_are_shown_as_text(page: Page, served: Served) -> None:
     run = ask(served, NASTY)
     page.goto(address(served, f"runs/{run}"))
     expect(page.locator(".runhead .status")).to_have_text("completed")
-    expect(page.locator(".entry.call .text").last).to_contain_text("<script>document.title='owned'</script>␛[31m␇⟨U+202E⟩")
+    shown = page.locator(".entry.call").first.locator(".text").last
+    expect(shown).to_contain_text("<script>document.title='owned'</script>␛[31m␇⟨U+202E⟩]]>⟨U+061C⟩⟨U+E0041⟩")
     expect(page.locator(".entry.message")).to_contain_text("<img src=x onerror=")
+    expect(page.locator(".waterfall .label", has_text="read⟨U+202E⟩page")).to_be_visible()
+    drawn = "[document.title, document.body.innerText, ...[...document.querySelectorAll('[title],[aria-label]')].map("
+    drawn += "(each) => each.title + each.ariaLabel)].join()"
+    assert not set(page.evaluate(drawn)) & set(NASTY[-6:]) - set("]>")
     assert page.locator("main img, main script").count() == 0
     assert page.title() != "owned"
 
@@ -167,6 +219,22 @@ def test_runs_appear_by_themselves_and_filters_are_in_the_address(page: Page, se
     expect(page.get_by_role("row").filter(has_text="Later.")).to_have_count(0)
     page.get_by_role("button", name="Go on").click()
     expect(page.get_by_role("row").filter(has_text="Later.")).to_be_visible()
+    # Who has chosen one keeps it when others come above, and what fits the filters no more leaves the list.
+    page.keyboard.press("j")
+    expect(page.locator("tr.chosen")).to_contain_text("Later.")
+    page.get_by_label("waits for a person").check()
+    expect(row).to_be_visible()
+    waiting = page.request.get(f"{served.url}/approvals").json()["data"]
+    send(served, f"approvals/{next(each['id'] for each in waiting if each['response_id'] == run)}", {"approve": False})
+    expect(row).to_have_count(0)
+    page.get_by_label("waits for a person").uncheck()
+    expect(row).to_be_visible()
+    page.keyboard.press("j")
+    chosen = page.locator("tr.chosen")
+    before = chosen.text_content()
+    ask(served, "Last.")
+    expect(page.get_by_role("row").filter(has_text="Last.")).to_be_visible()
+    assert chosen.text_content() == before
     page.get_by_role("link", name="Clean up.").press("Enter")
     expect(page).to_have_url(address(served, f"runs/{run}"))
 
@@ -287,6 +355,12 @@ def test_a_key_signs_in_and_a_tenant_sees_only_its_own(page: Page, served: Serve
             page.get_by_role("link", name="Approvals").click()
             expect(page.get_by_role("navigation", name="Screens").get_by_role("link")).to_have_text(["Welcome", "Approvals"])
         expect(page.get_by_text(sign).first).to_be_visible()
+        if name == "acme":
+            # What only operators may do is not offered.
+            page.get_by_role("link", name="Governance").click()
+            expect(page.get_by_role("cell", name="remove_report").first).to_be_visible()
+            expect(page.get_by_role("button", name="Verify")).to_have_count(0)
+            page.get_by_role("link", name="Runs", exact=True).click()
         if name != "approver":
             page.get_by_role("button", name="Sign out").click()
             expect(page.get_by_label("API key")).to_be_visible()
