@@ -8,7 +8,6 @@ import { ApprovalCard } from "./approvals";
 import { readItems } from "./conversation_items";
 import { EntryView, type EntryAction } from "./entry";
 import { useFollowing } from "./following";
-import { visible } from "./format";
 import { LiveRun } from "./live_run";
 import { Markdown } from "./markdown";
 import { adjust, go, link, place } from "./router";
@@ -135,6 +134,11 @@ export function Chat() {
     setText(question.text);
     document.getElementById("question")?.focus();
   };
+  const told = changes.value;
+  useEffect(() => {
+    // The list has the title of a conversation once something was said in it.
+    if (exchanges.some((each) => each.id === told?.id)) setChanged((before) => before + 1);
+  }, [told]);
   const first = place.value.query.get("ask");
   useEffect(() => {
     if (!first || !model) return;
@@ -173,7 +177,7 @@ export function Chat() {
               {names.includes(model) || !model || model === TASKS || model.startsWith("agent:") ? null : <option value={model}>{model}</option>}
               {names.map((name) => <option value={name}>{name}</option>)}
               <optgroup label="Agents">
-                {(agents.value?.data ?? []).map((each) => <option value={`agent:${each.name}`}>{visible(each.name)}</option>)}
+                {(agents.value?.data ?? []).map((each) => <option value={`agent:${each.name}`}>{each.name}</option>)}
                 <option value={TASKS}>Task agent</option>
               </optgroup>
             </select>
@@ -186,12 +190,12 @@ export function Chat() {
         {model === TASKS ? <Tasks /> : (
           <>
             {conversation && before === conversation ? <Said conversation={conversation} first={exchanges[0] ?? null} edit={edit} follow={follow} /> : null}
-            {!conversation && !after && !exchanges.length ? <Empty><p>Ask {model ? <code>{visible(model)}</code> : "a model"} something, or choose an agent above.</p><p class="faint">Enter sends, Shift and Enter begins a new line.</p></Empty> : null}
+            {!conversation && !after && !exchanges.length ? <Empty><p>Ask {model ? <code>{model}</code> : "a model"} something, or choose an agent above.</p><p class="faint">Enter sends, Shift and Enter begins a new line.</p></Empty> : null}
             {exchanges.map((each, at) => <ExchangeView key={each.id} exchange={each} isLast={at === exchanges.length - 1} follow={follow} edit={conversation ? edit : null} />)}
             {error || models.error ? <Failure error={error ?? models.error} /> : null}
             {edited ? <p class="faint">You edit an earlier question; what followed it stays in the conversation it is in. <button class="quiet" onClick={() => { setEdited(null); setText(""); }}>Do not edit</button></p> : null}
-            {files.length ? <ul class="files" aria-label="Attached files">{files.map((file) => <li key={file.id}>{visible(file.name)} <button class="quiet" aria-label={`Remove ${visible(file.name)}`} onClick={() => setFiles(files.filter((each) => each !== file))}>Remove</button></li>)}</ul> : null}
             <form class="ask composer" onSubmit={send}>
+              {files.length ? <ul class="files" aria-label="Attached files">{files.map((file) => <li key={file.id}>{file.name} <button class="quiet" aria-label={`Remove ${file.name}`} onClick={() => setFiles(files.filter((each) => each !== file))}>Remove</button></li>)}</ul> : null}
               <label class="button attach">
                 Attach
                 <input type="file" multiple class="hidden" onChange={(event) => { void take(event.currentTarget); }} />
@@ -239,7 +243,7 @@ function Conversations({ chosen, changed }: { chosen: string | null; changed: nu
               </form>
             ) : (
               <>
-                <a href={link("chat", { c: each.id, model: each.metadata.model })} aria-current={each.id === chosen ? "page" : undefined}>{visible(each.title) || "New conversation"}</a>
+                <a href={link("chat", { c: each.id, model: each.metadata.model })} aria-current={each.id === chosen ? "page" : undefined}>{each.title || "New conversation"}</a>
                 {each.id === chosen ? (
                   <div class="actions">
                     <button class="quiet" onClick={() => rename(each)}>Rename</button>
@@ -264,9 +268,9 @@ function Switches({ tools, off, change }: { tools: { name: string; description: 
       <summary>Tools ({tools.length - off.length} of {tools.length})</summary>
       <div class="card">
         {tools.map(({ name, description }) => (
-          <label class="check" title={visible(description)}>
+          <label class="check" title={description}>
             <input type="checkbox" checked={!off.includes(name)} onChange={(event) => change(event.currentTarget.checked ? off.filter((each) => each !== name) : [...off, name])} />
-            <code>{visible(name)}</code>
+            <code>{name}</code>
           </label>
         ))}
       </div>
@@ -376,13 +380,13 @@ function ExchangeView({ exchange, isLast, follow, edit }: ExchangeProps) {
   const { live, id } = exchange;
   const drawn = live.drawn.value;
   const { model } = live;
-  useFollowing(drawn, isLast);
   const told = changes.value;
   useEffect(() => {
     // Somebody has answered elsewhere what this run waits for.
     if (isLast && model.reason === "approval_needed" && told?.parent === id) follow(told.id);
   }, [told]);
   const waiting = model.reason === "approval_needed" ? (approvals.value ?? []).filter((each: Approval) => each.response_id === id) : [];
+  useFollowing(`${drawn} ${waiting.length}`, isLast);
   useEffect(() => () => live.stop(), [live]);
   const asked = model.spec?.input?.find((item: any) => item.role === "user");
   const [error, setError] = useState<unknown>(null);

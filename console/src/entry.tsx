@@ -3,7 +3,7 @@ import { Component } from "preact";
 import { useState } from "preact/hooks";
 import { get } from "./api";
 import type { CallExplanation } from "./api_types";
-import { clockTime, duration, reasonSentence, visible } from "./format";
+import { clockTime, duration, reasonSentence } from "./format";
 import { Markdown } from "./markdown";
 import { link } from "./router";
 import type { Call, Entry } from "./run_model";
@@ -57,7 +57,7 @@ function nameOf(entry: Entry): string {
     case "reasoning":
       return "Reasoning";
     case "call":
-      return visible(entry.call!.name);
+      return entry.call!.name;
     case "end":
       return "The end";
     default:
@@ -65,9 +65,12 @@ function nameOf(entry: Entry): string {
   }
 }
 
+/** Of a call that has not been performed. */
+const STATES: Record<string, string> = { ask: "waits for a person", client: "for the client", deny: "denied" };
+
 function CallState({ call }: { call: Call; revision: number }) {
   const took = call.startedAt !== null && call.endedAt !== null ? duration(call.endedAt - call.startedAt) : "";
-  const state = call.outcome || (call.startedAt !== null ? "running" : call.verdict === "ask" ? "waits for a person" : call.verdict === "client" ? "for the client" : "");
+  const state = call.outcome || (call.startedAt !== null ? "running" : (STATES[call.verdict] ?? ""));
   return <span class={`state ${call.outcome}`}>{[state.replace("_", " "), took].filter(Boolean).join(", ")}</span>;
 }
 
@@ -82,9 +85,9 @@ function Body({ entry, runId, revision }: { entry: Entry; runId: string | null; 
     case "call":
       return <CallBody call={entry.call!} runId={runId} revision={revision} />;
     case "end":
-      return <p>{reasonSentence(entry.title)} {entry.text ? visible(entry.text) : ""}</p>;
+      return <p>{reasonSentence(entry.title)} {entry.text}</p>;
     case "note":
-      return entry.text ? <p>{visible(entry.text)}</p> : null;
+      return entry.text ? <p>{entry.text}</p> : null;
     default:
       return <Value value={entry.data} />;
   }
@@ -106,14 +109,14 @@ function CallBody({ call, runId }: { call: Call; runId: string | null; revision:
       <div class="section"><h4>Arguments</h4><Value value={call.arguments || "{}"} /></div>
       {call.verdict ? (
         <p class={`verdict ${call.verdict}`}>
-          <strong>{VERDICTS[call.verdict] ?? call.verdict}</strong> by <code>{call.policy}</code>{call.reason ? `: ${visible(call.reason)}` : ""}
+          <strong>{VERDICTS[call.verdict] ?? call.verdict}</strong> by <code>{call.policy}</code>{call.reason ? `: ${call.reason}` : ""}
         </p>
       ) : null}
       {progress.length ? (
         <div class="section">
           <h4>Progress</h4>
           {call.progress.length > progress.length ? <button class="quiet" onClick={() => show(true)}>Show all {call.progress.length}</button> : null}
-          <pre class="text" tabIndex={0}>{visible(progress.join("\n"))}</pre>
+          <pre class="text" tabIndex={0}>{progress.join("\n")}</pre>
         </div>
       ) : null}
       {call.output !== null ? <div class="section"><h4>Result</h4><Value value={call.output} /></div> : null}
@@ -131,7 +134,7 @@ function Explanation({ runId, callId }: { runId: string; callId: string }) {
     <details onToggle={(event) => setOpen(event.currentTarget.open)}>
       <summary>Explain</summary>
       {told.error ? <Failure error={told.error} /> : null}
-      <ol>{(told.value?.entries ?? []).map((each) => <li><Time at={each.at} /> {visible(each.said)}</li>)}</ol>
+      <ol>{(told.value?.entries ?? []).map((each) => <li><Time at={each.at} /> {each.said}</li>)}</ol>
     </details>
   );
 }

@@ -3,7 +3,8 @@ import { useEffect, useRef } from "preact/hooks";
 
 const NEAR = 120;
 
-export function useFollowing(drawn: number, isWanted: boolean): void {
+/** `drawn` changes with whatever makes the page grow. */
+export function useFollowing(drawn: number | string, isWanted: boolean): void {
   const isAtEnd = useRef(true);
   useEffect(() => {
     let last = window.scrollY;

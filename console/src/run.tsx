@@ -6,7 +6,7 @@ import { approvals, type OwnedApproval } from "./approvals_data";
 import { ApprovalCard } from "./approvals";
 import { EntryView, type EntryAction } from "./entry";
 import { useFollowing } from "./following";
-import { compact, duration, exactTime, money, number, reasonSentence, visible } from "./format";
+import { compact, duration, exactTime, money, number, reasonSentence } from "./format";
 import { LiveRun } from "./live_run";
 import { readLog, save, writeMarkdown } from "./run_files";
 import { RunTree } from "./run_tree";
@@ -31,7 +31,7 @@ export function RunScreen({ id }: { id: string }) {
   const [origin, setOrigin] = useState<Origin | null>(null);
   const canBegin = model.spec && !model.spec.metadata?.demo && !isAnswer(model.spec);
   const branch: EntryAction = { name: "Branch", takes: ["message", "call", "input"], act: (entry) => setOrigin({ id, spec: model.spec, until: entry }) };
-  useTitle(prompt ? visible(prompt).slice(0, 60) : "Run");
+  useTitle(prompt ? prompt.slice(0, 60) : "Run");
   const shown = useMemo(() => filter(model.entries, search), [drawn, search]);
   const at = chosen === null ? -1 : findEntry(shown, chosen);
   const choose = (seq: number) => adjust({ event: seq });
@@ -119,12 +119,12 @@ function Head({ id, model, connected, isRead, prompt, again }: HeadProps) {
   return (
     <header class="runhead">
       <p class="crumbs"><a href={link("runs")}>Runs</a> / <code>{id}</code></p>
-      <h1>{prompt ? visible(prompt).slice(0, 240) : "Run"}</h1>
+      <h1>{prompt ? prompt.slice(0, 240) : "Run"}</h1>
       <div class="facts">
         {isRead ? <Status status={model.status} waiting={model.reason === "approval_needed"} /> : null}
-        {spec ? <span><span class="faint">Model</span> {visible(spec.model)}</span> : null}
-        {spec?.agent ? <span><span class="faint">Agent</span> {visible(spec.agent)}</span> : null}
-        {spec?.tenant ? <span><span class="faint">Tenant</span> {visible(spec.tenant)}</span> : null}
+        {spec ? <span><span class="faint">Model</span> {spec.model}</span> : null}
+        {spec?.agent ? <span><span class="faint">Agent</span> {spec.agent}</span> : null}
+        {spec?.tenant ? <span><span class="faint">Tenant</span> {spec.tenant}</span> : null}
         {model.startedAt ? <span><span class="faint">Began</span> <Time at={model.startedAt} told={exactTime} /></span> : null}
         {isRead && model.startedAt ? <span><span class="faint">Took</span> {duration(took)}</span> : null}
         <span><span class="faint">Turns</span> {number(model.turns.length)}</span>
@@ -135,7 +135,7 @@ function Head({ id, model, connected, isRead, prompt, again }: HeadProps) {
         {priced.value === null ? null : <span><span class="faint">Cost</span> {money(priced.value)}</span>}
       </div>
       <p class="why" role="status">
-        {model.isOver ? `${reasonSentence(model.reason)} ${visible(model.error)}` : !isRead ? "Reading what has happened…" : connected ? "It is running; this page follows it." : "The connection is lost; trying again."}
+        {model.isOver ? `${reasonSentence(model.reason)} ${model.error}` : !isRead ? "Reading what has happened…" : connected ? "It is running; this page follows it." : "The connection is lost; trying again."}
       </p>
       <div class="actions">
         {isRead && model.startedAt && !model.isOver ? <button class="danger" onClick={cancel}>Cancel</button> : null}
@@ -148,7 +148,7 @@ function Head({ id, model, connected, isRead, prompt, again }: HeadProps) {
         {spec?.parent ? <a class="button quiet" href={link(`runs/${spec.parent}`)}>The run before</a> : null}
       </div>
       {error ? <Failure error={error} /> : null}
-      {spec?.instructions ? <details class="instructions"><summary>Instructions and tools</summary><p>{visible(spec.instructions)}</p><Tools spec={spec} /></details> : null}
+      {spec?.instructions ? <details class="instructions"><summary>Instructions and tools</summary><p>{spec.instructions}</p><Tools spec={spec} /></details> : null}
     </header>
   );
 }
@@ -157,14 +157,19 @@ function Tools({ spec }: { spec: any }) {
   const named = (spec.tools ?? []).filter((tool: any) => tool.name);
   return (
     <ul>
-      {named.map((tool: any) => <li><code>{visible(tool.name)}</code> {visible(tool.description ?? "")}</li>)}
+      {named.map((tool: any) => <li><code>{tool.name}</code> {tool.description ?? ""}</li>)}
     </ul>
   );
 }
 
 function bodyOf(spec: any) {
   const input = (spec.input ?? []).map(({ id: _, status: __, ...item }: any) => item);
-  return { model: spec.model, input: input.length === 1 && input[0].role === "user" ? textOf(input[0].content) : input, ...(spec.instructions ? { instructions: spec.instructions } : {}) };
+  return {
+    model: spec.agent ? `agent:${spec.agent}` : spec.model,
+    input: input.length === 1 && input[0].role === "user" && input[0].content.every?.((part: any) => part.type === "input_text") ? textOf(input[0].content) : input,
+    ...(spec.instructions && !spec.agent ? { instructions: spec.instructions } : {}),
+    ...(spec.parent ? { previous_response_id: spec.parent } : {}),
+  };
 }
 
 function asCurl(spec: any): string {
@@ -172,8 +177,15 @@ function asCurl(spec: any): string {
   return `curl ${serverUrl}/responses${exampleHeader()} -H 'content-type: application/json' -d '${body}'`;
 }
 
+/** As Python writes it. */
+function asLiteral(value: any): string {
+  if (Array.isArray(value)) return `[${value.map(asLiteral).join(", ")}]`;
+  if (value !== null && typeof value === "object") return `{${Object.entries(value).map(([name, each]) => `${JSON.stringify(name)}: ${asLiteral(each)}`).join(", ")}}`;
+  return value === null ? "None" : typeof value === "boolean" ? (value ? "True" : "False") : JSON.stringify(value);
+}
+
 function asPython(spec: any): string {
-  const given = Object.entries(bodyOf(spec)).map(([name, value]) => `    ${name}=${JSON.stringify(value)},\n`).join("");
+  const given = Object.entries(bodyOf(spec)).map(([name, value]) => `    ${name}=${asLiteral(value)},\n`).join("");
   return `from openai import OpenAI\n\nclient = OpenAI(base_url="${serverUrl}", api_key="${exampleKey()}")\nanswer = client.responses.create(\n${given})\nprint(answer.output_text)\n`;
 }
 

@@ -166,8 +166,9 @@ export class RunModel {
         this.closeTurn(event.at);
         return;
       case "call_judged":
-        this.onCall(event, (call) => {
+        this.onCall(event, (call, entry) => {
           Object.assign(call, { verdict: event.verdict, policy: event.policy ?? "", reason: event.reason ?? "", judgedAt: event.at });
+          if (event.verdict === "deny") entry.tone = "bad";
         });
         return;
       case "tool_started":

@@ -12,7 +12,9 @@ from tests.console.conftest import open_browser
 from tests.kit.waiting import PATIENCE
 from tests.server.process import Served, serving
 
-NASTY = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>\x1b[31m\x07\u202e]]>\u061c\U000e0041"
+NASTY = (
+    "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>\x1b[31m\x07\u202e]]>\u061c\U000e0041"
+)
 TOOLS = f'''
 from mainspring import tool
 
