@@ -45,7 +45,7 @@ def list_fields() -> list[tuple[str, ...]]:
     rows = []
     for field in ModelProfile.__struct_fields__:
         values = "a number" if neutral[field] is None else ", ".join(map(_code, list_values(field)))
-        learned = "a refusal" if field in refused else SHOWN.get(field, "")
+        learned = ", or ".join([*(["a refusal"] if field in refused else []), *([SHOWN[field]] if field in SHOWN else [])])
         rows.append((_quote(field), _code(neutral[field]), values, docs[field], learned))
     return [("field", "neutral", "values", "what it says", "learned from"), ("---",) * 5, *rows]
 

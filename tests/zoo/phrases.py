@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 from msgspec import Struct
-from tests.zoo.animal import assistants, mentions, outputs
+from tests.zoo.animal import assistants, call_ids, mentions, outputs
 from tests.zoo.requests import HISTORY, SCHEMA
 
 from mainspring.core.items import Json
@@ -47,6 +47,10 @@ def lacks_content(body: Json) -> bool:
 
 def is_blank(body: Json) -> bool:
     return any(not message.get("content") for message in body["messages"])
+
+
+def lacks_words(body: Json) -> bool:
+    return any(not message.get("content") for message in assistants(body))
 
 
 def writes_arguments(body: Json) -> bool:
@@ -197,6 +201,87 @@ PHRASES = {
     "one system message": Phrase("Only a single system turn is accepted",
         lambda body: sum(each["role"] == "system" for each in body["messages"]) > 1,
         {"instructions": "Be kind.", "input": [{"role": "developer", "content": "Short."}, {"role": "user", "content": "Hi."}]}),
+    # A bound that does not fit the context beside the prompt, as vLLM, SGLang and TGI put it.
+    **{
+        words: Phrase(words, lambda body: body.get("max_tokens", 0) > 8192, LARGE)
+        for words in (
+            "'max_tokens' or 'max_completion_tokens' is too large: 100000. This model's maximum context length is 8192 tokens and"
+            " your request has 120 input tokens (100000 > 8192 - 120).",
+            "Requested token count exceeds the model's maximum context length of 8192 tokens. You requested a total of 100120"
+            " tokens: 120 tokens from the input messages and 100000 tokens for the completion.",
+            "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 8192. Given: 120 `inputs` tokens and 100000"
+            " `max_new_tokens`",
+            "`max_tokens` must be less than or equal to `8192`, the maximum value for `max_tokens` is less than the"
+            " `context_window` for this model",
+        )
+    },
+    # As lmdeploy, SiliconFlow, NIM, Azure and others say that there are no tools.
+    **{
+        words: Phrase(words, lambda body: "tools" in body, status=status)
+        for words, status in (
+            ("Please launch the api_server with --tool-call-parser if you want to use tool.", 400),
+            ("Function call is not supported for this model.", 400),
+            ("Tool use has not been enabled, because it is unsupported by this model.", 400),
+            ("Unrecognized request argument supplied: tools", 400),
+            ("Tools not implemented", 501),
+            ("The model does not have the capability: function_calling", 400),
+        )
+    },
+    # As Cerebras, KoboldCpp, llama.cpp and OpenAI refuse streams.
+    **{
+        words: Phrase(words, lambda body: bool(body["stream"]))
+        for words in (
+            "Tool calls are not supported in streaming mode",
+            "Cannot use tools with stream",
+            "Your organization must be verified to stream this model. Please click on Verify Organization.",
+        )
+    },
+    "a choice in Rust": Phrase("tool_choice: unknown variant `required`, expected `auto` or `none` at line 1 column 700",
+        lambda body: "tool_choice" in body, {"tool_choice": "required"}, 422),
+    "OpenRouter on choices": Phrase("No endpoints found that support the provided 'tool_choice' value.",
+        lambda body: "tool_choice" in body, {"tool_choice": "required"}, 404),
+    "a choice in Chinese": Phrase("tool_choice 仅支持 auto", lambda body: "tool_choice" in body, {"tool_choice": "required"}),
+    "Ollama on thinking": Phrase('"nobody" does not support thinking', lambda body: "reasoning_effort" in body,
+        {"reasoning": {"effort": "low"}}),
+    "xAI on efforts": Phrase("Model nobody does not support parameter reasoningEffort.", lambda body: "reasoning_effort" in body,
+        {"reasoning": {"effort": "low"}}),
+    "Bedrock on systems": Phrase("This model doesn't support system messages. Try again without a system message.", speaks_twice,
+        SYSTEM),
+    "MiniMax on systems": Phrase("invalid params, invalid chat setting (2013)",
+        lambda body: sum(each["role"] == "system" for each in body["messages"]) > 1,
+        {"instructions": "Be kind.", "input": [{"role": "developer", "content": "Short."}, {"role": "user", "content": "Hi."}]}),
+    "Moonshot on schemas": Phrase("tools.function.parameters is not a valid moonshot flavored json schema, details: <At path"
+        " 'properties.word': minLength is out of place>", says_length, LENGTH),
+    "Anthropic on schemas": Phrase("tools.0.custom.input_schema: JSON schema is invalid. It must match JSON Schema draft 2020-12",
+        says_length, LENGTH),
+    "xgrammar on schemas": Phrase("The provided JSON schema contains features not supported by xgrammar.", says_length, LENGTH),
+    # As Cerebras, TGI, Cohere, Gemma at Google, lmdeploy, DashScope and Gemini refuse formats.
+    **{
+        words: Phrase(words, lambda body: "response_format" in body and "tools" in body, {"text": FORMAT}, answer=JSON)
+        for words in (
+            '"tools" is incompatible with "response_format"',
+            "Tool error: Grammar and tools are mutually exclusive",
+            "invalid request: cannot specify both tools and response_format with type json_object",
+            "JSON mode is not enabled for models/gemma-3-27b-it",
+            "guided decoding is not supported by this engine",
+            "Json mode response is not supported when enable_thinking is true",
+            "The specified schema produces a constraint that has too many states for serving.",
+        )
+    },
+    # As OpenAI, DeepSeek and DashScope want it.
+    **{
+        words: Phrase(words, lambda body: not mentions(body["messages"], "JSON"), {"text": {"format": {"type": "json_object"}}},
+            answer=JSON)
+        for words in (
+            "'messages' must contain the word 'json' in some form, to use 'response_format' of type 'json_object'.",
+            "Prompt must contain the word 'json' in some form to use 'response_format' of type 'json_object'.",
+        )
+    },
+    # As GLM and gateways refuse without a word of what they mind.
+    **{
+        words: Phrase(words, lambda body: "stream_options" in body, status=status)
+        for words, status in (("API 调用参数有误,请检查文档。", 400), ("Bad Request", 400), ("Unprocessable Entity", 422))
+    },
     "an unknown limit": Phrase("Unrecognized request argument supplied: max_tokens", lambda body: "max_tokens" in body,
         {"max_output_tokens": 500}),
 }  # fmt: skip
@@ -204,6 +289,14 @@ PHRASES = {
 # What is refused only once a tool has run; the words of servers, templates and validators.
 AFTER_A_CALL = {
     "llama.cpp on null": Phrase("Value is not callable: null at row 1, column 72", lacks_content, status=500),
+    "llama.cpp on content": Phrase("Failed to parse messages: Expected 'content' to be a string or an array", lacks_content,
+        status=500),
+    "Gemini on blanks": Phrase("* GenerateContentRequest.contents[1].parts: contents.parts must not be empty.", is_blank),
+    "Moonshot on blanks": Phrase("the message at position 1 with role 'assistant' must not be empty", lacks_words),
+    "a template on ids": Phrase("Tool call IDs should be alphanumeric strings with length 9!",
+        lambda body: any(len(id) != 9 for id in call_ids(body))),
+    "Ollama on arguments": Phrase("json: cannot unmarshal string into Go struct field"
+        " ToolCallFunction.messages.tool_calls.function.arguments of type api.ToolCallFunctionArguments", writes_arguments),
     "a schema on blanks": Phrase("'content' is a required property - 'messages.1'", is_blank),
     "pydantic on roles": Phrase("body.messages.2.role: Input should be 'system', 'user' or 'assistant'",
         lambda body: bool(outputs(body)), status=422),

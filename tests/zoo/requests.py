@@ -363,6 +363,19 @@ class NoStreamsWithTools(Animal):
         return say(NOON) if body.get("stream") else answer_whole({"content": NOON}, "stop")
 
 
+class NoStreams(Talker):
+    """Quirk 97: streams are refused, whatever is asked (OpenAI, of an organization that is not verified); code read."""
+
+    number = 97
+    has_tools = False
+
+    def refuse(self, body: Json) -> str | None:
+        return "Your organization must be verified to stream this model." if body["stream"] else None
+
+    def last(self, body: Json) -> Json:
+        return answer_whole({"content": NOON}, "stop")
+
+
 def answer_whole(message: Json, finish: str) -> Json:
     choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish}
     return {"object": "chat.completion", "choices": [choice]}

@@ -107,6 +107,7 @@ NAMES: Final = {
     88: "half calls",
     89: "odd lines",
     90: "no streams with tools",
+    97: "no streams",
 }
 # No request of ours provokes them: we stream, send no signature of another vendor's, no metadata, no odd description, and no word
 # as the developer.

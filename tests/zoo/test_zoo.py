@@ -495,6 +495,25 @@ async def test_a_window_that_was_learned_is_kept_to_from_then_on() -> None:
     assert cut == [True, True, False]
 
 
+async def test_a_bound_that_does_not_fit_the_context_is_refused_once() -> None:
+    asked: list[int | None] = []
+
+    class Small(Talker):
+        request: ClassVar[dict[str, Any]] = {"max_output_tokens": 8_000}
+
+        def refuse(self, body: Json) -> str | None:
+            asked.append(most := body.get("max_tokens"))
+            return "This model's maximum context length is 8192 tokens. However, you requested more." if most == 8_000 else None
+
+        async def ask(self, client: openai.AsyncOpenAI) -> Response:
+            await super().ask(client)
+            await client.responses.create(model=MODEL, input="What time is it?", max_output_tokens=500)
+            return await super().ask(client)
+
+    assert (await tell(Small)).response.status == "completed"
+    assert asked == [8_000, None, 500, None]
+
+
 async def test_odd_tools_of_one_caller_change_nothing_for_the_others() -> None:
     refused: list[Json] = []
     taken: list[Json] = []

@@ -52,6 +52,8 @@ def parse_complaint(data: bytes, redact: Callable[[str], str] = redact_text) -> 
             message, codes = _words(error), [error.get(key) for key in ("status_code", "code", "type", "status")]
         case {"error": str(code), "error_description": str(message)}:
             codes = [code]
+        case {"error": str(), "message": str(message)} if message:
+            codes = [payload.get("code")]
         case {"error": str(message)} | {"detail": str(message)}:
             codes = []
         case {"errors": [dict(error), *_]}:
@@ -125,7 +127,9 @@ def _date(value: str) -> datetime | None:
 
 def _words(error: Mapping[str, object]) -> str:
     words = [text for key in ("message", "msg", "error", "detail") if isinstance(text := error.get(key), str) and text]
-    metadata = error.get("metadata")
+    metadata, details = error.get("metadata"), error.get("details")
+    if words and isinstance(details, list) and (told := "; ".join(filter(None, map(_detail, details)))):
+        return f"{words[0]} ({told})"
     if words and isinstance(metadata, dict) and isinstance(raw := metadata.get("raw"), str):
         # A gateway says that the provider returned an error; what the provider said is in here.
         return f"{words[0]} ({raw})"

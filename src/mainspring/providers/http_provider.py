@@ -32,7 +32,7 @@ from mainspring.providers.json_text import encode_body
 from mainspring.providers.leak_reader import LeakReader
 from mainspring.providers.profile_book import Pins, ProfileBook
 from mainspring.providers.profile_documents import StoredProfiles
-from mainspring.providers.profiles import NEUTRAL, ModelProfile, RefusalRule, list_values
+from mainspring.providers.profiles import BOUNDS, NEUTRAL, ModelProfile, RefusalRule, list_values
 from mainspring.providers.relay import PIECE_BYTES, Relay
 from mainspring.providers.reply import ReplyReader
 from mainspring.providers.silent_cut import ENLARGE, find_cut_answer, find_cut_prompt
@@ -295,8 +295,9 @@ class HttpProvider(ABC):
         for attempt in range(MOST_CHANGES + 1):
             try:
                 reply = await self._post(path, build(profile), query)
-            except (Refused, Unavailable) as refusal:
-                rule = self._find_rule(model, refusal.message, profile, build, rules)
+            except (Refused, Unavailable, ContextOverflow) as refusal:
+                known = [rule for rule in rules if rule.field in BOUNDS] if isinstance(refusal, ContextOverflow) else rules
+                rule = self._find_rule(model, refusal.message, profile, build, known)
                 is_another = last is not None and not last.words.search(refusal.message[:_MOST_WORDS])
                 if is_another and (rule is not None or isinstance(refusal, Refused)):
                     self._keep_change(model, notes, build)

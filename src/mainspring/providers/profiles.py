@@ -30,6 +30,8 @@ class ModelProfile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     tools: bool = True
     """Whether it is sent tools. If not, they are told in words, and its calls are read from its text."""
+    stream: bool = True
+    """Whether answers are streamed. If not, each comes in one piece."""
     stream_tools: bool = True
     """Whether a request with tools is streamed. Some servers lose calls in their streams."""
     tool_choice: Literal["any", "auto"] = "any"
@@ -146,18 +148,26 @@ class RefusalRule(NamedTuple):
         return self._replace(value=max(1, number - found[0].endswith("(exclusive)")))
 
 
-_LIMIT: Final = r"\bmax(?:imum)?[ _]?(?:output|completion|new)?[ _]?tokens?\b"
+_LIMIT: Final = r"\bmax(?:imum)?[ _]?(?:output|completion|new)?[ _]?tokens?(?![a-z_])"
 _NUMBER: Final = r"`?([1-9][\d,]{0,8})"
 MOST_OUTPUT: Final = RefusalRule(
     "most_output",
     AS_NAMED,
     re.compile(
         rf"{_LIMIT}.*(?:supports at most|less than or equal to|from 1 \(inclusive\) to) {_NUMBER}(?: \(exclusive\))?"
-        rf"|{_LIMIT}.*\b(?:output|completion) (?:token )?limit (?:of|is) {_NUMBER}"
+        rf"|{_LIMIT}.*\b(?:output|completion|model) (?:token )?limit (?:of|is) {_NUMBER}"
         rf"|{_LIMIT}.*\[\s*1\s*,\s*{_NUMBER}\s*\]|{_LIMIT}: \d+ > {_NUMBER}, which is the maximum",
         re.IGNORECASE,
     ),
 )
+# The bound and the prompt together are more than its context.
+WINDOW: Final = RefusalRule(
+    "window",
+    AS_NAMED,
+    re.compile(rf"maximum context length (?:is|of) {_NUMBER}|max_new_tokens\W+must be <= {_NUMBER}", re.IGNORECASE),
+)
+BOUNDS: Final = frozenset({MOST_OUTPUT.field, WINDOW.field})
+"""What is changed where a request is too long for its bound on the output alone."""
 # With these, a value that is not supported means that only the default is.
 NO_TEMPERATURE: Final = re.compile(
     r"temperature.*(not support|unsupported|only the default|only 1\b|only be set|deprecated|extra input|locked|fixed"

@@ -59,6 +59,8 @@ def _list_refused(asked: Sequence[SeenExchange]) -> list[Change]:
 
 def _is_other(field: str, before: Json, after: Json) -> bool:
     """Whether requests differ where the adapter changes what it writes for this field."""
+    if field == "stream_tools" and "tools" not in before:
+        return False
     place = _PLACES.get(field, field)
     return bool(before.get(place) != after.get(place))
 
@@ -305,6 +307,7 @@ QUIRKS: Final = (
     Quirk("usage often", "Every piece counts tokens.", "The last count is taken."),
     Quirk("no stream_options", "`stream_options` is refused.", "It is left out."),
     Quirk("no streams with tools", "Streams are refused where there are tools.", "It is asked without streaming."),
+    Quirk("no streams", "Streams are refused.", "Answers come in one piece."),
     Quirk("no parallel_tool_calls", "`parallel_tool_calls` is refused.", "It is left out."),
     Quirk("no names on outputs", "Names on outputs of tools are refused.", "They are left out."),
     Quirk("no forced call", "`tool_choice` is refused.", "The model is asked for a call in words."),
@@ -320,6 +323,12 @@ QUIRKS: Final = (
     Quirk("no penalties", "Penalties are refused.", "They are left out."),
     Quirk("no effort", "`reasoning_effort` is refused.", "It is left out."),
     Quirk("no format with tools", "A format is refused beside tools.", "It is asked for in words, and checked."),
+    Quirk(
+        "bounds beyond the context",
+        "A bound on the output is refused that does not fit the context beside the prompt.",
+        "It is left out; the context is known from then on.",
+    ),
+    Quirk("formats named", "A format is refused where no message speaks of JSON.", "It is told in words besides."),
     Quirk("no json_object", "`json_object` is refused.", "It is a schema of any object."),
     Quirk("no format", "`response_format` is refused.", "It is asked for in words, and checked."),
     Quirk("format ignored", "A schema is dropped without a word.", "Every answer is checked here."),
@@ -358,11 +367,15 @@ _PLACES: Final[Mapping[str, str]] = {
     "limit": "max_tokens",
     "most_output": "max_tokens",
     "stream_tools": "stream",
+    "window": "max_tokens",
 }
 """Where in a request a field of the profile shows, if not under its own name."""
 _REFUSED: Final[Mapping[Change, str]] = {
     ("stream_options", False): "no stream_options",
     ("stream_tools", False): "no streams with tools",
+    ("stream", False): "no streams",
+    ("window", AS_NAMED): "bounds beyond the context",
+    ("format_told", True): "formats named",
     ("parallel_tool_calls", False): "no parallel_tool_calls",
     ("tools", False): "no tools",
     ("reasoning_effort", False): "no effort",

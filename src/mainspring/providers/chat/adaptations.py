@@ -39,12 +39,12 @@ def rewrites_messages(profile: ModelProfile) -> bool:
 
 
 def _ask_whole(body: Json) -> Json:
+    return {**{name: value for name, value in body.items() if name != "stream_options"}, "stream": False}
+
+
+def _ask_whole_with_tools(body: Json) -> Json:
     """A model with tools whose calls get lost in streams answers in one piece."""
-    return (
-        {**{name: value for name, value in body.items() if name != "stream_options"}, "stream": False}
-        if "tools" in body
-        else body
-    )
+    return _ask_whole(body) if "tools" in body else body
 
 
 def _drop_names(body: Json) -> Json:
@@ -321,7 +321,8 @@ _OPTIONAL: Final = (
 )  # fmt: skip
 _CHANGES: Final[Mapping[tuple[str, ProfileValue], Callable[[Json], Json]]] = {
     ("tools", False): _tell_tools,
-    ("stream_tools", False): _ask_whole,
+    ("stream_tools", False): _ask_whole_with_tools,
+    ("stream", False): _ask_whole,
     ("output_names", False): _drop_names,
     ("blank", "empty"): _fill_content,
     ("blank", "told"): _tell_content,
@@ -351,6 +352,7 @@ _CHANGES: Final[Mapping[tuple[str, ProfileValue], Callable[[Json], Json]]] = {
 _BESIDE_MESSAGES: Final = frozenset(
     {
         ("stream_tools", False),
+        ("stream", False),
         ("descriptions", "filled"),
         ("descriptions", "short"),
         ("schemas", "common"),

@@ -7,15 +7,23 @@ import re
 from re import Pattern
 from typing import Final
 
-from mainspring.providers.profiles import MOST_OUTPUT, NO_DESCRIPTION, NO_TEMPERATURE, RefusalRule
+from mainspring.providers.profiles import MOST_OUTPUT, NO_DESCRIPTION, NO_TEMPERATURE, WINDOW, RefusalRule
 
 
 def _unknown(name: str) -> Pattern[str]:
     """A field that is not known at all. One whose value is not liked is the caller's to mend."""
-    no = r"(unknown|unrecognized|unsupported|unexpected|extra|invalid) [^.]*(parameter|argument|field|input)[^.]*"
-    return re.compile(rf"{no}{name}|{name}[^.]*{no}|\b{name}\b[^.]* (is|are) not (supported|permitted|allowed)", re.I)
+    no = (
+        r"(?:(?:unknown|unrecognized|unsupported|unexpected|extra|invalid) [^.]*(?:parameter|argument|field|input)[^.]*"
+        r"|not support[^.]*(?:parameter|argument)s? \W*|(?:parameter|argument)s? not support\w*[^.:]*: )"
+    )
+    return re.compile(rf"{no}{name}|{name}[^.]*{no}|\b{name}\b[^.]* (is|are) not (supported|permitted|allowed|enabled)", re.I)
 
 
+# What no change of single words may mend.
+_WRONG_SCHEMA: Final = (
+    r"not a valid [\w ]*json schema|input_schema: json schema is invalid|schema contains features"
+    r"|unmarshal .*tools\.function\.parameters"
+)
 RARE_WORDS: Final = (
     "additionalProperties",
     "exclusiveMinimum",
@@ -32,18 +40,28 @@ _SCHEMA: Final = r"(?:\b|_)(schema|parameters|function_declarations|grammar)\b"
 # The schema of an answer is the caller's to mend.
 _OF_TOOLS: Final = r"\A(?!.*response.format).*"
 _FORMAT: Final = "(response.format|json_schema|structured output)"
-_NOT_THERE: Final = "(not support|unsupported|unavailable|unknown|unrecognized|not permitted|not enabled|invalid value)"
+_NOT_THERE: Final = (
+    "(not support|unsupported|unavailable|unknown|unrecognized|not permitted|not enabled|invalid value|[不仅]支持)"
+)
+_TOGETHER: Final = "(incompatible|mutually exclusive|cannot (specify|use|combine)|not allowed together)"
+_STREAMED: Final = (
+    r"\bstream(ing)?\b(?!_)[^.]*\b(not (yet )?(be )?(support|available|allowed)|unsupported)|set .?stream.? to false"
+    r"|\b(not (yet )?support\w*|unsupported|cannot (be )?(use|combine)d?)\b[^.]* (in|with|when|while) [^.]*\bstream(ing|ed)?\b"
+    r"(?!_)|verified to stream\b"
+)
+# A refusal that names nothing: what can best be done without is left out.
+_NAMELESS: Final = re.compile(
+    r"answered HTTP (400|422)(: ((bad|invalid) (request|api parameters?|parameters?|input)\b|API 调用参数有误|unprocessable)"
+    r"[^`'\"\[]{0,60})?\Z",
+    re.I,
+)
 REFUSALS: Final = (
     MOST_OUTPUT,
+    WINDOW,
     RefusalRule("stream_options", False, re.compile(r"stream_options")),
-    RefusalRule(
-        "stream_tools",
-        False,
-        re.compile(
-            r"\bstream(ing)?\b(?!_)[^.]*\b(not (yet )?(be )?(support|available|allowed)|unsupported)|set .?stream.? to false",
-            re.I,
-        ),
-    ),
+    RefusalRule("stream_tools", False, re.compile(_STREAMED, re.I)),
+    # What is said of streams without tools is said of all.
+    RefusalRule("stream", False, re.compile(_STREAMED, re.I)),
     RefusalRule("parallel_tool_calls", False, re.compile(r"parallel_tool_calls")),
     RefusalRule(
         "tools",
@@ -52,7 +70,10 @@ REFUSALS: Final = (
             r"(not|n't|that) support (tools|tool use|tool calling|function)|enable-auto-tool-choice"
             r"|(?<!parallel )\b(tools|tool use|(tool|function) calling)\W+is not|unsupported param\w*: tools\b"
             r"|\btools: extra input|\btools\b.*requires --jinja|extra inputs[^.]*\W'tools'|\btools are not supported"
-            r"|(tool|function) calling is unsupported|not handle tools",
+            r"|(tool|function) calling is unsupported|not handle tools|tool.call.parser"
+            r"|(tool|function) calls? (is|are) not support|tool(s| use| calling) ((has|have) )?not (been )?(enabled|implemented)"
+            r"|supplied: tools\b|'/tools' not allowed"
+            r"|not have the capability\W+(tool|function)",
             re.I,
         ),
     ),
@@ -60,7 +81,8 @@ REFUSALS: Final = (
         "reasoning_effort",
         False,
         re.compile(
-            rf"{_unknown('reasoning_effort').pattern}|reasoning_effort.*one of .?none\W+(or )?\W*default"
+            rf"{_unknown('reasoning_?effort').pattern}|reasoning_effort.*one of .?none\W+(or )?\W*default"
+            r"|not support thinking\b(?! mode)|thinking is not supported|reasoning is mandatory"
             r"|think value .*not support|reasoning effort is not supported|reasoning_effort\W+extra input"
             r"|(thinking|reasoning)[ _](level|effort) (is not|cannot be|is n't) (adjust|configur|chang|set\b)",
             re.I,
@@ -87,15 +109,19 @@ REFUSALS: Final = (
         "blank",
         "empty",
         re.compile(
-            r"\bcontent\b.*(must be (a )?strings?|valid string|null|none|nil|must have a 'type'|is (a )?required|missing)"
+            r"\bcontent\b.*((must|to) be (a )?strings?|valid string|null|none|nil|must have a 'type'|is (a )?required|missing)"
             r"|\b(null|nil)\b.*\bcontent\b|NoneType|\bnull at row \d|role .assistant. must not be empty|messages 参数非法",
             re.I,
         ),
     ),
     RefusalRule(
-        "blank", "omitted", re.compile(r"\bcontent\b.*(empty|blank|whitespace)|role .assistant. must not be empty", re.I)
+        "blank", "omitted", re.compile(r"\bcontents?\b.*(empty|blank|whitespace)|role .assistant. must not be empty", re.I)
     ),
-    RefusalRule("blank", "told", re.compile(r"\bcontent\b.*(empty|blank|whitespace|is (a )?required|missing)", re.I)),
+    RefusalRule(
+        "blank",
+        "told",
+        re.compile(r"\bcontents?\b.*(empty|blank|whitespace|is (a )?required|missing)|role .assistant. must not be empty", re.I),
+    ),
     RefusalRule(
         "content",
         "text",
@@ -113,24 +139,33 @@ REFUSALS: Final = (
     RefusalRule(
         "arguments",
         "object",
-        re.compile(r"\barguments\b.*(valid dict|type map|be an? (object|dict|map)|expected (an? )?(object|dict|map))", re.I),
+        re.compile(
+            r"\barguments\b.*(valid dict|type map|type api\.|be an? (object|dict|map)|expected (an? )?(object|dict|map))", re.I
+        ),
     ),
     RefusalRule(
         "ids",
         "nine",
-        re.compile(r"\b(tool.?)?(calls?|use)\b.*\bid\b.*(pattern|length|alphanumeric|a-z)|call.?id\b.*(pattern|length)", re.I),
+        re.compile(
+            r"\b(tool.?)?(calls?|use)\b.{0,80}\bids?\b.{0,80}(pattern|length|alphanumeric|a-z)|call.?id\b.*(pattern|length)", re.I
+        ),
     ),
     RefusalRule("user_after_output", False, re.compile(r"unexpected role .?user.? after role .?tool", re.I)),
     RefusalRule(
         "system",
         "first",
-        re.compile(r"system (message|role).*(beginning|first)|(only one|single|multiple|several|second) system", re.I),
+        re.compile(
+            r"system (message|role).*(beginning|first)|(only one|single|multiple|several|second) system"
+            r"|invalid chat setting",
+            re.I,
+        ),
     ),
     RefusalRule(
         "system",
         "user",
         re.compile(
-            r"system.? role.*not (supported|allowed)|role.*does not support .?system"
+            r"system.? role.*not (supported|allowed)|role.*does not support .?system|(not|n't) support system (message|prompt)"
+            r"|system (messages?|prompts?|instructions?) (is|are) not (supported|allowed)"
             r"|(roles|messages) (must|should) alternate|\balternat(e|ing)\b"
             r"|only user and assistant roles|invalid role\W+system|developer instruction\w* (is|are) not (enabled|supported)"
             r"|(first message|conversation)s? must (be|start|begin) .*\buser\b",
@@ -152,7 +187,9 @@ REFUSALS: Final = (
     RefusalRule(
         "recall",
         "reasoning_content",
-        re.compile(r"reasoning(_content)?\b.*(passed back|sent back|missing|required|must be)", re.I),
+        re.compile(
+            r"reasoning(_content)?\b.*(passed back|sent back|missing|required|must be)|missing \W*reasoning_content", re.I
+        ),
     ),
     RefusalRule(
         "calls_without_tools",
@@ -160,7 +197,11 @@ REFUSALS: Final = (
         re.compile(r"(tools|toolConfig)\b.*must be (defined|specified|provided)|tools=?.? param", re.I),
     ),
     RefusalRule(
-        "schemas", "common", re.compile(rf"{_NOT_KNOWN}[^.]*{_RARE}|{_RARE}[^.]*{_NOT_KNOWN}|non-empty for OBJECT type", re.I)
+        "schemas",
+        "common",
+        re.compile(
+            rf"{_NOT_KNOWN}[^.]*{_RARE}|{_RARE}[^.]*{_NOT_KNOWN}|non-empty for OBJECT type|function\b.* parameters is empty", re.I
+        ),
     ),
     RefusalRule("descriptions", "filled", NO_DESCRIPTION),
     RefusalRule("strict", False, re.compile(rf"\bstrict\b.*({_NOT_KNOWN}|same value|mixed)|{_NOT_KNOWN}.*\bstrict\b", re.I)),
@@ -168,7 +209,8 @@ REFUSALS: Final = (
         "schemas",
         "bare",
         re.compile(
-            rf"{_SCHEMA}.*(unsupported|not support|unknown|fail|missing items|only '?enum)"
+            rf"{_SCHEMA}.*(unsupported|not support|unknown|fail|missing items|only '?enum|unimplemented)"
+            rf"|{_OF_TOOLS}({_WRONG_SCHEMA})"
             rf"|{_OF_TOOLS}{_SCHEMA}.*(not permitted|not allowed|(didn't|must|does not) specify)"
             rf"|(unsupported|unknown|unrecognized|fail|unable).*{_SCHEMA}|are supported for STRING type",
             re.I,
@@ -180,7 +222,8 @@ REFUSALS: Final = (
         "told",
         re.compile(
             r"fail.*\bgrammar\b|too (large|many|complex).*\b(tools|schema|grammar)\b"
-            rf"|{_OF_TOOLS}(\b(anyOf|oneOf|allOf|enum)\b.*{_NOT_KNOWN}|(didn't|must|does not) specify.*\bschema type\b)",
+            rf"|{_OF_TOOLS}(\b(anyOf|oneOf|allOf|enum)\b.*{_NOT_KNOWN}|(didn't|must|does not) specify.*\bschema type\b"
+            rf"|json schema not supported|unimplemented keys|{_WRONG_SCHEMA})",
             re.I,
         ),
     ),
@@ -189,9 +232,9 @@ REFUSALS: Final = (
         "tool_choice",
         "auto",
         re.compile(
-            r"tool.choice.*(incompatible|not support|unsupported|not allowed|not available|only|must be|should be|invalid"
-            r"|permitted|forces)|(invalid|unsupported)\b.*\btool.choice|(not|n't) support\b.*tool.?choice"
-            r"|only tool.choice\W+auto",
+            r"tool.choice.*(incompatible|not support|unsupported|not allowed|not available|only|must (either )?be|should be"
+            r"|invalid|permitted|forces)|(invalid|unsupported)\b.*\btool.choice|(not|n't) support\b.*tool.?choice"
+            r"|only tool.choice\W+auto|tool.choice\W+(unknown variant|.{0,20}[不仅]支持)|support the provided .?tool.choice",
             re.I,
         ),
     ),
@@ -200,17 +243,22 @@ REFUSALS: Final = (
         "without_tools",
         re.compile(
             r"(json mode|response.format|structured output).*\b(tool|function)|function calling.*response mime"
-            r"|grammar constraints with tools",
+            rf"|grammar constraints with tools|\btools\b.*{_TOGETHER}.*response.format|{_TOGETHER}.*\btools\b.*response.format"
+            r"|grammar and tools are mutually exclusive",
             re.I,
         ),
     ),
     RefusalRule("json_object", False, re.compile(r"response.format.*json_schema", re.I)),
+    RefusalRule("format_told", True, re.compile(r"must contain the word .?json", re.I)),
     # A schema that is wrong is the caller's to mend.
     RefusalRule(
         "response_format",
         "none",
         re.compile(
-            rf"\A(?!.*invalid schema)(?:.*{_FORMAT}.*{_NOT_THERE}|.*{_NOT_THERE}.*{_FORMAT})|response_format.*input should be",
+            rf"\A(?!.*invalid schema)(?:.*{_FORMAT}.*{_NOT_THERE}|.*{_NOT_THERE}.*{_FORMAT})|response_format.*input should be"
+            r"|json mode.*not (supported|enabled)|guided decoding is not supported|convert the grammar"
+            r"|too many states for serving|\bresponse_format value as json_schema is enabled only"
+            r"|requested parameters: response_format",
             re.I,
         ),
     ),
@@ -220,4 +268,8 @@ REFUSALS: Final = (
         False,
         re.compile(r"top_p.*(not support|unsupported|only the default|deprecated|extra input|\bboth\b)|unsupported.*top_p", re.I),
     ),
+    RefusalRule("stream_options", False, _NAMELESS),
+    RefusalRule("strict", False, _NAMELESS),
+    RefusalRule("parallel_tool_calls", False, _NAMELESS),
+    RefusalRule("tool_choice", "auto", _NAMELESS),
 )

@@ -14,6 +14,7 @@ from mainspring.core.errors import Refused
 from mainspring.core.items import Json, Part
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
+from mainspring.core.tokens import estimate
 from mainspring.providers import transcript
 from mainspring.providers.json_text import drop_none
 from mainspring.providers.media import is_audio, is_document, list_readable
@@ -42,7 +43,7 @@ def build_body(request: ModelRequest, host: str, profile: ModelProfile | None = 
     options = {
         "temperature": request.temperature if profile.temperature else None,
         "top_p": request.top_p if profile.top_p else None,
-        profile.limit: cap_output(request, profile),
+        profile.limit: _cap_output(request, profile),
         "response_format": _response_format((request.text or {}).get("format")),
         "reasoning_effort": (request.reasoning or {}).get("effort"),
         "logprobs": True if request.top_logprobs is not None else None,
@@ -53,6 +54,14 @@ def build_body(request: ModelRequest, host: str, profile: ModelProfile | None = 
         "seed": request.seed,
     }
     return body | drop_none(options) | (request.extra or {})
+
+
+def _cap_output(request: ModelRequest, profile: ModelProfile) -> int | None:
+    """The bound on the output. One that may not fit the context beside the prompt is left out: that bounds the answer, then."""
+    most, window = cap_output(request, profile), profile.window
+    if most is None or window is None or most < window - _ROUGHLY * estimate(request.items, request.instructions, request.tools):
+        return most
+    return None
 
 
 def name_origin(host: str) -> str:
@@ -198,4 +207,6 @@ def _part(part: Part) -> Json:
 
 
 _sealed: Final[msgspec.json.Decoder[Json | list[Json]]] = msgspec.json.Decoder(Json | list[Json])
+# The estimate may be too low.
+_ROUGHLY: Final = 1.5
 _SENDABLE = (items.InputText, items.InputImage, items.InputFile, items.OutputText, items.Refusal)
