@@ -58,6 +58,7 @@ async def test_requests_beyond_a_minutes_are_refused_with_the_usual_headers(hous
             await client.responses.create(input="hi")
         assert refused.value.code == "rate_limit_exceeded"
         assert 0 < int(refused.value.response.headers["retry-after"]) <= 60
+        assert refused.value.response.headers["x-ratelimit-remaining-requests"] == "0"
         usual = await other.responses.with_raw_response.create(input="hi")
         assert usual.headers["x-ratelimit-limit-requests"] == "50"
 

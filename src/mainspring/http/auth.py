@@ -325,7 +325,8 @@ class Keys:
 
 def _check_admission(admission: KeyAdmission) -> KeyAdmission:
     if admission.refusal:
-        raise Fault(429, admission.code, admission.refusal, retry_after=admission.seconds)
+        headers = {name.decode(): value.decode() for name, value in admission.headers}
+        raise Fault(429, admission.code, admission.refusal, retry_after=admission.seconds, headers=headers)
     return admission
 
 

@@ -15,11 +15,18 @@ class Fault(Exception):
     """An HTTP error that is none of the engine's: a wrong method, too large a body, a missing key."""
 
     def __init__(
-        self, status: int, code: str, message: str, *, param: str | None = None, retry_after: float | None = None
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after: float | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.code, self.message, self.param = status, code, message, param
-        self.retry_after = retry_after
+        self.retry_after, self.headers = retry_after, headers or {}
 
 
 def json_response(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpResponse:
@@ -34,7 +41,7 @@ def wrap_error(error: Fault | MainspringError) -> Json:
 
 
 def fault_response(error: Fault | MainspringError, render: RenderFault = wrap_error) -> HttpResponse:
-    headers = {}
+    headers = {**error.headers} if isinstance(error, Fault) else {}
     if error.status >= 500 or error.status == 409:
         # A run that was begun may have had effects; SDKs repeat such requests unless they are told not to.
         headers["x-should-retry"] = "false"

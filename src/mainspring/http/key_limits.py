@@ -269,13 +269,14 @@ class KeyMeter:
 
 
 def _refuse(limits: KeyLimits, grant: Grant) -> KeyAdmission:
+    headers = _render_rooms(limits, grant.rooms)
     if grant.window is None:
         told = f"this API key has {limits.requests_at_once} requests under way; wait for one to end"
-        return KeyAdmission(refusal=told, code="too_many_requests", seconds=1.0)
+        return KeyAdmission(headers, told, "too_many_requests", 1.0)
     is_tokens = limits.requests_per_minute is None or (len(grant.rooms) > 1 and grant.rooms[0].left > 0)
     what = f"{limits.tokens_per_minute} tokens" if is_tokens else f"{limits.requests_per_minute} requests"
     told = f"this API key has used its {what} of a minute; try again in {grant.wait:.0f} s"
-    return KeyAdmission(refusal=told, code="rate_limit_exceeded", seconds=grant.wait)
+    return KeyAdmission(headers, told, "rate_limit_exceeded", grant.wait)
 
 
 def _render_rooms(limits: KeyLimits, rooms: Sequence[WindowRoom]) -> Headers:
