@@ -112,8 +112,8 @@ def test_all_mistakes_are_told_at_once_each_by_its_line() -> None:
     told = problems("name: X\nversion: 1.0.0\nrole: qq\nconstraints:\n  max_tokens: 99\n  max_retries: 11\ncapabilties: []\n")
     assert "\n  line 1: `name`: it cannot be `X`" in told
     assert "\n  line 3: `role`" in told
-    assert "\n  line 5: `max_tokens`: Expected `int` >= 100" in told
-    assert "\n  line 6: `max_retries`: Expected `int` <= 10" in told
+    assert "\n  line 5: `max_tokens`: it must be at least 100" in told
+    assert "\n  line 6: `max_retries`: it must be at most 10" in told
     assert "\n  line 7: unknown key `capabilties`; did you mean `capabilities`?" in told
 
 
@@ -128,7 +128,7 @@ def test_all_mistakes_are_told_at_once_each_by_its_line() -> None:
         ({"agent_id": "AGT-7"}, "agent.yaml:4: `agent_id`: it cannot be `AGT-7`"),
         ({"description": "x" * 501}, "agent.yaml:4: `description`"),
         ({"spec_capabilities": "[R-01, Z-01]"}, "there is no spec capability `Z-01`"),
-        ({"constraints": "{timeout_seconds: 9}"}, "Expected `float` >= 10"),
+        ({"constraints": "{timeout_seconds: 9}"}, "it must be at least 10, not `9`"),
         ({"dependencies": "[{agent: x1}]"}, "an agent cannot call itself"),
         ({"dependencies": f"[{{agent: {'a' * 59}}}]"}, "cannot be called; rename it"),
         ({"inputs": "{a b: {}}"}, "`a b` cannot name a field"),

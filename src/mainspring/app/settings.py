@@ -16,7 +16,7 @@ from msgspec.structs import asdict, fields, replace
 from mainspring.app.keep_days import Days, KeepDays
 from mainspring.app.parts import find_parts
 from mainspring.core.errors import InvalidRequest
-from mainspring.definitions.parsed_file import Node, ParsedFile, Place, Problem, tell_problems
+from mainspring.definitions.parsed_file import Node, ParsedFile, Place, Problem, tell_misfit, tell_problems
 from mainspring.definitions.reader import read_text
 from mainspring.definitions.toml import parse_toml
 from mainspring.engine.temporal.settings import TemporalSettings
@@ -272,7 +272,7 @@ def _from_environment(environment: Mapping[str, str], problems: list[str]) -> di
                 values[setting.name] = msgspec.convert(value, setting.type, strict=False)
             except msgspec.ValidationError as error:
                 advice = _SERVICE_LINK if text.startswith("tcp://") else ""
-                problems.append(f"{variable}: {error}, not `{text[:80]}`{advice}")
+                problems.append(f"{variable}: {tell_misfit(error, setting.type, text, quotes=True)}{advice}")
     return values
 
 
@@ -283,5 +283,5 @@ def _from_command_line(given: Mapping[str, object], problems: list[str]) -> dict
         try:
             values |= {} if value is None else {name: msgspec.convert(value, types[name])}
         except msgspec.ValidationError as error:
-            problems.append(f"`{name}`: {error}, not `{value}`")
+            problems.append(f"`{name}`: {tell_misfit(error, types[name], value, quotes=True)}")
     return values

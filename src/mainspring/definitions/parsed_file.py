@@ -10,6 +10,7 @@ Theory of operation. Whoever knows a format (YAML, JSON, TOML) makes a tree of `
 by field, so that one mistake does not hide the next.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from enum import Enum
@@ -19,7 +20,7 @@ from types import UnionType
 from typing import Annotated, Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
-from msgspec import NODEFAULT, Meta, Struct
+from msgspec import NODEFAULT, Meta, Struct, ValidationError
 from msgspec.structs import FieldInfo, fields
 
 from mainspring.core.errors import InvalidRequest
@@ -140,13 +141,8 @@ class ParsedFile:
         try:
             return msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
-            told = str(error).partition(" - at `")[0]
-            if isinstance(value, str) and (known := _choices(kind)):
-                more = ", or a number" if {int, float} & {*_alternatives(kind)} else ""
-                told = f"it cannot be {_name(value)}; {hint(value, known)}{more}"
-            elif isinstance(value, str) and (wanted := _description(kind)):
-                told = f"it cannot be {_name(value)}; write {wanted}"
-            elif not place:
+            told = tell_misfit(error, kind, value)
+            if not place:
                 told = f"{_name_shape(kind)} is needed here, not {_name(value)}"
             names = [step for step in place if isinstance(step, str)]
             self.add_problem(place, f"`{names[-1]}`: {told}" if names else told)
@@ -175,6 +171,35 @@ def hint(name: str, known: Sequence[str]) -> str:
     """What may have been meant by a name that is not known."""
     close = get_close_matches(name[:MOST_NAME], known, 1)
     return f"did you mean `{close[0]}`?" if close else f"known: {', '.join([f'`{each}`' for each in known]) or 'none'}"
+
+
+_WORDS: Final = {
+    "str": "text", "int": "a whole number", "float": "a number", "bool": "true or false", "array": "a list",
+    "object": "a mapping", "null": "nothing",
+}  # fmt: skip
+_TYPES: Final = re.compile(r"Expected `([^`]*)`, got `([^`]*)`")
+_BOUND: Final = re.compile(r"Expected `(?:int|float)` (>=|<=|>|<) (\S+)")
+_LENGTH: Final = re.compile(r"Expected `(\w+)` of length (>=|<=) (\d+)")
+_BOUNDS: Final = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
+_PARTS: Final = {"str": "characters"}
+
+
+def tell_misfit(error: ValidationError, kind: Any, value: object, *, quotes: bool = False) -> str:
+    """Why a value is none of this type, in the words that the pages use. It `quotes` what can be no secret."""
+    if isinstance(value, str) and (known := _choices(kind)):
+        more = ", or a number" if {int, float} & {*_alternatives(kind)} else ""
+        return f"it cannot be {_name(value)}; {hint(value, known)}{more}"
+    if isinstance(value, str) and (wanted := _description(kind)):
+        return f"it cannot be {_name(value)}; write {wanted}"
+    told = str(error).partition(" - at `")[0]
+    if (types := _TYPES.fullmatch(told)) is not None:
+        wanted = " or ".join([_WORDS.get(each, each) for each in types[1].split(" | ") if each != "null"])
+        return f"it must be {wanted}, not {_name(value) if quotes or isinstance(value, bool) else _WORDS.get(types[2], types[2])}"
+    if (bound := _BOUND.fullmatch(told)) is not None:
+        return f"it must be {_BOUNDS[bound[1]]} {bound[2].removesuffix('.0')}, not {_name(value)}"
+    if (length := _LENGTH.fullmatch(told)) is not None:
+        return f"it must have {_BOUNDS[length[2]]} {length[3]} {_PARTS.get(length[1], 'entries')}"
+    return told
 
 
 def _child(node: Node, step: str | int) -> Node | None:
@@ -245,4 +270,4 @@ def _name(value: object) -> str:
         case dict():
             return "a mapping"
         case _:
-            return f"`{str(value)[:80]}`"
+            return f"`{str(value).lower() if isinstance(value, bool) else str(value)[:80]}`"
