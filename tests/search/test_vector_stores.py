@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 import zipfile
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -244,7 +245,6 @@ async def test_filters_leave_the_files_that_they_fit(library: tuple[AsyncOpenAI,
             {"ranking_options": {"hybrid_search": {"embedding_weight": 0, "text_weight": 0}}},
             "ranking_options.hybrid_search",
         ),
-        ({"rewrite_query": True}, "rewrite_query"),
     ],
 )
 async def test_a_search_that_cannot_be_made_is_refused_by_name(
@@ -254,6 +254,22 @@ async def test_a_search_that_cannot_be_made_is_refused_by_name(
     with pytest.raises(openai.BadRequestError) as raised:
         await find(client, store, "widgets", **options)
     assert raised.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("query", "searched"),
+    [
+        ("Could you please tell me what the widgets' report is about?", "widgets report"),
+        ("What\u2019s a T-shirt in C3.5?", "T-shirt C3.5"),
+        ("Who are you?", "Who are you?"),
+        ("Où est la tour Eiffel ?", "Où est la tour Eiffel"),
+    ],
+)
+async def test_a_query_is_rewritten_on_request(library: tuple[AsyncOpenAI, str], query: str, searched: str) -> None:
+    client, store = library
+    told = await client.vector_stores.with_raw_response.search(store, query=[query, "widgets"], rewrite_query=True)
+    assert json.loads(told.text)["search_query"] == [searched, "widgets"]
+    assert len(json.loads(told.text)["data"]) == 3
 
 
 class Counted(str):

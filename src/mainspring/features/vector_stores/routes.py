@@ -12,6 +12,7 @@ from mainspring.core.items import Json
 from mainspring.features.vector_stores.chunking import ChunkingStrategy, ShownStrategy, resolve_chunking
 from mainspring.features.vector_stores.filters import Attribute, Attributes, parse_filter
 from mainspring.features.vector_stores.passage_rows import FileStatus, NewFile, StoreBody, StoreCounts, StoredStore, StoreFile
+from mainspring.features.vector_stores.question_words import cut_question
 from mainspring.features.vector_stores.vector_stores import (
     DEFAULT_RESULTS,
     MOST_RESULTS,
@@ -248,10 +249,9 @@ class VectorStoreRoutes:
     async def search(self, request: Request) -> HttpResponse:
         """Searches a vector store by words and by meaning."""
         body, headers = await _read(request, SearchVectorStore)
-        if body.rewrite_query:
-            told = "queries are searched for as they are; leave `rewrite_query` out, and have a model write the query"
-            raise InvalidRequest(told, param="rewrite_query", code="unsupported_value")
         queries = (body.query,) if isinstance(body.query, str) else body.query
+        if body.rewrite_query:
+            queries = tuple([cut_question(query) for query in queries])
         options = SearchOptions(
             body.max_num_results or DEFAULT_RESULTS,
             None if body.filters is None else parse_filter(body.filters),
