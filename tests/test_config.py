@@ -3,14 +3,16 @@
 import tomllib
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import jsonschema_rs
 import pytest
 
-from mainspring.app.settings import find_settings_type, load
+from mainspring.app.settings import find_settings_type, list_part_tables, load
 from mainspring.core.errors import InvalidRequest
 from mainspring.definitions.json_schema import build_schema
 from mainspring.features.config.settings_page import render_page, render_settings
+from mainspring_tasks.part import PART as TASKS
 
 
 def test_defaults_work_without_any_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,6 +122,16 @@ def test_settings_are_shown_as_toml_without_secrets(tmp_path: Path) -> None:
     file.write_text(shown)
     settings = load({}, file=file, environment={})
     assert (settings.port, settings.providers["a"].key_env, settings.mcp["x"].args[2:]) == (9, "A_KEY", ("--port", "1"))
+
+
+def test_settings_are_read_by_their_names_of_before(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text("[decisions]\nretention_days = 3\nmax_iterations = 4\n")
+    table: Any = next(table for part, table in list_part_tables(load({}, file=file, environment={})) if part is TASKS)
+    assert (table.keep_days, table.max_turns) == (3, 4)
+    file.write_text("[decisions]\nretention_days = 3\nkeep_days = 4\n")
+    with pytest.raises(InvalidRequest, match=r":2: .*`retention_days`"):
+        load({}, file=file, environment={})
 
 
 @pytest.mark.parametrize(

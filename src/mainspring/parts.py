@@ -6,7 +6,7 @@ contributes nothing, and costs nothing.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,7 +98,8 @@ def blame_part(name: str, what: str) -> Iterator[None]:
 class Part(Struct, frozen=True, kw_only=True):
     """A feature. `settings` is the type of its table in `mainspring.toml`, which is called `table`, or as the part if that is
     empty. `build` is given that table. `contents` is the `module:function` that says what it keeps, for backups: given that
-    table, or None for the usual places, and where the runs are, it returns `storage.transfer.content.Placed`."""
+    table, or None for the usual places, and where the runs are, it returns `storage.transfer.content.Placed`. `former_names`
+    are those that settings of its table had before, each with today's; they are still read."""
 
     name: str
     table: str = ""
@@ -107,6 +108,7 @@ class Part(Struct, frozen=True, kw_only=True):
     commands: tuple[Command, ...] = ()
     files: tuple[FileKind, ...] = ()
     contents: str = ""
+    former_names: Mapping[str, str] = {}
 
     @property
     def table_name(self) -> str:

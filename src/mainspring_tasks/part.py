@@ -21,6 +21,7 @@ PART = Part(
     table="decisions",
     settings=DecisionSettings,
     build=build,
+    former_names={"retention_days": "keep_days", "max_iterations": "max_turns"},
     contents="mainspring_tasks.contents:place_tasks",
     commands=(
         Command(

@@ -1,6 +1,7 @@
 """A real backend on this machine, asked through `--base-url`."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import anyio
 import msgspec
@@ -10,6 +11,7 @@ from tests.cli.command import SECONDS, Shell
 from tests.cli.test_run import masked
 from tests.providers.backend import DONE, Backend, call_piece, chunk, serving, sse, usage_chunk
 
+from mainspring import Engine
 from mainspring.core.items import Json
 
 KEY = "sk-local-0123456789"
@@ -80,6 +82,25 @@ async def test_a_run_with_tools_on_a_real_backend(shell: Shell, backend: Backend
 completed (final_answer) · 2 turns · 1 tool call · 65 tokens · N ms · resp_ID
 """)
     assert [request.headers["Authorization"] for request in backend.received] == [f"Bearer {KEY}"] * 2
+
+
+@pytest.mark.parametrize("option", ["--backend-key", "--api-key"])
+async def test_the_option_of_the_backends_key_has_its_name_of_before_too(shell: Shell, backend: Backend, option: str) -> None:
+    backend.replies(sse(chunk({"role": "assistant", "content": "3."})), sse(chunk(finish="stop")) + DONE, expect=asked())
+    arguments = ("run", "What is 1 + 2?", "--model", "clockwork", "--base-url", backend.url, "--tool", "mytools:add")
+    with anyio.fail_after(SECONDS):
+        await anyio.run_process(shell.command((*arguments, f"{option}={KEY}")), cwd=shell.folder, env=shell.environment())
+    assert [request.headers["Authorization"] for request in backend.received] == [f"Bearer {KEY}"]
+
+
+@pytest.mark.parametrize("parameter", ["backend_key", "api_key"])
+async def test_the_key_of_a_backend_may_be_given_to_an_engine_by_either_name(backend: Backend, parameter: str) -> None:
+    question = {name: value for name, value in asked().items() if name != "tools"}
+    backend.replies(sse(chunk({"role": "assistant", "content": "3."})), sse(chunk(finish="stop")) + DONE, expect=question)
+    key: Any = {parameter: KEY}
+    async with Engine("clockwork", base_url=backend.url, **key) as engine:
+        assert (await engine.run("What is 1 + 2?")).text == "3."
+    assert [request.headers["Authorization"] for request in backend.received] == [f"Bearer {KEY}"]
 
 
 async def test_a_key_that_is_not_accepted_fails_the_run_and_stays_secret(shell: Shell, backend: Backend) -> None:

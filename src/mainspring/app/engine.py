@@ -119,6 +119,7 @@ class Engine:
         instructions: str | None = None,
         base_url: str | None = None,
         backend_key: str | None = None,
+        api_key: str | None = None,
         default_model: str | None = None,
         owns_provider: bool = False,
         database: str | Path | Location | None = None,
@@ -186,7 +187,7 @@ class Engine:
         status: PolicySlots = {"status": (ToolStatus(own.registry.status, own.registry.reason),)}
         self.operator_policies: tuple[PolicySlots, ...] = (status, given, {"budget": (self.admission.policy,)})
         """What the operator wants of every call, also of an application's."""
-        backend = resolve_provider(model, base_url, backend_key) if isinstance(model, str) else model
+        backend = resolve_provider(model, base_url, backend_key or api_key) if isinstance(model, str) else model
         provider = self._wrap(backend, quota)
         self.core = CoreEngine(
             provider,

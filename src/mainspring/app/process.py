@@ -3,9 +3,9 @@
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 from msgspec import Struct
@@ -56,6 +56,9 @@ Exit codes: 0 the run is completed, or requires action; 1 it failed, is incomple
 MAINSPRING_DEBUG=1 shows tracebacks and the log.
 """
 
+# What options were called before; scripts have them. `serve` has an --api-key of its own.
+FORMER_OPTIONS: Final = {"--api-key": "--backend-key", "--max-iterations": "--max-turns"}
+
 app = typer.Typer(
     name="mainspring",
     cls=LazyGroup,
@@ -88,14 +91,22 @@ def run_command(arguments: list[str]) -> int:
     PRODUCT.set(Product(PARTS, find_installed_parts, lambda: settings.find_settings_type(), _load_settings, _build_engine))
     if "_MAINSPRING_COMPLETE" in os.environ:  # a shell asks how to go on, see `mainspring completion`
         completion_init()
-    group = typer.main.get_group(app)
+    group, given = typer.main.get_group(app), [*_rename_options(arguments)]
     try:
-        return run_reporting_errors(lambda: group.main(arguments, prog_name="mainspring", standalone_mode=False))
+        return run_reporting_errors(lambda: group.main(given, prog_name="mainspring", standalone_mode=False))
     except typer.TyperException as error:
         context: typer.Context | None = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "mainspring"
         message = _tell_mistake(error)
         return report(error, f"{message}{'' if message.endswith(('.', '?')) else '.'} See `{command} --help`", USAGE)
+
+
+def _rename_options(arguments: list[str]) -> Iterator[str]:
+    """The arguments with options by their names of today."""
+    for place, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        is_former = name in FORMER_OPTIONS and "--" not in arguments[:place] and "serve" not in arguments[:1]
+        yield f"{FORMER_OPTIONS[name]}{equals}{value}" if is_former else argument
 
 
 def _tell_mistake(error: typer.TyperException) -> str:

@@ -234,6 +234,8 @@ def _from_file(path: Path, overrides: Mapping[str, object], problems: list[str])
         problems.append(error.message)
         return find_settings_type()()
     tables = {name: node for name, node in cast(dict[str, Node], parsed.root.value).items() if name not in overrides}
+    for part in find_parts():
+        _rename(tables.get(part.table_name), part.former_names)
     found: list[Problem] = []
     settings = _convert(ParsedFile(path, Node(tables), parsed.problems), found)
     if found:
@@ -243,6 +245,14 @@ def _from_file(path: Path, overrides: Mapping[str, object], problems: list[str])
         found += [Problem(parsed.find_line(place), told) for told, place in find_mistakes(whole) if place[0] not in overrides]
     problems += [tell_problems(path, sorted(set(found)))] if found else []
     return settings
+
+
+def _rename(table: Node | None, names: Mapping[str, str]) -> None:
+    """Gives settings of a table the names of today."""
+    if table is not None and isinstance(written := table.value, dict):
+        for former, name in names.items():
+            if former in written and name not in written:
+                written[name] = written.pop(former)
 
 
 def _convert(parsed: ParsedFile, problems: list[Problem]) -> Settings:
