@@ -35,7 +35,7 @@ from tests.store.logs import answer, begin, end, say
 from mainspring.app.parts import find_parts
 from mainspring.core.errors import InvalidRequest, StoreError, Superseded
 from mainspring.core.events import ItemDone, Recorded, RunEnded, TextDelta
-from mainspring.ports import Document, Filter, Note, Segment, Snapshot, Store
+from mainspring.ports import Document, Driver, Filter, Note, Segment, Snapshot, Store
 from mainspring.storage import follow
 from mainspring.storage.audit_chain import verify
 from mainspring.storage.choose_store import choose_store, open_store
@@ -717,6 +717,24 @@ async def test_it_works_behind_a_pooler_that_lends_a_connection_for_a_transactio
             assert (await verify(store)).length == 28
         assert pooler.lent > 50
         assert pooler.left == set()
+
+
+async def test_a_database_that_isolates_more_by_default_is_used_as_any_other(postgres: Postgres, folder: Path) -> None:
+    url = postgres.database()
+    name = urlsplit(url).path.strip("/")
+    postgres.psql(url, f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
+    async with open_store(parse_location(url)) as left, open_store(parse_location(url)) as right:
+        for driver, store in (("left", left), ("right", right)):
+            await store.leases.beat(Driver(driver), 60.0)
+        for id in [f"r{number}" for number in range(20)]:
+            await left.append(id, begin(id))
+            claims = await asyncio.gather(left.leases.claim(id, "left"), right.leases.claim(id, "right"))
+            assert len([claim for claim in claims if claim is not None]) == 1
+    async with (
+        pooled(postgres.socket, folder, name),
+        refused(f"postgresql://postgres@/{name}?host={folder}&pgbouncer=true") as [told],
+    ):
+        assert "ALTER ROLE" in told
 
 
 async def test_nothing_is_left_in_a_session_by_any_part_of_a_deployment(

@@ -152,7 +152,12 @@ def work(
 
 
 def _parse_count(text: str | None) -> int | str | None:
-    return int(text) if text is not None and text.isdecimal() else text
+    if text is None or text == "auto":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text} is neither a number nor `auto`", param_hint="'--workers'") from None
 
 
 def become_server(given: Mapping[str, object], settings: Settings, file: Path | None = None) -> NoReturn:

@@ -105,6 +105,7 @@ class Server:
         settings = {
             "application_name": "mainspring",
             "idle_in_transaction_session_timeout": SILENT_IN_TRANSACTION,
+            "default_transaction_isolation": "read committed",  # what the statements rely on; a database may have another one
             "tcp_user_timeout": "30s",
             **_FORGOTTEN,
             **_PLANNING,
@@ -243,8 +244,9 @@ class Server:
         version = connection.get_server_version()
         if version.major < OLDEST:
             raise StoreError(f"{self.name} is PostgreSQL {version.major}; PostgreSQL {OLDEST} or newer is needed")
-        encoding, is_replica, is_read_only = await connection.fetchrow(
-            "SELECT current_setting('server_encoding'), pg_is_in_recovery(), current_setting('transaction_read_only') = 'on'"
+        encoding, isolation, is_replica, is_read_only = await connection.fetchrow(
+            "SELECT current_setting('server_encoding'), current_setting('transaction_isolation'), pg_is_in_recovery(), "
+            "current_setting('transaction_read_only') = 'on'"
         )
         if is_replica or is_read_only:
             kind = "a replica" if is_replica else "set to read only"
@@ -254,6 +256,11 @@ class Server:
             )
         if encoding != "UTF8":
             raise StoreError(f"{self.name} has the encoding {encoding}; make a database with: createdb --encoding=UTF8")
+        if isolation != "read committed":  # behind a pooler, where it cannot be asked for
+            raise StoreError(
+                f"{self.name} isolates transactions as {isolation!r}; for the user of the URL: ALTER ROLE ... SET "
+                "default_transaction_isolation = 'read committed'"
+            )
 
     @contextmanager
     def explain_errors(self) -> Iterator[None]:
