@@ -1,5 +1,7 @@
 """`mainspring init`: what it writes works as it is, and agents say what they need."""
 
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +13,8 @@ from tests.kit.processes import STDOUT, start
 from mainspring.core.items import ToolDefinition
 from mainspring.features.agents.agent_definition import SPEC_CAPABILITIES
 from mainspring.providers.scripted import say
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_new_project_passes_its_test_and_its_agent_runs(tmp_path: Path) -> None:
@@ -31,6 +35,29 @@ def test_a_new_project_passes_its_test_and_its_agent_runs(tmp_path: Path) -> Non
     assert "on its way, due on Friday" in done.out
     again = home.run("init", "shop")
     assert (again.code, "is there already" in again.err) == (2, True)
+
+
+def test_what_is_printed_after_run_can_be_typed_as_it_is(tmp_path: Path) -> None:
+    """With the script `run` of the repository, set up already, and no `mainspring` on the PATH."""
+    checkout = tmp_path / "a checkout"
+    for name, text in (("scripts/setup", ""), (".venv/bin/mainspring", f'exec {sys.executable} -m mainspring "$@"\n')):
+        (checkout / name).parent.mkdir(parents=True)
+        (checkout / name).write_text(f"#!/bin/sh\n{text}")
+        (checkout / name).chmod(0o755)
+    shutil.copy(ROOT / "run", checkout / "run")
+    home = {**Shell(checkout).environment(), "PATH": "/usr/bin:/bin"}
+    told = subprocess.run(["./run", "init", "shop"], cwd=checkout, env=home, capture_output=True, text=True, check=True).stdout
+    [enter, run, script, *_] = told.split("Try it:\n")[1].splitlines()
+    done = subprocess.run(
+        ["sh", "-euc", f"{enter}\n{run}\n{script}"], cwd=checkout, env=home, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, "Your order is due on Friday." in done.stdout) == (0, True), done.stderr
+    shop = checkout / "shop"
+    lost = subprocess.run(["../run", "show", "nobody"], cwd=shop, env=home, capture_output=True, text=True, check=False).stderr
+    listed = subprocess.run(
+        ["sh", "-c", lost.split("list the runs with: ")[1]], cwd=shop, env=home, capture_output=True, text=True, check=False
+    )
+    assert (listed.returncode, listed.stdout.count("resp_")) == (0, 1), listed.stderr
 
 
 def test_an_agent_says_which_tool_and_which_server_it_lacks(tmp_path: Path) -> None:

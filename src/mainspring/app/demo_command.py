@@ -7,6 +7,7 @@ import typer
 
 from mainspring.app.engine import Engine
 from mainspring.cli.options import EventsAsJson
+from mainspring.cli.output import name_program
 from mainspring.cli.show_run import choose_view, follow
 from mainspring.features.console.demo.demo_run import INSTRUCTIONS, PROMPT, TOOLS, Unhurried, read_turns
 from mainspring.providers.scripted import Scripted
@@ -14,12 +15,12 @@ from mainspring.providers.scripted import Scripted
 NEXT = """
 The model was a script, the tools were real. Your turn:
 
-  mainspring run "Why is the sky blue?"    a model of yours, or a small one that
-                                           is fetched without a key
-  mainspring init first                    an agent, a tool and a test of your
-                                           own; it says how to go on
-  mainspring serve                         the Responses API, and a console in
-                                           the browser
+  mainspring run "Why is the sky blue?"
+      a model of yours, or a small one that is fetched without a key
+  mainspring init first
+      an agent, a tool and a test of your own; it says how to go on
+  mainspring serve
+      the Responses API, and a console in the browser
 """
 
 
@@ -33,5 +34,5 @@ async def demo(
     async with Engine(model, tools=TOOLS, instructions=INSTRUCTIONS, preset="iterative") as engine:
         code = await follow(await engine.ask(PROMPT, concurrency=len(TOOLS)), choose_view(json), None)
     if code == 0 and not json:
-        print(NEXT)
+        print(name_program(NEXT))
     return code

@@ -26,7 +26,7 @@ from mainspring.app.settings import Settings, load
 from mainspring.app.settings_in_force import list_settings
 from mainspring.app.shared_listener import ConnectionLoads, SharedListener, bind_listener
 from mainspring.cli.exit import INTERRUPTED, leave, run_reporting_errors
-from mainspring.cli.output import accept_any_text
+from mainspring.cli.output import accept_any_text, name_program
 from mainspring.features.traces.shared_metrics import SharedMetrics
 from mainspring.http.auth import Keys
 from mainspring.http.bodies import MOST_BODY_BYTES
@@ -124,7 +124,7 @@ class EngineServer(Server):
         told = await announce(self._settings, self._choice, url, 1 if self._siblings is None else self._siblings.count)
         if self._link is None:
             try:
-                print(told, flush=True)
+                print(name_program(told), flush=True)
             except OSError:  # nobody reads it any more
                 await self.shutdown(sockets)
                 raise

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from shlex import quote
 from textwrap import wrap
 from typing import Final, Literal, TextIO, TypeVar
 
@@ -25,7 +26,12 @@ _UNSEEN = re.compile(
     "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 # What stands in backticks, and a command behind a colon, is to be typed, and is not torn apart.
-_WORDS = re.compile(r"(?<=: )mainspring [^;\n]+;?|[^\s`]*`[^`\n]*`[^\s`]*|\S+")
+_WORDS = re.compile(r"(?<=: )(?:mainspring|\S+/run) [^;\n]+;?|[^\s`]*`[^`\n]*`[^\s`]*|\S+")
+
+
+_COMMANDS = re.compile(r"(?<![\w./-])(?<!-m )mainspring(?= [a-z])")
+PROGRAM: Final = "MAINSPRING_PROGRAM"
+"""The variable with what is typed for `mainspring`, where that is not on the PATH."""
 
 
 class TerminalLine:
@@ -51,6 +57,12 @@ def clean(text: str) -> str:
     return _CONTROLS.sub("", text)
 
 
+def name_program(text: str) -> str:
+    """The text with its commands as they are typed here: whoever begins with `./run` may have no `mainspring`."""
+    program = os.environ.get(PROGRAM)
+    return _COMMANDS.sub(lambda _: quote(program), text) if program else text
+
+
 def spell_out(text: str) -> str:
     """The text with everything in it visible, so that a person can judge it: what a terminal would take as a command, would not
     show or would move stands there as an escape. Newlines and tabs stay."""
@@ -65,7 +77,7 @@ def _spell(match: re.Match[str]) -> str:
 def say(message: str) -> None:
     """Writes a message to standard error. On a terminal it has lines of its own, which break between words."""
     with suppress(OSError):
-        print(fit_message(PREFIX + clean(message), sys.stderr, len(PREFIX)), file=sys.stderr, flush=True)
+        print(fit_message(PREFIX + name_program(clean(message)), sys.stderr, len(PREFIX)), file=sys.stderr, flush=True)
 
 
 def fit_message(text: str, stream: TextIO, indent: int = 0) -> str:

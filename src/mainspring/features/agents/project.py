@@ -11,9 +11,15 @@ from typing import Annotated, Final
 
 import typer
 
+from mainspring.cli.output import name_program
 from mainspring.core.errors import InvalidRequest
 
 SUFFIX: Final = ".template"
+RUN: Final = """\
+  mainspring agents run order-desk --input question='Where is A-17?' \\
+    --model scripted:order-desk.json
+  # With a real model:
+  mainspring agents run order-desk --input question='Where is A-17?'"""
 
 
 def init(
@@ -44,12 +50,7 @@ def init(
     for name in found:
         print(f"  {folder / name}")
     enter = "" if folder == Path() else f"cd {quote(str(folder))} && "
-    print("\nTry it:")
-    print(f"  {enter}{find_python()} -m unittest")
-    print("  mainspring agents run order-desk --input question='Where is A-17?' \\")
-    print("    --model scripted:order-desk.json")
-    print("  # With a real model:")
-    print("  mainspring agents run order-desk --input question='Where is A-17?'")
+    print(f"\nTry it:\n  {enter}{find_python()} -m unittest\n{name_program(RUN)}")
 
 
 def find_python() -> str:
