@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mainspring.core.errors import SandboxError
 from mainspring.tools.sandbox.places import PARTS, is_system
@@ -118,20 +119,34 @@ def _list_needed(program: Program) -> Iterator[Path]:
     started = Path(program.argv[0])
     for path in dict.fromkeys((started, started.resolve())):
         yield from _list_installation(path)
-    script = _find_script(program) if _INTERPRETER.fullmatch(started.name) else None
-    if script is not None:
+    if (place := _find_script(program)) is not None:
+        script = _locate(program, place)
         for path in dict.fromkeys((script, script.resolve())):
             yield _find_project(path)
 
 
-def _find_script(program: Program) -> Path | None:
-    for word in program.argv[1:]:
+def name_script(program: Program) -> Program:
+    """The program with its script by the whole path, since it starts in a folder of its own if it is given none."""
+    place = _find_script(program)
+    if place is None or program.cwd is not None:
+        return program
+    return replace(program, argv=(*program.argv[:place], str(_locate(program, place)), *program.argv[place + 1 :]))
+
+
+def _find_script(program: Program) -> int | None:
+    """Which word of its command is the script, if it is an interpreter that has one."""
+    if not _INTERPRETER.fullmatch(Path(program.argv[0]).name):
+        return None
+    for place, word in enumerate(program.argv[1:], 1):
         if word in ("-c", "-m", "-e", "--eval"):
             return None
         if not word.startswith("-"):
-            path = Path(program.cwd or os.getcwd(), word)
-            return path if path.is_file() else None
+            return place if _locate(program, place).is_file() else None
     return None
+
+
+def _locate(program: Program, place: int) -> Path:
+    return Path(program.cwd or os.getcwd(), program.argv[place])
 
 
 def _list_installation(path: Path) -> Iterator[Path]:

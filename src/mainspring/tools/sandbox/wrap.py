@@ -25,7 +25,7 @@ from mainspring.core.sandbox import MEGABYTE, SandboxLimits
 from mainspring.tools.sandbox.backend import LeaseFolders, build_environment
 from mainspring.tools.sandbox.bwrap import FILTER, SCRATCH, Bwrap
 from mainspring.tools.sandbox.cgroup import Group
-from mainspring.tools.sandbox.grants import Mount, Program, list_mounts
+from mainspring.tools.sandbox.grants import Mount, Program, list_mounts, name_script
 from mainspring.tools.sandbox.landlock import Landlock
 from mainspring.tools.sandbox.lease import count_processes
 from mainspring.tools.sandbox.leftovers import write_group_names
@@ -79,6 +79,7 @@ async def wrap_program(sandbox: LocalSandbox, program: Program) -> AsyncIterator
     if not isinstance(backend, Bwrap | Landlock):
         yield build_bare_command(program)
         return
+    program = name_script(program)
     weak_version = backend.version if isinstance(backend, Bwrap) and backend.follows_links else ""
     grants = await asyncio.to_thread(partial(list_mounts, program, backend.owner, weak_version=weak_version))
     folder = sandbox.data / token_hex(12)
