@@ -34,6 +34,15 @@ def test_a_server_is_added_listed_and_tried(shell: Shell) -> None:
 
 
 @pytest.mark.slow
+def test_a_script_of_the_folder_is_found_in_the_sandbox(shell: Shell) -> None:
+    """Beside the settings, of which it sees nothing else."""
+    (shell.folder / "clock.py").write_text("import runpy\nrunpy.run_module('mcp_server_time', run_name='__main__')\n")
+    assert shell.run("mcp", "add", "clock", "--", sys.executable, "clock.py", *CLOCK[3:]).code == 0
+    tried = shell.run("mcp", "test")
+    assert (tried.code, tried.out.partition(",")[0]) == (0, "clock  answers"), tried.err
+
+
+@pytest.mark.slow
 def test_a_server_runs_in_the_sandbox_with_what_it_is_granted(shell: Shell) -> None:
     (shell.folder / "notes").mkdir()
     code = "open('note').read(); import runpy; runpy.run_module('mcp_server_time', run_name='__main__')"
@@ -283,6 +292,7 @@ def test_a_server_that_has_changed_since_it_was_looked_at_is_not_accepted(shell:
     change(shell.folder, "1", "Reads.")
     assert shell.run("mcp", "lock").code == 0
     change(shell.folder, "1", "Reads more.")
+    assert "1 cannot be used (mainspring mcp tools notes)" in shell.run("mcp", "list").out
     told = shell.run("mcp", "diff", "notes")
     assert told.code == 1
     accept = told.err.rpartition("mainspring mcp ")[2].split()

@@ -22,6 +22,7 @@ from mainspring.cli.options import AsJson, Tenant
 from mainspring.cli.output import say, spell_out, write_lines
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
+from mainspring.core.redact import redact_text
 from mainspring.definitions.toml import write_toml
 from mainspring.features.governance.injection import scan
 from mainspring.features.mcp.loopback import listen_for_callback
@@ -298,7 +299,7 @@ async def list_servers(config: ConfigFile = FILE, json: AsJson = False) -> None:
     for offer in found.tools.offers:
         spec = offer.spec
         how = [spec.transport, *(["sandboxed"] if spec.is_held else []), *(["network"] if spec.network else [])]
-        _print(f"{spec.label}  {', '.join(how)}  {' '.join([spec.command, *spec.args]) or spec.url}")
+        _print(f"{spec.label}  {', '.join(how)}  {redact_text(' '.join([spec.command, *spec.args]) or spec.url)}")
         _print(f"  {_describe_offer(offer)}{_describe_state(states[spec.label])}")
 
 
@@ -327,7 +328,8 @@ def _describe_offer(offer: ServerOffer) -> str:
         return f"sign-in needed: mainspring mcp sign-in {offer.spec.label}"
     if offer.error is not None:
         return offer.error if offer.is_refused else f"down: {offer.error}"
-    return f"ready, {len(offer.tools)} tools"
+    unusable = f", {len(offer.rejected)} cannot be used (mainspring mcp tools {offer.spec.label})" if offer.rejected else ""
+    return f"ready, {len(offer.tools)} tools{unusable}"
 
 
 def _find_error(offer: ServerOffer) -> str | None:

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest, ToolUnavailable
 from mainspring.core.items import Json
+from mainspring.core.redact import redact_text
 from mainspring.tools.addresses import AddressGuard, parse_endpoint
 from mainspring.tools.mcp.exchange import RejectedTool, RemoteTool
 from mainspring.tools.mcp.server_specs import ServerSpec
@@ -134,12 +135,15 @@ def pin_tool(tool: RemoteTool) -> PinnedTool:
 
 
 def describe_reach(spec: ServerSpec) -> str:
-    """How the server is reached and what it is granted, without what may be a secret: variables, headers, and queries."""
+    """How the server is reached and what it is granted, without what may be a secret: variables, headers and queries, and of its
+    arguments what looks like one."""
     if spec.transport != "stdio":
         parts = urlsplit(spec.url)
         return f"{spec.transport} {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
     grants = {"network": spec.network, "folders": spec.folders, "reads": spec.reads, "sandboxed": spec.sandboxed, "cwd": spec.cwd}
-    return msgspec.json.encode([spec.command, *spec.args, grants]).decode()
+    words = [spec.command, *spec.args]
+    shown = redact_text(" ".join(words))
+    return msgspec.json.encode([*(words if shown == " ".join(words) else [shown]), grants]).decode()
 
 
 async def fetch_certificate(spec: ServerSpec, guard: AddressGuard) -> str:
