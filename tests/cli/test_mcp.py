@@ -184,6 +184,9 @@ OTHERS = {
         "docs": {"type": "http", "url": "https://example.com/mcp", "headers": {"X-Key": "k"}},
         "off": {"command": "nothing", "disabled": True},
         "asks": {"command": "npx", "args": ["-y", "some-server"], "env": {"KEY": "${input:key}"}},
+        "some": {"httpUrl": "https://example.com/some", "timeout": 30_000, "includeTools": ["read"], "trust": False},
+        "sure": {"type": "local", "command": CLOCK[0], "tools": ["*"], "timeout": 60, "autoApprove": ["read"]},
+        "most": {"url": "https://example.com/most", "disabledTools": ["write"]},
     }
 }
 
@@ -196,8 +199,11 @@ def test_servers_of_other_programs_are_imported_and_what_is_left_out_is_told(she
     assert written == {
         "the-clock": {"command": CLOCK[0], "args": list(CLOCK[1:]), "env": {"MODE": "test"}, "network": True},
         "docs": {"url": "https://example.com/mcp", "headers": {"X-Key": "k"}},
+        "some": {"url": "https://example.com/some", "allowed_tools": ["read"], "timeout": 30.0},
+        "sure": {"command": CLOCK[0], "timeout": 60, "network": True},
     }
     assert "skipped `off`" in done.err
+    assert "skipped `most`: it leaves tools out" in done.err
     assert "skipped `asks`: it needs a value for ${input:key}" in done.err
     again = shell.run("mcp", "import", "other.json")
     assert again.code == 0

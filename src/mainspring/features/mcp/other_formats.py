@@ -17,12 +17,19 @@ FETCHERS = frozenset({"npx", "uvx", "bunx", "pnpm", "pipx", "deno", "docker", "p
 _INPUT = re.compile(r"\$\{[^}]*\}")
 _VARIABLE = re.compile(r"\$\{[^}]*\}|\{[A-Za-z_][A-Za-z0-9_]*\}")
 _ENTRY_FIELDS = frozenset({
-    "type", "transport", "command", "args", "env", "cwd", "url", "serverUrl", "headers", "disabled", "enabled", "description",
-    "name",
+    "type", "transport", "command", "args", "env", "cwd", "url", "serverUrl", "httpUrl", "headers", "disabled", "enabled",
+    "description", "name", "timeout", "tools", "includeTools", "disabledTools", "excludeTools",
 })  # fmt: skip
-# What these say is of no use here, and losing it changes nothing about the server.
-_IDLE_FIELDS = frozenset({"gallery", "version", "icon", "dev", "$schema", "metadata"})
-_TRANSPORTS = {"stdio": "stdio", "http": "http", "streamable-http": "http", "streamableHttp": "http", "sse": "sse"}
+# What these say is of no use here, and losing it changes nothing about the server. Which calls are asked about is said here.
+_IDLE_FIELDS = frozenset({
+    "gallery", "version", "icon", "dev", "$schema", "metadata", "autoApprove", "alwaysAllow", "trust",
+})  # fmt: skip
+_TRANSPORTS = {
+    "stdio": "stdio", "local": "stdio", "http": "http", "streamable-http": "http", "streamable_http": "http",
+    "streamableHttp": "http", "sse": "sse",
+}  # fmt: skip
+# Some programs count seconds, and some milliseconds.
+_SHORTEST_IN_MS = 1_000
 _RUNNERS = {"npm": ("npx", ("-y",)), "pypi": ("uvx", ())}
 
 
@@ -51,6 +58,10 @@ def read_other_settings(path: Path) -> ImportedServers:
         elif variable := _INPUT.search(msgspec.json.encode(entry).decode()):
             skipped[str(name)] = (
                 f"it needs a value for {variable[0]}, which only that program knows; add it with `mainspring mcp add`"
+            )
+        elif entry.get("disabledTools") or entry.get("excludeTools"):
+            skipped[str(name)] = (
+                "it leaves tools out there; add it with `mainspring mcp add`, and name the others in `allowed_tools`"
             )
         elif label in tables:
             skipped[str(name)] = f"another one is called `{label}` already"
@@ -116,8 +127,15 @@ def _convert_entry(path: Path, name: str, entry: Json) -> Json:
     if told is not None and transport is None:
         raise InvalidRequest(f"{path}: the server `{name}` has the transport `{told}`, which is not known; nothing was imported")
     kept = {field: entry[field] for field in ("command", "args", "env", "cwd", "headers") if entry.get(field)}
-    url = entry.get("url") or entry.get("serverUrl")
-    return {**kept, **({"url": url} if url else {}), **({"transport": "sse"} if transport == "sse" else {})}
+    url = entry.get("url") or entry.get("serverUrl") or entry.get("httpUrl")
+    tools, seconds = entry.get("includeTools") or entry.get("tools"), entry.get("timeout")
+    return {
+        **kept,
+        **({"url": url} if url else {}),
+        **({"transport": "sse"} if transport == "sse" else {}),
+        **({"allowed_tools": tools} if tools and tools != ["*"] else {}),
+        **({"timeout": seconds / 1000 if seconds >= _SHORTEST_IN_MS else seconds} if isinstance(seconds, int | float) else {}),
+    }
 
 
 def _list_tables(value: object) -> list[Json]:
