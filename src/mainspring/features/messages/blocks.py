@@ -141,6 +141,7 @@ class BlockReader:
     def _read_assistant(self, blocks: Sequence[tuple[Json, str]]) -> Iterator[Item]:
         kinds = ("mcp_tool_use", USE)
         uses = {block.get("id") for block, _ in blocks if block["type"] in kinds and isinstance(block.get("id"), str)}
+        # Each is of one call, and is read once: it may be long, and calls with the same id may be many.
         results = {id: (block, place) for block, place in blocks if isinstance(id := block.get("tool_use_id"), str)}
         for block, place in blocks:
             match block:
@@ -155,9 +156,9 @@ class BlockReader:
                 case {"type": "tool_use", "id": str(id), "name": str(name), "input": dict(given)}:
                     yield FunctionCall(id, name, msgspec.json.encode(given).decode())
                 case {"type": "mcp_tool_use", "id": str(id)}:
-                    yield self._read_server_call(block, *results.get(id, (_UNFINISHED, place)))
+                    yield self._read_server_call(block, *results.pop(id, (_UNFINISHED, place)))
                 case {"type": "server_tool_use", "id": str(id), "name": "web_search" | "web_fetch"}:
-                    yield read_search(block, results.get(id, (_UNFINISHED, place))[0])
+                    yield read_search(block, results.pop(id, (_UNFINISHED, place))[0])
                 case {"type": kind, "tool_use_id": str(id)} if id in uses and kind in ("mcp_tool_result", *RESULTS):
                     pass  # which is read with its call
                 case {"type": kind}:

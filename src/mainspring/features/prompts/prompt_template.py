@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from mainspring.core.items import InputText, Part, encode, to_json
@@ -40,20 +40,23 @@ def fill_text(template: str, values: Mapping[str, object]) -> str:
 def fill_parts(template: str, values: Mapping[str, object]) -> tuple[Part, ...]:
     """The content of a message: text, with a part of its own for each value that is one."""
     parts: list[Part] = []
-    text, place = "", 0
+    pieces: list[str] = []  # of the text that is not among the parts yet
+    place = 0
     for slot in SLOT.finditer(template):
-        text, place, value = text + template[place : slot.start()], slot.end(), values.get(slot[1], "")
+        value = values.get(slot[1], "")
+        pieces.append(template[place : slot.start()])
+        place = slot.end()
         if isinstance(value, Part):
-            parts += [*_make_text(text), value]
-            text = ""
+            parts += [*_make_text(pieces), value]
+            pieces = []
         else:
-            text += _write(value)
-    return (*parts, *_make_text(text + template[place:]))
+            pieces.append(_write(value))
+    return (*parts, *_make_text([*pieces, template[place:]]))
 
 
 def _write(value: object) -> str:
     return value if isinstance(value, str) else to_json(value)
 
 
-def _make_text(text: str) -> Iterable[Part]:
-    return (InputText(text),) if text.strip() else ()
+def _make_text(pieces: Sequence[str]) -> Iterable[Part]:
+    return (InputText(text),) if (text := "".join(pieces)).strip() else ()

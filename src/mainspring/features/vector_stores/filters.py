@@ -1,6 +1,7 @@
 """Filters over the attributes of files: comparisons, and `and` and `or` of them."""
 
 from collections.abc import Mapping
+from math import inf
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
@@ -67,7 +68,7 @@ def parse_filter(given: Json, param: str = "filters", depth: int = 1) -> Filter:
                 raise InvalidRequest(told, param=param, code="invalid_value")
             return made
         case {"type": "in" | "nin" as member, "key": str(key), "value": [*values]} if all(_is_attribute(each) for each in values):
-            return Comparison(member, key, frozenset([(isinstance(each, bool), each) for each in values]))
+            return Comparison(member, key, frozenset([(isinstance(each, bool), _as_kept(each)) for each in values]))
         case {"type": "eq" | "ne" as operator, "key": str(key), "value": str() | bool() | int() | float() as value}:
             return Comparison(operator, key, value)
         case {"type": "gt" | "gte" | "lt" | "lte" as order, "key": str(key), "value": str() | int() | float() as value}:
@@ -92,6 +93,17 @@ def _check(given: object, param: str) -> Json:
 
 def _is_attribute(value: object) -> bool:
     return isinstance(value, str | bool | int | float)
+
+
+def _as_kept(value: Attribute) -> Attribute:
+    """The value as attributes are kept, whose numbers are floats. Whole numbers of any size may be chosen to have the same hash,
+    and a set of them takes time by the square of their number."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return inf if value > 0 else -inf  # which no attribute is
 
 
 def _equal(found: object, value: object) -> bool:
