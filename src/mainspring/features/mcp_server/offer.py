@@ -1,7 +1,10 @@
 """What a client is offered, by its key: agents and workflows, chosen tools, memory and files."""
 
+import re
+from asyncio import Lock
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import suppress
 from mimetypes import guess_type
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -28,6 +31,8 @@ SEARCH: Final = "search_memory"
 FILES: Final = "mainspring://files/"
 PAGE: Final = 100
 MOST_RESOURCE_BYTES: Final = 8 * 1024 * 1024
+# What no text has, and JSON writes with six characters each.
+_CONTROLS: Final = re.compile(rb"[\x00-\x08\x0b\x0e-\x1f]")
 
 Kind = Literal["agent", "workflow", "tool", "memory"]
 _READS = {"readOnlyHint": True, "openWorldHint": False}
@@ -69,6 +74,7 @@ class Offer:
 
     def __init__(self, services: McpServices) -> None:
         self._services, self._settings = services, services.settings
+        self._reading = Lock()
 
     @property
     def has_files(self) -> bool:
@@ -180,12 +186,9 @@ class Offer:
         if file.size > MOST_RESOURCE_BYTES:
             told = f"the file has {file.size} bytes, and {MOST_RESOURCE_BYTES} can be read here; use /v1/files/{file.id}/content"
             raise RpcError(INVALID_PARAMS, told)
-        content = b"".join([piece async for piece in self._services.files.read(file)])
-        told_file: Json = {"uri": uri, "mimeType": _guess_type(file)}
-        try:
-            return {"contents": [{**told_file, "text": content.decode()}]}
-        except UnicodeDecodeError:
-            return {"contents": [{**told_file, "blob": b64encode(content).decode()}]}
+        async with self._reading:  # one at a time: each is several times as large in memory
+            content = b"".join([piece async for piece in self._services.files.read(file)])
+            return {"contents": [{"uri": uri, "mimeType": _guess_type(file), **_render_content(content)}]}
 
     def _sees_files(self, caller: ApiCaller) -> bool:
         return self._settings.files and caller.may("responses")
@@ -225,6 +228,13 @@ def _render_hints(tool: ToolDefinition) -> Json:
 
 def _render_file(file: StoredFile) -> Json:
     return {"uri": f"{FILES}{file.id}", "name": file.filename, "mimeType": _guess_type(file), "size": file.size}
+
+
+def _render_content(content: bytes) -> Json:
+    if _CONTROLS.search(content) is None:
+        with suppress(UnicodeDecodeError):
+            return {"text": content.decode()}
+    return {"blob": b64encode(content).decode()}
 
 
 def _guess_type(file: StoredFile) -> str:
