@@ -14,6 +14,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from mainspring.core.normal_form import normalize
+
 
 class ListedTask(Struct, frozen=True):
     """A task as a list tells it. `number` is its place in that list, counted from 1; 0 if it is in none."""
@@ -228,5 +230,5 @@ def _read_words(text: str) -> tuple[str, ...]:
 
 
 def _split(text: str) -> list[str]:
-    plain = unicodedata.normalize("NFKC", text).casefold()
+    plain = normalize("NFKC", text).casefold()
     return "".join([sign if sign.isalnum() or unicodedata.category(sign)[0] == "M" else " " for sign in plain]).split()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from mainspring.app.engine import Engine
 from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import InputText, Message, Unknown
 from mainspring.engine.audit import entry_of
 from mainspring.features.governance.injection import MOST_FLAGS, RECENT, InjectionFinding, list_flags, refuse_injection, scan
 from mainspring.providers.scripted import Scripted, say
@@ -406,6 +407,13 @@ async def test_an_input_that_reads_like_orders_is_noted_in_the_log_and_the_audit
     assert (len(flagged.spec.flags), plain.spec.flags) == (1, ())
     assert [(note.what, note.run) for note in notes if note.what == "flagged"] == [("flagged", flagged.spec.id)]
     assert "system_override at $[0].content" in notes[0].reason
+
+
+async def test_an_input_of_a_kind_that_is_not_known_is_looked_at_like_others() -> None:
+    said = Message("user", (InputText("Hi."), Unknown({"type": "odd_part", "text": ORDERS})))
+    async with Engine(Scripted(say("No.")), scans=True) as engine:
+        run = await engine.run([said])
+    assert (run.status, run.spec.flags) == ("completed", ("system_override at $[0].content[1].text",))
 
 
 async def test_without_the_setting_nothing_is_looked_at() -> None:

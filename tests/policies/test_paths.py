@@ -70,6 +70,10 @@ def test_root_may_be_a_link_and_the_whole_disk_may_be_one(root: Path, tmp_path: 
     assert PathPolicy(["/"]).flaw("/etc/passwd") is None
 
 
+def test_a_path_that_is_longer_than_any_file_s_is_denied_and_not_gone_along(root: Path) -> None:
+    assert "longer than" in str(PathPolicy([root]).flaw("a/" * 1_000_000))
+
+
 def test_no_roots_is_a_mistake_and_not_everything() -> None:
     with pytest.raises(ValueError, match="at least one root"):
         PathPolicy([])
@@ -117,6 +121,7 @@ async def judged(line: str, policy: CallPolicy) -> Verdict:
         "cat harmless",
         "cat secrets",
         "./.env",
+        pytest.param("cat " + "./" * 3_000 + ".env", id="longer than a path"),
     ],
 )
 async def test_a_command_that_names_a_denied_file_is_denied(tmp_path: Path, line: str) -> None:

@@ -101,6 +101,14 @@ class Attacker:
             answer = line.getresponse()
             return answer.status, answer.read()
 
+    def upload(self, data: bytes) -> str:
+        head = b'--b\r\nContent-Disposition: form-data; name="%s"%s\r\n\r\n'
+        parts = [head % (b"purpose", b"") + b"user_data", head % (b"file", b'; filename="odd.txt"') + data]
+        body = b"\r\n".join([*parts, b"--b--\r\n"])
+        status, told = self.ask("POST", "/v1/files", body, "multipart/form-data; boundary=b")
+        assert status == 200, told
+        return str(json.loads(told)["id"])
+
     def order(self, text: str) -> dict[str, object]:
         """The response to this input."""
         status, told = self.ask("POST", "/v1/responses", json.dumps({"input": text}).encode())

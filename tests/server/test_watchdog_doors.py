@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
 from socketserver import BaseRequestHandler, ThreadingTCPServer
@@ -14,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 from tests.agents.world import written as agent
 from tests.server.process import Script
-from tests.server.test_watchdog import Attacked, start_server
+from tests.server.test_watchdog import MB, Attacked, start_server
 
 from mainspring.features.triggers.signatures import sign_message
 
@@ -36,6 +37,10 @@ url = "URL"
 [mcp.wiki]
 url = "URL/mcp"
 [mcp.wiki.oauth]
+[mcp_server]
+files = true
+[governance]
+scan_inputs = true
 """
 FLOWS: Final = {
     "keep": """
@@ -54,9 +59,13 @@ steps: [{id: parsed, action: transform, value: "{{ inputs.text | fromjson }}"}]
 
 FAR: Final = "http://" + "\u00e9" * 1_000_000
 SENTENCE: Final = "a" * 400_000
+# To put them in order takes time by the square of their number.
+MARKS: Final = "\u0301\u0316" * 40_000
+# All have the same hash.
+ALIKE: Final = [(2**61 - 1) * 16 * number for number in range(1, 30_000)]
 
 CALL: Final = """
-{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "workflow_keep", "arguments": {"value": %s}, "_meta":
+{"jsonrpc": "2.0", "id": 1, "method": "%s", "params": {%s, "_meta":
 {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}}}
 """
 
@@ -91,12 +100,12 @@ class Client:
     """The attacker, who has a webhook."""
 
     def __init__(self, attacked: Attacked) -> None:
-        self._attacker, self._address = attacked.attacker, urlsplit(attacked.served.url).netloc
+        self.attacker, self._address = attacked.attacker, urlsplit(attacked.served.url).netloc
         self._webhook = self.ask("POST", "/v1/webhooks", {"name": "keep", "workflow": "keep", "mapping": {"value": ""}})[1]
         self._count = 0
 
     def ask(self, method: str, path: str, body: object) -> tuple[int, Any]:
-        status, told = self._attacker.ask(method, path, body if isinstance(body, bytes) else json.dumps(body).encode())
+        status, told = self.attacker.ask(method, path, body if isinstance(body, bytes) else json.dumps(body).encode())
         return status, json.loads(told)
 
     def send_message(self, text: str) -> int:
@@ -106,8 +115,15 @@ class Client:
 
     def call_tool(self, value: str) -> int:
         """A call by an MCP client with this JSON as an argument."""
-        head = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "workflow_keep"}
-        return self._send("POST", "/mcp", (CALL % value).encode(), {**head, "accept": "application/json"})[0]
+        return self._ask_mcp("tools/call", "workflow_keep", f'"name": "workflow_keep", "arguments": {{"value": {value}}}')
+
+    def read_resource(self, file: str) -> int:
+        uri = f"mainspring://files/{file}"
+        return self._ask_mcp("resources/read", uri, f'"uri": "{uri}"')
+
+    def _ask_mcp(self, method: str, name: str, params: str) -> int:
+        head = {"mcp-protocol-version": "2026-07-28", "mcp-method": method, "mcp-name": name, "accept": "application/json"}
+        return self._send("POST", "/mcp", (CALL % (method, params)).encode(), head)[0]
 
     def run(self, workflow: str, inputs: dict[str, object]) -> str:
         """How a run of the workflow ends, or why there is none."""
@@ -122,7 +138,7 @@ class Client:
     def _send(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
         kind = {"content-type": "application/json"}
         with closing(HTTPConnection(self._address, timeout=60)) as line:
-            line.request(method, path, body, {**self._attacker._headers, **kind, **headers})
+            line.request(method, path, body, {**self.attacker._headers, **kind, **headers})
             answer = line.getresponse()
             return answer.status, answer.read()
 
@@ -152,6 +168,38 @@ def find_on_page(by: Client, page: str) -> str:
 def bring_server(by: Client, url: str) -> int:
     tool = {"type": "mcp", "server_label": "far", "server_url": url}
     return by.ask("POST", "/v1/responses", {"input": "hello", "tools": [tool]})[0]
+
+
+def fill_often(by: Client, times: int) -> int:
+    prompt = by.ask("POST", "/v1/prompts", {"prompt": "{{ word }} " * times})[1]["id"]
+    return by.ask("POST", "/v1/responses", {"prompt": {"id": prompt, "variables": {"word": "x" * 100}}})[0]
+
+
+def name_result_often(by: Client, kind: str, use: dict[str, object], content: object) -> int:
+    """Calls of one id, and the one result that they have."""
+    calls = [{"type": kind, "id": "a", **use}] * 2_000
+    said = [
+        *calls,
+        {
+            "type": f"{kind.replace('server_tool', 'web_search_tool').removesuffix('_use')}_result",
+            "tool_use_id": "a",
+            "content": content,
+        },
+    ]
+    messages = [{"role": "user", "content": "go"}, {"role": "assistant", "content": said}, {"role": "user", "content": "on"}]
+    return by.ask("POST", "/v1/messages", {"model": "any", "max_tokens": 9, "messages": messages})[0]
+
+
+def filter_by(by: Client, values: list[int]) -> int:
+    store = by.ask("POST", "/v1/vector_stores", {})[1]["id"]
+    only = {"type": "in", "key": "size", "value": values}
+    return by.ask("POST", f"/v1/vector_stores/{store}/search", {"query": "any", "filters": only})[0]
+
+
+def read_at_once(by: Client, count: int) -> set[int]:
+    file = by.attacker.upload(b'"' * 8 * MB)
+    with ThreadPoolExecutor(count) as threads:
+        return set(threads.map(by.read_resource, [file] * count))
 
 
 def stop_at(by: Client, chars: int) -> int:
@@ -191,6 +239,24 @@ ATTACKS: dict[str, tuple[Callable[[Client], object], object]] = {
         lambda by: by.run("keep", {"value": 1, **{f"values {number}": 1 for number in range(60_000)}}),
         "invalid_inputs",
     ),
+    "marks in a text": (lambda by: by.ask("POST", "/v1/responses", {"input": MARKS})[0], 200),
+    "marks in an address": (
+        lambda by: [by.run("look", {"url": f"http://{MARKS}"}), bring_server(by, f"http://{MARKS}")],
+        ["failed", 400],
+    ),
+    "a variable in many places": (lambda by: fill_often(by, 40_000), 200),
+    "one result of many searches": (
+        lambda by: name_result_often(by, "server_tool_use", {"name": "web_search", "input": {}}, [{"url": "http://x"}] * 4_000),
+        200,
+    ),
+    "one result of many calls": (
+        lambda by: name_result_often(
+            by, "mcp_tool_use", {"server_name": "s", "name": "n", "input": {}}, [{"type": "text", "text": "x"}] * 4_000
+        ),
+        200,
+    ),
+    "numbers of one hash": (lambda by: filter_by(by, ALIKE), 200),
+    "many readers of a resource": (lambda by: read_at_once(by, 20), {200}),
     "texts to end an answer before": (lambda by: [stop_at(by, 1_000), stop_at(by, 1_001)], [200, 400]),
 }
 

@@ -34,15 +34,6 @@ class Client:
         assert status == 200, told
         return dict(json.loads(told))
 
-    def upload(self, data: bytes) -> str:
-        head = b'--b\r\nContent-Disposition: form-data; name="%s"%s\r\n\r\n'
-        parts = [head % (b"purpose", b"") + b"user_data", head % (b"file", b'; filename="odd.txt"') + data]
-        status, told = self._attacker.ask(
-            "POST", "/v1/files", b"\r\n".join([*parts, b"--b--\r\n"]), "multipart/form-data; boundary=b"
-        )
-        assert status == 200, told
-        return str(json.loads(told)["id"])
-
     def index(self, store: str, file: str) -> str:
         """Returns how it ended."""
         path = f"/v1/vector_stores/{store}/files"
@@ -63,7 +54,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
 def test_blank_and_endless_files_are_nobody_elses_trouble(attacked: Attacked) -> None:
     client = Client(attacked)
     store = str(client.ask("POST", "/v1/vector_stores", {"name": "odd"})["id"])
-    ids = {name: client.upload(data) for name, data in FILES.items()}
+    ids = {name: attacked.attacker.upload(data) for name, data in FILES.items()}
     with attacked.expect_calm():
         ended = {name: client.index(store, id) for name, id in ids.items()}
     assert ended == {"spaces": "failed", "lines": "failed", "a word behind blanks": "completed", "letters": "completed"}

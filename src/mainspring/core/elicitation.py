@@ -72,11 +72,11 @@ def read_elicitation(server: str, params: Json) -> Json:
 
 def _check_link(url: object) -> str:
     """An address that is what it looks like: people judge by it where they are going. Raises `ValueError`."""
+    if isinstance(url, str) and len(url) > LONGEST_MESSAGE:
+        raise ValueError(f"the address to open has more than {LONGEST_MESSAGE} characters")
     parts = urlsplit(url) if isinstance(url, str) else urlsplit("")
     if not isinstance(url, str) or parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("it asks to open what is no http:// or https:// address")
-    if len(url) > LONGEST_MESSAGE:
-        raise ValueError(f"the address to open has more than {LONGEST_MESSAGE} characters")
     if "@" in parts.netloc or not _LINK.fullmatch(url):
         raise ValueError("the address to open has a user name, or characters that an address is not written with")
     return url

@@ -6,6 +6,8 @@ import unicodedata
 from functools import lru_cache
 from typing import Final
 
+from mainspring.core.normal_form import normalize
+
 # What looks like a Latin letter, in small letters: of other alphabets, digits, signs. `i`, `l`, `1` and `|` count as one.
 _ALIKE: Final = {
     "a": (0x251, 0x3b1, 0x430, 0x1d00, 0x2c81),
@@ -52,7 +54,6 @@ def _fold(name: str) -> str:
 
 def fold_text(text: str) -> str:
     """What is left of a text when case, marks, look-alike characters and those that cannot be seen do not count."""
-    # Putting marks in order takes time by the square of their number, so those that can go are gone before.
-    text = "".join([each for each in text if each.isspace() or unicodedata.category(each)[0] not in "MC"])
-    folded = unicodedata.normalize("NFKD", text).casefold()
+    seen = "".join([each for each in text if each.isspace() or unicodedata.category(each)[0] != "C"])
+    folded = normalize("NFKD", seen).casefold()
     return "".join([each for each in folded if unicodedata.category(each)[0] != "M"]).translate(_LOOK_ALIKE)

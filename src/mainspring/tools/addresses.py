@@ -18,6 +18,8 @@ Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
 
 LONGEST_URL: Final = 16_384
 """How many characters a URL may have that others choose: a host of millions of letters takes seconds to be read."""
+LONGEST_FOREIGN: Final = 2_048
+"""How many one with other letters than ASCII may have: its host is normalized, which takes time by the square of its marks."""
 
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
 _NOT_PUBLIC_6 = tuple(
@@ -72,8 +74,9 @@ class AddressGuard:
 
 def check_length(url: str) -> None:
     """Raises `InvalidRequest` for a URL that is too long to be read."""
-    if len(url) > LONGEST_URL:
-        raise InvalidRequest(f"`{url:.200}...` has {len(url):,} characters; a URL has at most {LONGEST_URL:,}")
+    if len(url) > (most := LONGEST_URL if url.isascii() else LONGEST_FOREIGN):
+        more = "" if url.isascii() else ", and longer ones are written with %"
+        raise InvalidRequest(f"`{url:.200}...` has {len(url):,} characters; a URL like this has at most {most:,}{more}")
 
 
 def parse_endpoint(url: str) -> tuple[str, int]:

@@ -7,7 +7,6 @@ untrusted schema cannot vouch for its own tool, and no model sees them.
 
 import re
 import shlex
-import unicodedata
 from functools import lru_cache
 
 from msgspec import Struct
@@ -15,6 +14,7 @@ from msgspec import Struct
 from mainspring.core.effects import read_operation
 from mainspring.core.items import Json, Purpose, ServerTool, ToolDefinition
 from mainspring.core.items import parse_arguments as parsed
+from mainspring.core.normal_form import normalize
 from mainspring.core.run import Call, Run
 
 # Every policy wants the same arguments, and they may be as long as a file. Nobody changes what this returns.
@@ -51,7 +51,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 @lru_cache(maxsize=1024)
 def fold_name(name: str) -> str:
     """The name without what makes two spellings of it differ: case, form, blanks around it."""
-    return unicodedata.normalize("NFKC", name).casefold().strip()
+    return normalize("NFKC", name).casefold().strip()
 
 
 def find_served_tool(call: Call, run: Run) -> ToolDefinition | None:

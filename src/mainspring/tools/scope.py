@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Meta, Struct
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.core.normal_form import normalize
 from mainspring.tools.programs import BUILTINS, basename, explain_reentry
 from mainspring.tools.shell_reader import ShellLine
 
@@ -147,14 +148,18 @@ def _judge_vagueness(words: Words, scope: CommandScope) -> Objection | None:
     return Objection("EF-03", "unclear", f"not all arguments of `{name}` are known before it runs", *entries[:1])
 
 
-Misspelling = Literal["empty", "invisible", "upwards", "home", "elsewhere"]
+Misspelling = Literal["empty", "long", "invisible", "upwards", "home", "elsewhere"]
+# As long as one can be that is given to the system.
+LONGEST_PATH: Final = 4096
 
 
 def find_misspelling(path: str) -> Misspelling | None:
-    """Why a path may mean another file than it seems to: it is empty, has characters that cannot be seen, goes up by `..` (also
-    to a program that decodes or normalizes it), begins with `~`, or is a URL or a drive."""
+    """Why a path may mean another file than it seems to: it is empty or longer than any can be, has characters that cannot be
+    seen, goes up by `..` (also to a program that decodes or normalizes it), begins with `~`, or is a URL or a drive."""
     if not path:
         return "empty"
+    if len(path) > LONGEST_PATH:
+        return "long"
     if any(unicodedata.category(sign) in ("Cc", "Cf", "Cs") for sign in path):
         return "invisible"
     if any(".." in re.split(r"[/\\]", form) for form in _decoded_forms(path)):
@@ -179,7 +184,7 @@ def is_allowed(patterns: Iterable[str], place: str) -> bool:
 def _decoded_forms(text: str) -> Iterator[str]:
     yield text
     for _ in range(3):
-        text = unicodedata.normalize("NFKC", unquote(text))
+        text = normalize("NFKC", unquote(text))
         yield text
 
 
@@ -195,7 +200,7 @@ def _pattern_expression(pattern: str, *, is_exact: bool) -> re.Pattern[str]:
 
 
 def _fold(text: str) -> str:
-    return unicodedata.normalize("NFKC", text).casefold()
+    return normalize("NFKC", text).casefold()
 
 
 def judge_host(host: str, allowed: Sequence[str], denied: Sequence[str] = ()) -> Objection | None:

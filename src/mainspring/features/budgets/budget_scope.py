@@ -35,6 +35,7 @@ _VERBS: Final[dict[Effect, str]] = {
 }  # fmt: skip
 _MISSPELLINGS: Final[dict[Misspelling, str]] = {
     "empty": "is empty or has signs that cannot be seen; write a plain path",
+    "long": "is longer than a path can be; name a file",
     "invisible": "is empty or has signs that cannot be seen; write a plain path",
     "upwards": "goes up by `..` or begins with `~`; write the path without",
     "home": "goes up by `..` or begins with `~`; write the path without",

@@ -12,7 +12,6 @@ decoded is bounded by what was given, and the rules are linear, so the whole is.
 
 import html
 import re
-import unicodedata
 from base64 import b64decode
 from collections.abc import Iterator
 from string import ascii_lowercase
@@ -24,6 +23,8 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.core.items import to_wire
+from mainspring.core.normal_form import normalize
 from mainspring.core.spec import RunSpec
 from mainspring.core.text import shorten_line
 from mainspring.features.governance.injection_phrases import DELIMITER, RULES, SECTION, TELLTALES
@@ -158,8 +159,8 @@ def plain_form(text: str) -> str:
         return text.lower()
     if _TAGGED.search(text):
         text = text.translate(_TAGS)
-    text = _ACCENTS.sub("", unicodedata.normalize("NFKD", _UNSEEN.sub("", text)))
-    return unicodedata.normalize("NFC", text).casefold()
+    text = _ACCENTS.sub("", normalize("NFKD", _UNSEEN.sub("", text)))
+    return normalize("NFC", text).casefold()
 
 
 _LOOKALIKES = str.maketrans(
@@ -243,5 +244,5 @@ class InjectionFlagsStep(OrderStep):
     runs_in_place = True
 
     async def prepare(self, order: RunSpec, context: OrderContext) -> RunSpec:
-        found = await to_thread.run_sync(list_flags, to_builtins(order.input))
+        found = await to_thread.run_sync(list_flags, to_builtins(order.input, enc_hook=to_wire))
         return replace(order, flags=found) if found else order

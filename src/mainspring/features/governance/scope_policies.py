@@ -18,6 +18,7 @@ from mainspring.engine.policy_order import pick_strictest_verdict
 from mainspring.ports import Allow, Ask, Deny, QuickPolicy, Verdict
 from mainspring.tools.declarations import find_served_tool, parsed_arguments, read_texts
 from mainspring.tools.scope import (
+    LONGEST_PATH,
     AllowedBeginning,
     CommandScope,
     Misspelling,
@@ -37,6 +38,7 @@ LOOKUP_SECONDS: Final = 8.0
 
 _MISSPELLINGS: Final[dict[Misspelling, str]] = {
     "empty": "the path is empty; name a file or `.`",
+    "long": "`{path}...` is longer than a path can be; name a file",
     "invisible": "the path has signs that cannot be seen, a NUL perhaps; leave them out",
     "upwards": "`{path}` goes up by `..`; write the path without",
     "home": "`{path}` is no plain path; write it relative to the working directory",
@@ -140,6 +142,8 @@ class PathPolicy(QuickPolicy):
         """Why a word of a command may not be there: it is, or looks like, a file that is denied, wherever that is."""
         if "\0" in word:
             return None
+        if len(word) > LONGEST_PATH:  # no file is called so, but a program may shorten it
+            return self._denial(word, [os.path.normpath(word)])
         if "." not in word and "/" not in word and not os.path.lexists(f"{self._roots[0]}/{word}"):
             return None
         if (place := self._plainly_inside(word)) is not None:

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from mainspring.core.normal_form import normalize
 from mainspring.storage.sql import SqlConnection
 
 COMMON: Final = 1_000
@@ -251,4 +252,4 @@ def split_terms(query: str) -> list[str]:
 def _strip_marks(text: str) -> str:
     if text.isascii():
         return text
-    return "".join([letter for letter in unicodedata.normalize("NFD", text) if not unicodedata.combining(letter)])
+    return "".join([letter for letter in normalize("NFD", text) if not unicodedata.combining(letter)])

@@ -13,6 +13,7 @@ from mainspring.core.text import shorten_line
 from mainspring.tools.images import detect_image_type
 from mainspring.tools.mcp.exchange import ToolAnswer
 
+LONGEST_URI = 2_048
 _KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}")
 
 
@@ -38,12 +39,20 @@ def _convert_block(block: Json) -> Part:
             return InputText(f"{rest.get('uri', 'resource')}:\n{text}")
         case {"type": "resource", "resource": {"blob": str(data), **rest}}:
             mime = str(rest.get("mimeType") or "application/octet-stream")
-            return _convert_data(data, mime, PurePosixPath(urlsplit(str(rest.get("uri", ""))).path).name or "resource")
+            return _convert_data(data, mime, _name_resource(str(rest.get("uri", ""))))
         case {"type": "resource_link", "uri": str(uri), **rest}:
             about = [str(rest[key]) for key in ("title", "name", "description", "mimeType") if rest.get(key)]
             return InputText(f"{uri} ({', '.join(dict.fromkeys(about))})" if about else uri)
         case _:
             return InputText(_encode_json(block))
+
+
+def _name_resource(uri: str) -> str:
+    """What a resource is called, by the end of its address."""
+    try:
+        return PurePosixPath(urlsplit(uri[:LONGEST_URI]).path).name or "resource"
+    except ValueError:
+        return "resource"
 
 
 def _convert_data(data: str, mime: str, name: str) -> Part:

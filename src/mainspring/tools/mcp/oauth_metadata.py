@@ -12,11 +12,12 @@ import msgspec
 from msgspec import Struct
 from yarl import URL
 
-from mainspring.core.errors import ToolUnavailable
+from mainspring.core.errors import InvalidRequest, ToolUnavailable
 from mainspring.core.items import Json
 from mainspring.core.text import shorten_line
 from mainspring.net.client import HttpClient, encode_headers, make_endpoint
 from mainspring.net.connection import Answer, HttpError
+from mainspring.tools.addresses import check_length
 
 MOST_BYTES = 256 * 1024
 MOST_REDIRECTS = 3
@@ -115,12 +116,13 @@ def _read_value(text: str, place: int) -> tuple[str, int]:
 def check_url(url: str, what: str) -> str:
     """The URL, which must be https, or of this machine. Raises `OAuthFailed`."""
     try:
+        check_length(url)
         parts = urlsplit(url)
         is_safe = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOCAL)
         if not is_safe or not parts.hostname or parts.fragment or parts.username is not None:
             raise ValueError
         make_endpoint(URL(url))
-    except ValueError:
+    except (ValueError, InvalidRequest):
         raise OAuthFailed(f"{what} is `{shorten_line(url, 200)}`; it must be an https:// address") from None
     return url
 

@@ -229,16 +229,16 @@ class ServerSpec(ServerOptions, frozen=True):
                 raise ValueError(f"MCP server `{self.label}`: `{path}` cannot be granted; give the whole path of a folder")
 
     def _check_url(self) -> None:
-        if self.oauth is not None:
-            self._check_oauth(self.oauth)
         if self.command or self.args or self.env or self.cwd or self.network or self.folders or self.reads or not self.sandboxed:
             raise ValueError(f"MCP server `{self.label}`: a server with a url has no command, args, env, cwd or sandbox")
-        if "@" in urlsplit(self.url).netloc and not self.trusted:
-            raise ValueError(f"MCP server `{self.label}`: a URL must not hold a user or password; use `authorization`")
         try:
             parse_endpoint(self.url)
         except InvalidRequest as error:
             raise ValueError(f"MCP server `{self.label}`: {error.message}") from None
+        if "@" in urlsplit(self.url).netloc and not self.trusted:
+            raise ValueError(f"MCP server `{self.label}`: a URL must not hold a user or password; use `authorization`")
+        if self.oauth is not None:
+            self._check_oauth(self.oauth)
         for name, value in self.headers.items():
             if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value) or name.lower() in _OUR_HEADERS:
                 raise ValueError(f"MCP server `{self.label}`: header `{name}` cannot be sent")
