@@ -58,6 +58,13 @@ def test_a_command_brings_in_no_model_library(command: list[str]) -> None:
     assert not loaded & {"pydantic", "pydantic_core"}
 
 
+def test_the_server_brings_in_no_command_line_and_no_websockets() -> None:
+    """They stay in memory for as long as it serves; the first WebSocket brings in its own."""
+    loaded = set(child("import mainspring.app.serve, sys; print(*sys.modules)").split())
+    assert "uvicorn" in loaded
+    assert not {name.partition(".")[0] for name in loaded} & {"typer", "websockets"}
+
+
 def test_the_supervisor_of_server_processes_imports_next_to_nothing() -> None:
     """It stays in memory for as long as they serve."""
     code = "import sys; before = set(sys.modules); import mainspring.app.server_processes; print(*(set(sys.modules) - before))"

@@ -15,7 +15,7 @@ from mainspring.app.mcp_services import make_mcp_services
 from mainspring.app.mistakes import explain_refusals
 from mainspring.app.settings import Settings, find_settings_type, load
 from mainspring.cli.context import Assembly, EngineOptions, PersonsAnswer, WaitingCall
-from mainspring.cli.options import name_operator
+from mainspring.cli.operator import name_operator
 from mainspring.cli.output import say
 from mainspring.core.delegation import TOOL_PREFIX
 from mainspring.core.errors import InvalidRequest

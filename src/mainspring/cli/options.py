@@ -1,12 +1,10 @@
 """The options that several commands share, each defined once, and what reads their values."""
 
-import os
 import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
-from getpass import getuser
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias, TypeVar, get_type_hints
@@ -180,11 +178,3 @@ def read_inputs(pairs: Sequence[str] | None, whole: str | None) -> Json:
 def as_texts(given: Sequence[object] | None) -> tuple[str, ...] | None:
     """A repeatable option as a setting; None if it was not given."""
     return tuple([str(each) for each in given]) if given else None
-
-
-def name_operator() -> str:
-    """Who gives this command, as audits and ledgers name them. A user of a container may have a number and no name."""
-    try:
-        return f"user:{getuser()}"
-    except (KeyError, OSError):
-        return f"user:{os.getuid()}"

@@ -13,15 +13,11 @@ from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 from typing import Any, Final, cast
 
 from httptools import HttpParserError
-from starlette.requests import HTTPConnection
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from mainspring.core.errors import MemoryLimit
 from mainspring.core.items import encode
-from mainspring.core.memory_quota import Hold, MemoryQuota
-from mainspring.http.auth import get_caller
+from mainspring.core.memory_quota import MemoryQuota
 from mainspring.http.client_connection import CONNECTION
 from mainspring.http.faults import Fault, render_error
 from mainspring.http.settings import HttpSettings
@@ -30,12 +26,6 @@ BODY_BYTES_PER_SECOND: Final = 1000
 # What a body may have around it, in chunks, their extensions and trailers, for each of its bytes.
 FRAMING_PER_BYTE: Final = 8
 MOST_PIPELINED: Final = 256
-# Frames of a WebSocket that a client may send in a second, and one more for each so many bytes.
-MOST_FRAMES: Final = 256
-BYTES_PER_FRAME: Final = 1024
-POLICY_VIOLATION: Final = 1008
-INVALID_DATA: Final = 1007
-TRY_AGAIN_LATER: Final = 1013
 MOST_FILES: Final = 65_536
 SPARE_FILES: Final = 256
 
@@ -60,20 +50,20 @@ class ConnectionTable:
         self.by_address: Counter[str] = Counter()
         # uvicorn wants a class, and calls it once per connection.
         self.protocol = cast("type[asyncio.Protocol]", partial(BoundedProtocol, self))
-        self.socket_protocol = cast("type[asyncio.Protocol]", partial(BoundedSocket, quota or MemoryQuota()))
+        self.socket_protocol = cast("type[asyncio.Protocol]", partial(_make_socket, quota or MemoryQuota()))
 
     def sweep(self, connections: Iterable[object], now: float) -> None:
         """Ends connections whose clients are too slow, and counts anew: an upgrade to a WebSocket leaves without a word."""
         self.by_address = Counter()
         for connection in list(connections):
-            if isinstance(connection, BoundedProtocol | BoundedSocket):
+            if isinstance(connection, WatchedReader):
                 connection.check_progress(now)
                 connection.check_reader(now, self.settings.unread_seconds)
             client = cast(Any, connection).client
             self.by_address[client[0] if client else ""] += 1
 
 
-class _WatchedReader:
+class WatchedReader:
     """A connection that ends if its client reads nothing of what it is sent, which would be kept for it."""
 
     __slots__ = ("_unread", "_unread_since")
@@ -84,6 +74,9 @@ class _WatchedReader:
         super().__init__(**given)
         self._unread, self._unread_since = 0, 0.0
 
+    def check_progress(self, now: float) -> None:
+        """Another second begins."""
+
     def check_reader(self, now: float, seconds: float) -> None:
         unread = self.transport.get_write_buffer_size()
         if unread == 0 or unread != self._unread:
@@ -92,7 +85,13 @@ class _WatchedReader:
             self.transport.abort()
 
 
-class BoundedProtocol(_WatchedReader, HttpToolsProtocol):
+def _make_socket(quota: MemoryQuota, **given: Any) -> asyncio.Protocol:
+    from mainspring.http.socket_connection import BoundedSocket  # brings along a library that most servers never need
+
+    return BoundedSocket(quota, **given)
+
+
+class BoundedProtocol(WatchedReader, HttpToolsProtocol):
     """uvicorn's protocol, with limits. Refusals are JSON as everywhere; the connection ends with them.
 
     Most connections wait most of the time, so what each takes is kept small: our fields are slots, since with them a connection
@@ -263,76 +262,6 @@ class BoundedProtocol(_WatchedReader, HttpToolsProtocol):
             head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
             self.transport.write(STATUS_LINE[fault.status] + head + body)
         self.transport.close()
-
-
-class BoundedSocket(_WatchedReader, WebSocketsSansIOProtocol):
-    """uvicorn's protocol for WebSockets, which ends when a client sends many small frames: each takes time to parse. A message
-    counts as memory of its key as long as it comes."""
-
-    def __init__(self, quota: MemoryQuota, **given: Any) -> None:
-        super().__init__(**given)
-        self._quota = quota
-        self._coming: Hold | None = None
-        self._frames = self._bytes = 0
-
-    def data_received(self, data: bytes) -> None:
-        """A piece at a time: a packet of pings alone would take seconds."""
-        if not self._count(len(data)):
-            self._end(TRY_AGAIN_LATER, MemoryLimit.code)
-            return
-        for start in range(0, len(data), BYTES_PER_FRAME):
-            piece = data[start : start + BYTES_PER_FRAME]
-            self._bytes += len(piece)
-            super().data_received(piece)
-            if self._frames > MOST_FRAMES + self._bytes // BYTES_PER_FRAME and not self.close_sent:
-                self._end(POLICY_VIOLATION, "too many frames")
-            if self.close_sent or self.transport.is_closing():
-                return
-
-    def _count(self, size: int) -> bool:
-        """Counts what has come of a message, once it is known whose it is."""
-        if not self.handshake_complete:
-            return True
-        try:
-            if self._coming is None:
-                self._coming = Hold(self._quota, get_caller(HTTPConnection(cast(Any, self.scope))).holder)
-            self._coming.add(size)
-        except MemoryLimit:
-            return False
-        return True
-
-    def send_receive_event_to_app(self) -> None:
-        if self._coming is not None:
-            self._coming.release()  # from now on it counts where it waits
-        if self.curr_msg_data_type == "text" and not _is_utf8(b"".join(self.frames)):
-            self._end(INVALID_DATA, "a text message must be UTF-8")
-            return
-        super().send_receive_event_to_app()
-
-    def handle_events(self) -> None:
-        self._frames += len(self.conn.events)
-        super().handle_events()
-
-    def check_progress(self, now: float) -> None:
-        """Another second begins."""
-        self._frames = self._bytes = 0
-
-    def _end(self, code: int, reason: str) -> None:
-        self.conn.fail(code, reason)
-        self.queue.put_nowait({"type": "websocket.disconnect", "code": code})
-        self.close_sent = True
-        self.transport.write(b"".join(self.conn.data_to_send()))
-        self.transport.close()
-
-
-def _is_utf8(data: bytes) -> bool:
-    if data.isascii():
-        return True
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 class _Signal:

@@ -11,6 +11,7 @@ from mainspring.cli.ask import follow_with_answers
 from mainspring.cli.console import format_call
 from mainspring.cli.context import Assembly, EngineOptions, build_engine
 from mainspring.cli.database import find_run, open_database
+from mainspring.cli.operator import name_operator
 from mainspring.cli.output import format_moment, say, say_more, write_lines, write_table
 from mainspring.cli.tenants import choose_tenants, write_of_tenants
 from mainspring.core.errors import InvalidRequest
@@ -131,7 +132,7 @@ async def _answer(said: GivenAnswer, onward: options.Continuation, as_json: bool
             digest=said.digest,
             content=said.content,
             tenant=said.tenant,
-            by=options.name_operator(),
+            by=name_operator(),
             background=False,
         )
         if done.handle is None:

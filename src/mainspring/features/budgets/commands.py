@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 import typer
 
 from mainspring.cli.database import open_database
-from mainspring.cli.options import AllTenants, AsJson, Database, Tenant, name_operator
+from mainspring.cli.operator import name_operator
+from mainspring.cli.options import AllTenants, AsJson, Database, Tenant
 from mainspring.cli.output import write_lines, write_table
 from mainspring.cli.tenants import choose_tenants, write_of_tenants
 from mainspring.features.budgets.ledger import Ledger, make_statement
