@@ -22,6 +22,8 @@ class Chain(Sequence[T], Generic[T]):
 
     def extend(self, items: Iterable[T]) -> "Chain[T]":
         """A chain with `items` behind this one's; this one stays as it is."""
+        if self._length and not items:
+            return self
         shared, notes = self._shared, self.notes
         if len(shared) != self._length or not shared:
             shared, notes = shared[: self._length], {}

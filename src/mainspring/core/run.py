@@ -272,7 +272,8 @@ def replay(records: Sequence[Recorded], history: History) -> Run:
 def replay_quickly(records: Sequence[Recorded], history: History) -> Run:
     """As `replay`, but what is half said when the log ends is one piece, however many deltas said it."""
     run = open_run(records[0], history)
-    delta, said, at = None, list[str](), 0.0
+    delta, at = None, 0.0
+    said: list[str] = []
     for record in records[1:]:
         if delta is not None and record.seq == run.seq + len(said) and continues(delta, record.event):
             delta, at = cast(Delta, record.event), record.at
@@ -303,9 +304,8 @@ def fold_deltas(run: Run, delta: Delta, count: int, at: float) -> Run:
 
 
 def _changes(run: Run, event: Event, at: float) -> Changes:
+    # Each case is asked in turn, so those that are frequent come first.
     match event:
-        case TextDelta() | RefusalDelta() | ReasoningDelta() | ArgumentsDelta() | Annotated():
-            return {"drafts": _with_piece(run, event)}
         case ItemStarted(item):
             return _item_started(run, item)
         case ItemDone(item):
@@ -314,8 +314,10 @@ def _changes(run: Run, event: Event, at: float) -> Changes:
             return _turn_started(run)
         case TurnEnded():
             return _turn_ended(run, event) if event.error is None else _turn_lost(run) | _failed(run, event.error, event.usage)
-        case TurnAborted():
-            return _turn_lost(run) | {"turns": run.turns - 1, "lost": _lost(run)}
+        case RunEnded(status, reason, error):
+            return _run_ended(run, status, reason, error)
+        case TextDelta() | RefusalDelta() | ReasoningDelta() | ArgumentsDelta() | Annotated():
+            return {"drafts": _with_piece(run, event)}
         case CallJudged():
             return _call_judged(run, event)
         case ToolStarted(call_id):
@@ -339,8 +341,8 @@ def _changes(run: Run, event: Event, at: float) -> Changes:
             return {"idle": run.idle + at - run.clock, "calls": calls}
         case Compacted():
             return _compacted(run, event)
-        case RunEnded(status, reason, error):
-            return _run_ended(run, status, reason, error)
+        case TurnAborted():
+            return _turn_lost(run) | {"turns": run.turns - 1, "lost": _lost(run)}
         case RunStarted():
             raise Malformed(f"run {run.spec.id} has started already")
         case _:

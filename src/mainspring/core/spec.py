@@ -375,6 +375,9 @@ def check(spec: RunSpec, right: MutableMapping[int, ToolDefinition] | None = Non
         raise InvalidRequest(f"an option of the run has a wrong value: {why}")
     if right is not None:
         right.update({id(tool): tool for tool in new if isinstance(tool, ToolDefinition)})
-    for field, value in zip(Limits.__struct_fields__, astuple(spec.limits), strict=True):
+    bounds = astuple(spec.limits)
+    if 0 not in bounds and min(filter(None, bounds), default=1) > 0:
+        return
+    for field, value in zip(Limits.__struct_fields__, bounds, strict=True):
         if value is not None and not value > 0:
             raise InvalidRequest(f"{field} must be above 0, not {value}; leave it out for no limit", param=field)

@@ -77,7 +77,8 @@ def encode_log(records: Sequence[Recorded], after: Recorded | None = None, enter
 
     `entered` are items that are kept elsewhere, and are to be given to `decode_log`.
     """
-    start, lines = 0, list[bytes]()
+    start = 0
+    lines: list[bytes] = []
     if after is not None:
         start = find_texts(after, records, 0)
         lines = [b"", _encoder.encode(_list_texts(after.at, records[:start]))[1:-1]] if start else [b""]

@@ -86,6 +86,9 @@ async def drive(journal: Journal, provider: Provider, gate: Gate, toolbox: Toolb
                         await sleep(0)  # judging hundreds may take longer than others should wait
             case Execute(call_ids):
                 await toolbox.perform(journal, [journal.run.call(call_id).item for call_id in call_ids])
+            case Finish() as finish:
+                for event in closing(now, gate.check_answer(finish, now)):
+                    journal.record(event)
             case Nudge(kind, text, reason):
                 journal.record(Nudged(kind, text, reason))
             case Reuse(call_id, output, is_error):
@@ -94,9 +97,6 @@ async def drive(journal: Journal, provider: Provider, gate: Gate, toolbox: Toolb
                 journal.record(ToolWithheld(name, reason))
             case Compact(keeps):
                 await _compact(journal, provider, seal, run, keeps)
-            case Finish() as finish:
-                for event in closing(now, gate.check_answer(finish, now)):
-                    journal.record(event)
             case unknown:
                 assert_never(unknown)
     await journal.flush()

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, suppress
 from functools import partial
 from inspect import iscoroutinefunction
 from logging import DEBUG, ERROR, getLogger
@@ -107,6 +107,8 @@ log = getLogger(__name__)
 
 T = TypeVar("T")
 
+# Whatever other people's code raises, the end of the process included. A cancel of our own task passes.
+_ANYTHING = (Exception, SystemExit)
 REMEMBERED = 256
 # What remembered histories have in all. One that is longer is shared by those who read it at the same time.
 REMEMBERED_BYTES = 64 * 1024 * 1024
@@ -390,8 +392,10 @@ class Engine:
         if spec.id not in self._starting:
             with CancelScope(shield=True):
                 for step in self.steps:
-                    with _contained("order step %s did not withdraw from run %s", step.name, spec.id):
+                    try:
                         await step.withdraw(spec)
+                    except _ANYTHING:
+                        log.exception("order step %s did not withdraw from run %s", step.name, spec.id)
 
     async def _start_prepared(self, spec: RunSpec, history: History | None) -> Handle:
         check(spec, self._right_tools)
@@ -1019,13 +1023,17 @@ class Engine:
 
     def _release(self, run_id: str) -> None:
         for step in self._releasing:
-            with _contained("order step %s did not release run %s", step.name, run_id):
+            try:
                 step.release(run_id)
+            except _ANYTHING:
+                log.exception("order step %s did not release run %s", step.name, run_id)
 
     def _notify_observers(self, ended: EndedRun) -> None:
         for observer in self.observers:
-            with _contained("observer %s failed for run %s", observer.name, ended.run.spec.id):
+            try:
                 observer.run_ended(ended)
+            except _ANYTHING:
+                log.exception("observer %s failed for run %s", observer.name, ended.run.spec.id)
 
     async def _history(self, spec: RunSpec) -> History:
         if spec.conversation is not None:
@@ -1068,15 +1076,6 @@ def _load_tools(spec: RunSpec, history: History) -> RunSpec:
 
 def _brings_tools(entry: Entry) -> bool:
     return not entry.hidden and brings_tools(entry.item)
-
-
-@contextmanager
-def _contained(message: str, *details: str) -> Iterator[None]:
-    """Logs whatever other people's code raises, the end of the process included. A cancel of our own task passes."""
-    try:
-        yield
-    except (Exception, SystemExit):
-        log.exception(message, *details)
 
 
 class SinkQueue:

@@ -208,7 +208,8 @@ class Journal:
         """As `retell`, with a pause now and then in which others can work. The log may not grow meanwhile."""
         watcher.reset()
         quick = cast(DeltaWatcher, watcher) if _needs_no_run(type(watcher)) else None
-        run, delta, said, at = open_run(self.log[0], self.history), None, list[str](), 0.0
+        run, delta, at = open_run(self.log[0], self.history), None, 0.0
+        said: list[str] = []
         watcher.add(self.log[0], run)
         for start in range(1, len(self.log), SLICE):
             for record in self.log[start : start + SLICE]:

@@ -114,7 +114,8 @@ class SegmentWriter:
         self._last = self._loop.time()
         soon = self._last + _SLACK
         waiting, self._waiting = self._waiting, []
-        journals, segments = list[SegmentSource](), list[Segment]()
+        journals: list[SegmentSource] = []
+        segments: list[Segment] = []
         for journal in waiting:
             if journal.due > soon:
                 self._waiting.append(journal)

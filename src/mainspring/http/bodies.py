@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import fields
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import from_wire
@@ -33,14 +33,17 @@ async def read_body(request: Request, most: int = MOST_BODY_BYTES) -> bytes:
         raise _too_large(most)
     pieces: list[bytes] = []
     size = 0
-    try:
-        async for piece in request.stream():
-            size += len(piece)
-            if size > most:
-                raise _too_large(most)
-            pieces.append(piece)
-    except ClientDisconnect:  # nobody is left to read this, but it is no failure of ours
-        raise Fault(400, "incomplete_body", "the connection ended before the body did", param="body") from None
+    is_whole = False
+    while not is_whole:
+        told = await request.receive()
+        if told["type"] == "http.disconnect":  # nobody is left to read this, but it is no failure of ours
+            raise Fault(400, "incomplete_body", "the connection ended before the body did", param="body")
+        piece = told.get("body", b"")
+        size += len(piece)
+        if size > most:
+            raise _too_large(most)
+        pieces.append(piece)
+        is_whole = not told.get("more_body", False)
     return b"".join(pieces)
 
 

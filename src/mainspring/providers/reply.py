@@ -321,7 +321,10 @@ def read_counts(usage: msgspec.Raw) -> defaultdict[str, int]:
     """
     counts: defaultdict[str, int] = defaultdict(int)
     with suppress(ValueError):
-        for name, value in (msgspec.json.decode(usage, type=dict[str, object] | None) or {}).items():
+        for name, value in (_counts.decode(usage) or {}).items():
             named = {f"{name}.{inner}": count for inner, count in value.items()} if isinstance(value, dict) else {name: value}
             counts |= {path: tokens for path, count in named.items() if (tokens := parse_count(count)) is not None}
     return counts
+
+
+_counts: Final = msgspec.json.Decoder(dict[str, object] | None)

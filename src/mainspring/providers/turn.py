@@ -35,7 +35,8 @@ class TurnEvents(ABC):
 
     def __init__(self, new_id: NewId, taken: Collection[str] = ()) -> None:
         self._new_id = new_id
-        self._taken, self._given = taken, set[str]()
+        self._taken = taken
+        self._given: set[str] = set()
         self._events: list[ModelEvent] = []
         self.notes: list[items.Adaptation] = []
         """What was done so that the turn could be had and read."""

@@ -55,6 +55,10 @@ _DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 Migration = tuple[str, ...]
 
+# Python asks of all but texts and numbers whether they can be adapted, and of these in vain each time, unless it is told how.
+sqlite3.register_adapter(bytes, bytes)
+sqlite3.register_adapter(type(None), lambda none: none)
+
 
 class Schema(Struct, frozen=True):
     """One kind of content that a file may have.

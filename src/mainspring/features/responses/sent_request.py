@@ -64,26 +64,29 @@ def parse_request(raw: bytes, known: frozenset[str] = FIELDS) -> SentRequest:
 
 def compare_nested(request: CreateResponse, ignored: IgnoredFields) -> None:
     """Notes what is ignored inside of fields that are known. Options of the model are passed on by some backends."""
-    compare_tools(ignored, "tools", request.tools or ())
-    for place, options, known in (("reasoning", request.reasoning, _REASONING), ("text", request.text, _TEXT)):
-        ignored.compare(place, options or {}, known, is_passable=True)
-    if isinstance(form := (request.text or {}).get("format"), dict):
-        ignored.compare("text.format", form, _FORMAT)
+    if request.tools:
+        compare_tools(ignored, "tools", request.tools)
+    if reasoning := request.reasoning:
+        ignored.compare("reasoning", reasoning, _REASONING, is_passable=True)
+    if text := request.text:
+        ignored.compare("text", text, _TEXT, is_passable=True)
+        if isinstance(form := text.get("format"), dict):
+            ignored.compare("text.format", form, _FORMAT)
     if isinstance(request.conversation, dict):
         ignored.compare("conversation", request.conversation, _ID)
     for number, entry in enumerate(request.context_management or ()):
         ignored.compare(f"context_management[{number}]", entry, _MANAGEMENT)
-    ignored.compare("prompt", request.prompt or {}, _PROMPT)
+    if request.prompt:
+        ignored.compare("prompt", request.prompt, _PROMPT)
     if isinstance(choice := request.tool_choice, dict):
         ignored.compare("tool_choice", choice, _CHOICE)
-    ignored.compare("stream_options", request.stream_options or {}, _STREAM_OPTIONS)
-    for path, is_asked in (
-        ("reasoning.summary", (request.reasoning or {}).get("summary")),
-        ("text.verbosity", (request.text or {}).get("verbosity")),
-    ):
-        if is_asked:
-            ignored.add(path, is_passable=True)
-    if (request.stream_options or {}).get("include_obfuscation"):
+    if options := request.stream_options:
+        ignored.compare("stream_options", options, _STREAM_OPTIONS)
+    if reasoning and reasoning.get("summary"):
+        ignored.add("reasoning.summary", is_passable=True)
+    if text and text.get("verbosity"):
+        ignored.add("text.verbosity", is_passable=True)
+    if options and options.get("include_obfuscation"):
         ignored.add("stream_options.include_obfuscation")
     if request.service_tier not in (None, "auto", "default"):
         ignored.add("service_tier")
