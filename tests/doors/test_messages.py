@@ -291,7 +291,7 @@ async def test_every_block_becomes_what_the_model_is_shown() -> None:
         InputText("See"),
         InputImage("data:image/png;base64,AAAA"),
         InputFile("a.pdf", f"data:application/pdf;base64,{pdf}"),
-        InputFile("document.txt", "data:text/plain;base64,aGk="),
+        InputText("[file document.txt]\nhi"),
     )
     assert isinstance(said, Message)
     assert said.content == (OutputText("I ask."),)

@@ -16,6 +16,7 @@ from openai import AsyncOpenAI
 from openai.types import FileObject
 from tests.kit.waiting import PATIENCE
 from tests.server.hosting import hosted
+from tests.tools.test_documents import make_docx
 
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
@@ -556,6 +557,32 @@ async def test_a_file_without_text_is_not_shown() -> None:
         with pytest.raises(openai.BadRequestError, match="cannot be shown to a model"):
             await client.responses.create(model="scripted", input=[{"role": "user", "content": content}])
         assert model.requests == []
+
+
+async def test_a_model_is_shown_the_text_of_documents_that_come_along() -> None:
+    def embed(data: bytes, kind: str) -> str:
+        return f"data:{kind};base64,{b64encode(data).decode()}"
+
+    letter = make_docx("<w:p><w:r><w:t>Herons wade.</w:t></w:r></w:p>")
+    files: Any = [
+        ("note.md", embed("Grüße".encode(), "text/markdown")),
+        ("letter.docx", embed(letter, "application/octet-stream")),
+        ("paper.pdf", embed(b"%PDF-1.7", "application/pdf")),
+        ("program.bin", embed(b"\0\1\2", "application/octet-stream")),
+    ]
+    content: Any = [{"type": "input_file", "filename": name, "file_data": data} for name, data in files]
+    async with serving(say("Seen."), say("Again.")) as (client, model, _):
+        told = await client.responses.create(model="scripted", input=[{"role": "user", "content": content}])
+        await client.responses.create(model="scripted", input="And?", previous_response_id=told.id)
+        [kept] = (await client.responses.input_items.list(told.id)).data
+    for request in model.requests:
+        message = request.items[0]
+        assert isinstance(message, Message)
+        assert message.content[0] == InputText("[file note.md]\nGrüße")
+        assert message.content[1] == InputText("[file letter.docx]\n[page 1]\nHerons wade.")
+        # A backend reads these, or says that it does not.
+        assert message.content[2:] == tuple([InputFile(name, data) for name, data in files[2:]])
+    assert [part["file_data"] for part in kept.model_dump()["content"]] == [data for _, data in files]
 
 
 async def test_no_more_text_of_files_is_shown_than_a_request_may_bring() -> None:

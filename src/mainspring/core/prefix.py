@@ -8,6 +8,7 @@ compaction, the view is made anew.
 """
 
 from collections.abc import Collection, Hashable, Iterable, Sequence
+from typing import Final
 
 from msgspec import Struct
 
@@ -66,17 +67,33 @@ class Prefix:
         self.length = length
 
 
+DATA: Final = "data:"
+# Backends take these as they are, or say that they do not.
+_TAKEN: Final = ("data:image/", "data:audio/", "data:video/", "data:application/pdf")
+
+
 def list_file_ids(items: Collection[Item]) -> list[str]:
-    """The files that these items name by id, each once."""
+    """The files that these items name by id, and the documents that they bring, as data URLs; each once."""
     return list(dict.fromkeys(list_named_files(items)))
 
 
 def list_named_files(items: Collection[Item]) -> list[str]:
-    """The files that these items name by id, as often as they do."""
+    """The same, as often as they do."""
+    return [id for part in list_file_parts(items) if (id := find_file_id(part))]
+
+
+def list_file_parts(items: Collection[Item]) -> list[InputFile | InputImage]:
     groups: list[Sequence[Part]] = [item.content for item in items if isinstance(item, Message)]
     groups += [item.output for item in items if isinstance(item, FunctionCallOutput) and not isinstance(item.output, str)]
-    parts = [part for group in groups for part in group if isinstance(part, InputFile | InputImage)]
-    return [part.file_id for part in parts if isinstance(part.file_id, str)]
+    return [part for group in groups for part in group if isinstance(part, InputFile | InputImage)]
+
+
+def find_file_id(part: InputFile | InputImage) -> str | None:
+    """The id of the file that a part names, or the document that it brings, as a data URL."""
+    if isinstance(part.file_id, str):
+        return part.file_id
+    data = part.file_data if isinstance(part, InputFile) else None
+    return data if isinstance(data, str) and data.startswith(DATA) and not data.startswith(_TAKEN) else None
 
 
 def find_prefix(entries: Chain[Entry]) -> Prefix | None:

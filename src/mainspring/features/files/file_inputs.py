@@ -1,14 +1,16 @@
 """Files that inputs name by id: checked before a run starts, and put in their place whenever the model is asked.
 
 The log of a run has the ids, so no file is in it, and one that is deleted is gone. Ids that do not begin as ours do are the
-backend's own. Images and PDF files are shown as they are, of all others the text.
+backend's own. Images and PDF files are shown as they are, of all others the text; so are documents that inputs bring themselves,
+unless the backend reads them.
 """
 
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
-from typing import Final
+from hashlib import sha256
+from typing import Final, NamedTuple
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -19,11 +21,12 @@ from mainspring.core.items import FunctionCallOutput, InputFile, InputImage, Inp
 from mainspring.core.lru_cache import LRUCache
 from mainspring.core.memory_quota import Hold, MemoryQuota
 from mainspring.core.model_request import Items, ModelRequest
-from mainspring.core.prefix import list_file_ids, list_named_files
+from mainspring.core.prefix import DATA, find_file_id, list_file_ids, list_file_parts, list_named_files
 from mainspring.core.spec import RunSpec
 from mainspring.features.files.files import Files
-from mainspring.features.files.stored_file import PREFIX, StoredFile
+from mainspring.features.files.stored_file import PREFIX
 from mainspring.ports import OrderContext, Provider, ReadingStep
+from mainspring.providers.media import parse_data_url
 from mainspring.providers.wrapper import ProviderWrapper, find_features
 from mainspring.tools.documents.document_reader import DocumentReader, UnreadableFile
 
@@ -31,6 +34,13 @@ KEPT_TEXTS: Final = 32
 KEPT_CHARS: Final = 500_000
 MOST_TEXT_CHARS: Final = 10_485_760
 """As of text that a request brings itself."""
+
+
+class _ShownFile(NamedTuple):
+    """A file as the model sees it, and how many bytes it has."""
+
+    part: InputFile | InputText
+    size: int
 
 
 class FileInputsStep(ReadingStep):
@@ -88,41 +98,69 @@ class FileInputsProvider(ProviderWrapper):
         left, uses = self._files.settings.input_bytes, Counter(list_named_files(request.items))
         chars_left = MOST_TEXT_CHARS
         for id in ids:
-            try:
-                file = await self._files.get(request.tenant, id)
-                hold.add(file.size)
-                data = await self._files.load(file, left // max(uses[id], 1))
-            except NotFound:
-                if id.startswith(PREFIX) and "passthrough" not in find_features(self._provider, request.model):
-                    raise Refused(f"the file `{id[:80]}` is not there any more; send the input without it") from None
+            show = self._show_document if id.startswith(DATA) else self._show_file
+            if (shown := await show(request, id, left // max(uses[id], 1), hold)) is None:
                 continue
-            except (InvalidRequest, MemoryLimit) as error:
-                raise Refused(error.message) from None
-            shown = len(data)
-            if (mime := find_mime(data)) is None:
-                parts[id] = text = InputText(f"[file {file.filename}]\n{await self._read_text(file, data, request.tenant)}")
-                shown = max(shown, len(text.text))
-                if (chars_left := chars_left - len(text.text) * uses[id]) < 0:
+            parts[id], size = shown.part, shown.size
+            if isinstance(shown.part, InputText):
+                size = max(size, len(shown.part.text))
+                if (chars_left := chars_left - len(shown.part.text) * uses[id]) < 0:
                     told = f"the files of this input have more text than the {MOST_TEXT_CHARS} characters that a model is shown"
                     raise Refused(f"{told}; name fewer, or have them searched by `file_search`")
-            else:
-                parts[id] = InputFile(file.filename, f"data:{mime};base64,{b64encode(data).decode()}")
-            if (left := left - shown * uses[id]) < 0:
+            if (left := left - size * uses[id]) < 0:
                 most = self._files.settings.input_bytes
                 raise Refused(f"the files of this input are more than the {most} bytes that a model is shown; name fewer")
         return replace(request, items=[_replace_parts(item, parts) for item in request.items]) if parts else request
 
-    async def _read_text(self, file: StoredFile, data: bytes, tenant: str) -> str:
-        """The text of a file. Raises `Refused` for one that has none."""
-        if (known := self._texts.get(file.sha256)) is not None:
-            return known
+    async def _show_file(self, request: ModelRequest, id: str, most: int, hold: Hold) -> _ShownFile | None:
+        """What a model is shown of a file, None if its backend has it. Raises `Refused`."""
         try:
-            pages = await self._reader.read(file.filename, data, tenant)
+            file = await self._files.get(request.tenant, id)
+            hold.add(file.size)
+            data = await self._files.load(file, most)
+        except NotFound:
+            if id.startswith(PREFIX) and not self._passes_on(request):
+                raise Refused(f"the file `{id[:80]}` is not there any more; send the input without it") from None
+            return None
+        except (InvalidRequest, MemoryLimit) as error:
+            raise Refused(error.message) from None
+        if (mime := find_mime(data)) is not None:
+            return _ShownFile(InputFile(file.filename, f"data:{mime};base64,{b64encode(data).decode()}"), len(data))
+        try:
+            text = await self._read_text(file.sha256, file.filename, data, request.tenant)
         except (UnreadableFile, SandboxError) as error:
-            raise Refused(f"the file `{file.id}` ({file.filename:.80}) cannot be shown to a model: {error.message}") from None
+            raise Refused(f"the file `{id}` ({file.filename:.80}) cannot be shown to a model: {error.message}") from None
+        return _ShownFile(InputText(f"[file {file.filename}]\n{text}"), len(data))
+
+    async def _show_document(self, request: ModelRequest, url: str, most: int, hold: Hold) -> _ShownFile | None:
+        """What a model is shown of a document in a data URL, None if it is passed on as it is: its backend may read it."""
+        file = None if self._passes_on(request) else parse_data_url(url)
+        if file is None:
+            return None
+        files = [part for part in list_file_parts(request.items) if isinstance(part, InputFile)]
+        name = next(part.filename or "" for part in files if part.file_data == url)
+        if (text := file.text()) is None or "\0" in text:
+            try:
+                data = b64decode(file.data)
+                hold.add(len(data))
+                text = await self._read_text(sha256(data).hexdigest(), name, data, request.tenant)
+            except (ValueError, UnreadableFile, SandboxError):
+                return None
+            except MemoryLimit as error:
+                raise Refused(error.message) from None
+        return _ShownFile(InputText(f"[file {name}]\n{text}" if name else text), len(file.data))
+
+    def _passes_on(self, request: ModelRequest) -> bool:
+        return "passthrough" in find_features(self._provider, request.model)
+
+    async def _read_text(self, digest: str, name: str, data: bytes, tenant: str) -> str:
+        """Raises `UnreadableFile` and `SandboxError`."""
+        if (known := self._texts.get(digest)) is not None:
+            return known
+        pages = await self._reader.read(name, data, tenant)
         text = "\n\n".join([page.text if page.number is None else f"[page {page.number}]\n{page.text}" for page in pages])
         if len(text) <= KEPT_CHARS:
-            self._texts[file.sha256] = text
+            self._texts[digest] = text
         return text
 
 
@@ -158,7 +196,7 @@ def _fill(parts: Sequence[Part], known: dict[str, InputFile | InputText]) -> tup
 
 def _fill_part(part: Part, known: dict[str, InputFile | InputText]) -> Part:
     match part:
-        case InputFile(file_id=str(id)) if id in known:
+        case InputFile() if (id := find_file_id(part)) in known:
             return known[id]
         case InputImage(file_id=str(id)) if id in known:
             match known[id]:
