@@ -106,6 +106,8 @@ def _answer(message: Json) -> Json:
 
 
 TASK = {"taskId": "t", "createdAt": "", "lastUpdatedAt": "", "ttlMs": None, "pollIntervalMs": 50}
+AGAIN = {"resultType": "task", "taskId": "t"}
+HASTY = {"taskId": "u", "pollIntervalMs": 0}
 BEGUN = reply({"resultType": "task", "status": "working", **TASK})
 NESTED: Json = {"message": "?", "requestedSchema": {"type": "object", "properties": {"a": {"type": "object"}}}}
 FORM: Json = {"a": {"method": "elicitation/create", "params": NESTED}}
@@ -149,6 +151,8 @@ ANIMALS: dict[str, tuple[bool, dict[str, Handler]]] = {
     "wants roots": (False, {"tools/call": ask("roots/list", {})}),
     "endless task": (True, {"tools/call": BEGUN, "tasks/get": reply({"status": "working", **TASK})}),
     "strange task": (True, {"tools/call": BEGUN, "tasks/get": reply({"status": "asleep", **TASK})}),
+    "task of many ids": (True, {"tools/call": BEGUN, "tasks/get": reply({"status": "working", **TASK, **HASTY})}),
+    "task in a task": (True, {"tools/call": BEGUN, "tasks/get": reply({**TASK, "status": "completed", "result": AGAIN})}),
     "strange version": (True, {"server/discover": reply({"supportedVersions": ["3000-01-01"], "capabilities": {}})}),
     "no content": (True, {"tools/call": reply({"content": "all of it"})}),
     "breaks its promise": (True, {"tools/list": reply({"tools": [STRICT]})}),

@@ -190,6 +190,19 @@ async def test_a_task_is_called_once_and_followed(is_modern: bool) -> None:
 
 
 @ERAS
+@pytest.mark.parametrize("id", ["", "t" * 100_000])
+async def test_a_task_whose_id_cannot_be_kept_is_not_followed(id: str, is_modern: bool) -> None:
+    async def begin_task(request: web.Request, message: Json) -> web.StreamResponse:
+        task = {**hotel._describe_task("working"), "taskId": id}
+        return result(message, {"resultType": "task", **task} if is_modern else {"task": task})
+
+    async with serve(Hotel(is_modern=is_modern, takes_tasks=True)) as hotel, engine_of(hotel) as engine:
+        hotel.answers["tools/call"] = begin_task
+        run = await engine.run("Book.")
+        assert ("its task has no id, or one of more than" in str(run.output), hotel.polls) == (True, 0)
+
+
+@ERAS
 async def test_a_task_asks_by_the_same_record(is_modern: bool) -> None:
     async with serve(Hotel(is_modern=is_modern, takes_tasks=True)) as hotel, engine_of(hotel) as engine:
         hotel.done.set()

@@ -67,6 +67,8 @@ CANCEL_SECONDS = 5.0
 MOST_PAGES = 100
 SHORTEST_POLL, USUAL_POLL, LONGEST_POLL = 0.05, 1.0, 30.0
 LONGEST_TTL = 86_400.0
+# Of the id of a task, which is in the log, and in a header of each request about it.
+MOST_ID_BYTES = 2_048
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 
 # What one says who wants credentials, or patience.
@@ -295,11 +297,14 @@ class McpSession:
         """The id of the task that the call has become."""
         match result:
             case {"resultType": "task", "taskId": str(task)} if self._is_stateless:
-                return task
+                pass
             case {"task": {"taskId": str(task)}} if not self._is_stateless and "task" in asked:
-                return task
+                pass
             case _:
                 return None
+        if not task or len(task.encode(errors="replace")) > MOST_ID_BYTES:
+            raise BadAnswer(f"its task has no id, or one of more than {MOST_ID_BYTES} bytes")
+        return task
 
     async def _follow_task(self, exchange: CallExchange) -> Json:
         """The result of a task. The answers to its questions are told once; it may list them for a while yet."""
