@@ -39,7 +39,7 @@ from mainspring.tools.browser.chromium import find_chromium
 RATE = 20
 AIM = 0.05
 SECONDS_BETWEEN_LOOKS = 10
-PACE = 150  # milliseconds, as the console asks for
+PACE = 200  # milliseconds, as the console asks for
 FRAMES, STEP = 300, 400
 # Goes down the page by a step in each frame, and tells the times between frames.
 SCROLL = """([frames, step]) => new Promise((done) => {

@@ -7,7 +7,7 @@ const PAGE = 10_000;
 /** What is seen at once of a long run, while the rest of it is read. */
 const FIRST_PAGE = 400;
 /** Milliseconds between two looks at what is new: people do not read faster, and ten of them cost the server next to nothing. */
-const PACE = 150;
+const PACE = 200;
 
 export class LiveRun {
   readonly model = new RunModel();

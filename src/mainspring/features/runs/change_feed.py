@@ -9,7 +9,7 @@ A run that is new has a higher number than those before it, and one that has end
 with many writers a number may become visible behind a higher one, so a few are looked at again.
 """
 
-from asyncio import Lock
+from asyncio import Lock, sleep
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +25,7 @@ KEPT: Final = 1000
 AGAIN: Final = 200
 AT_ONCE: Final = 500
 LOOK_SECONDS: Final = 1.0
+REST_SECONDS: Final = 0.25
 
 
 class FeedChange(Struct, frozen=True):
@@ -101,6 +102,7 @@ class ChangeFeed:
 
     async def _look(self) -> None:
         await self._store.wait_for_change(LOOK_SECONDS)
+        await sleep(REST_SECONDS)  # where much is going on, one look finds many changes
         states = await self._store.list_states(self._last_run - AGAIN)
         changed = [number for number, status in states.items() if self._known.get(number) != status]
         changed += [number for number, status in self._known.items() if status == "in_progress" and number not in states]
