@@ -1,6 +1,6 @@
 import type { ShownRun, ShownStep } from "./api_types";
 import { useEffect, useState } from "preact/hooks";
-import { ApiError, get, type Json, post } from "./api";
+import { ApiError, get, type Json, type JsonObject, post } from "./api";
 import { duration, exactTime } from "./format";
 import { type Given, type Input, Inputs, listGiven, startInputs } from "./inputs";
 import { go, link } from "./router";
@@ -138,8 +138,7 @@ function WorkflowRunList({ name }: { name: string }) {
 
 const hasOutput = (step: ShownStep): boolean => (step.output !== null && step.output !== undefined) || Object.keys(step.outputs ?? {}).length > 0;
 
-const DONE = ["completed", "success", "succeeded"];
-const OVER = [...DONE, "failed", "cancelled", "partial"];
+const OVER = ["completed", "success", "succeeded", "failed", "cancelled", "partial"];
 
 export function WorkflowScreen({ name, id }: { name: string; id: string }) {
   useTitle(name);
@@ -147,13 +146,17 @@ export function WorkflowScreen({ name, id }: { name: string; id: string }) {
   const definition = useLoaded(() => get<Definition>(path), name);
   const run = useLoaded(() => get<ShownRun>(`${path}/runs/${encodeURIComponent(id)}`), id);
   const isOver = OVER.includes(run.value?.status ?? "");
-  const isDone = DONE.includes(run.value?.status ?? "");
   useEffect(() => {
     if (isOver) return;
     const timer = setInterval(run.reload, 1000);
     return () => clearInterval(timer);
   }, [isOver]);
   const [failure, setFailure] = useState<unknown>(null);
+  const again = async (inputs: JsonObject) => {
+    const given = Object.fromEntries(Object.entries(inputs).filter(([, value]) => value !== null));
+    const begun = await post<{ id: string }>(`${path}/runs`, { inputs: given, background: true });
+    go(`${path}/${begun.id}`);
+  };
   const act = (what: string) => post(`${path}/runs/${encodeURIComponent(id)}/${what}`).then(() => { setFailure(null); run.reload(); }, setFailure);
   return (
     <div class="page">
@@ -170,7 +173,12 @@ export function WorkflowScreen({ name, id }: { name: string; id: string }) {
             </div>
             {value.error ? <p class="bad">{value.error}</p> : null}
             <div class="actions">
-              {isOver ? (isDone ? null : <button onClick={() => void act("resume")}>Resume</button>) : <button class="danger" onClick={() => void act("cancel")}>Cancel</button>}
+              {isOver ? <button onClick={() => void again(value.inputs).catch(setFailure)}>Run again</button> : (
+                <>
+                  <button class="danger" onClick={() => void act("cancel")}>Cancel</button>
+                  <button class="quiet" title="Has this server go on with it, if the process that did is gone" onClick={() => void act("resume")}>Resume</button>
+                </>
+              )}
             </div>
             {failure ? <Failure error={failure} /> : null}
             {definition.value ? <WorkflowGraph steps={definition.value.steps} after={definition.value.after} done={value.steps} /> : null}
@@ -182,7 +190,7 @@ export function WorkflowScreen({ name, id }: { name: string; id: string }) {
                     <div class="head"><span class="who">{step.id}</span><span>{String(step.action ?? "")}</span>{done && done.attempt > 1 ? <span>attempt {done.attempt}</span> : null}<span class="fill" />{done?.started_at && done.ended_at ? <span>{duration(done.ended_at - done.started_at)}</span> : null}<span>{done?.status ?? "not yet"}</span></div>
                     {step.depends_on?.length ? <p class="faint">after {step.depends_on.join(", ")}</p> : null}
                     {done?.error ? <p class="bad">{done.error}</p> : null}
-                    {done && hasOutput(done) ? <div class="section"><h4>Output</h4><Value value={done.output ?? done.outputs} /></div> : null}
+                    {done && hasOutput(done) ? <div class="section"><p class="part">Output</p><Value value={done.output ?? done.outputs} /></div> : null}
                     {done?.run_id ? <p><a href={link(`runs/${done.run_id}`)}>Its run</a></p> : null}
                     {done?.approvals.length ? <p><a href={link("approvals")}>Waits for a person</a></p> : null}
                   </li>

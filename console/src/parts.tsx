@@ -286,7 +286,7 @@ export function Loading<T>({ of, children }: { of: Loaded<T>; children: (value: 
 }
 
 /** `figures` is the first of the columns that have figures. */
-export function Grid({ label, head, rows, figures = head.length }: { label: string; head: string[]; rows: ComponentChildren[][]; figures?: number }) {
+export function Grid({ label, head, rows, figures = head.length }: { label: string; head: ComponentChildren[]; rows: ComponentChildren[][]; figures?: number }) {
   const side = (at: number) => (at >= figures ? "right" : undefined);
   return (
     <div class="scroll grid" tabIndex={0} role="region" aria-label={label}>

@@ -1,7 +1,7 @@
 import type { Model, ModelDetails, SettingList, ShownKey, ShownServer, ShownTool, SystemState, WorkerList } from "./api_types";
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
-import { get, type JsonObject, post, remove } from "./api";
+import { get, post, remove } from "./api";
 import { isOperator, mayUse, session, startSession } from "./session";
 import { Code, Confirm, Failure, Grid, Loading, More, Time, Tree, useList, useLoaded, useTitle } from "./parts";
 
@@ -70,12 +70,17 @@ function ServerFacts() {
   return <section class="card"><h2>Server</h2><Loading of={system}>{(value) => <dl class="facts-list">{factsOf(value).map(([name, told]) => <><dt>{name}</dt><dd>{told}</dd></>)}</dl>}</Loading></section>;
 }
 
+function list(value: unknown): string {
+  if (Array.isArray(value)) return value.join(", ");
+  return value !== null && typeof value === "object" ? Object.entries(value).map(([name, each]) => `${name} ${each}`).join(", ") : String(value);
+}
+
 function factsOf(state: SystemState): [name: string, told: ComponentChildren][] {
   const { sandbox } = state;
   return [
     ["Version", state.version], ["Model", state.model], ["Provider", state.provider], ["Database", state.database], ["Audit", state.is_audited ? "kept" : "not kept"],
     ["Runs", `${state.live} under way here${state.drives ? "" : "; workers drive them"}`],
-    ["Sandbox", sandbox === null ? "no tool needs one" : <Tree value={{ ...sandbox } as Record<string, unknown> as JsonObject} />],
+    ["Sandbox", sandbox === null ? "no tool needs one" : Object.entries(sandbox).filter(([, value]) => !Array.isArray(value) || value.length).map(([name, value]) => <div>{name.replaceAll("_", " ")}: {list(value)}</div>)],
   ];
 }
 
@@ -142,21 +147,21 @@ function Keys() {
     };
     void act(() => post<ShownKey>("keys", body));
   };
-  const field = (name: keyof typeof form, label: string) => (
-    <label>{label}<input value={form[name]} onInput={(event) => setForm({ ...form, [name]: event.currentTarget.value })} /></label>
+  const field = (name: keyof typeof form, label: string, kind = {}) => (
+    <label>{label}<input {...kind} value={form[name]} onInput={(event) => setForm({ ...form, [name]: event.currentTarget.value })} /></label>
   );
   return (
     <section class="card">
       <h2>API keys</h2>
       <form class="filters" onSubmit={create}>
-        {field("name", "Name")}{field("tenant", "Tenant")}{field("scopes", "Scopes")}{field("days", "Days it lasts")}
+        {field("name", "Name")}{field("tenant", "Tenant")}{field("scopes", "Scopes")}{field("days", "Days it lasts", { type: "number", min: "0", step: "any", placeholder: "no end" })}
         <button>Create a key</button>
       </form>
       <div role="status">{made?.key ? <><p>Store this key now, it cannot be shown again:</p><Code text={made.key} label="The new key" /></> : null}</div>
       {error ? <Failure error={error} /> : null}
       <Loading of={keys}>
         {(data) => data.length === 0 ? <p class="faint">There is none: only this machine may use the server, without a key. The first key ends that.</p> : (
-          <Grid label="API keys" head={["name", "tenant", "scopes", "created", "state", ""]} rows={data.map((key) => [
+          <Grid label="API keys" head={["name", "tenant", "scopes", "created", "state", <span class="hidden">what can be done</span>]} rows={data.map((key) => [
             key.name || key.id, key.tenant, key.scopes.join(", "), <Time at={key.created_at} />,
             key.revoked_at ? <span class="bad">revoked</span> : key.expires_at && key.expires_at < Date.now() / 1000 ? <span class="bad">expired</span> : key.expires_at ? <>until <Time at={key.expires_at} /></> : "valid",
             key.revoked_at ? "" : <Confirm label={`Revoke ${key.name || key.id}`} act={() => void act(() => remove<ShownKey>(`keys/${encodeURIComponent(key.id)}`).then(() => null))} />,

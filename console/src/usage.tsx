@@ -1,9 +1,9 @@
-import type { Statement, StatementLine, UsageLine, UsageReport } from "./api_types";
+import type { ShownKey, Statement, StatementLine, UsageLine, UsageReport } from "./api_types";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { get, post } from "./api";
+import { get, getAll, post } from "./api";
 import { compact, money, number } from "./format";
 import { adjust, link, place } from "./router";
-import { hasTenants, isOperator } from "./session";
+import { hasTenants, isOperator, mayUse } from "./session";
 import { Empty, Failure, Grid, Loading, useLoaded, useTitle } from "./parts";
 
 const GROUPS = ["day", "model", "agent", "key", "tenant"];
@@ -21,6 +21,9 @@ export function Usage() {
   const tenant = place.value.query.get("tenant") ?? "";
   const usage = useLoaded(() => get<UsageReport>("usage", { by, from: beginOf(days), tenant }), `${by} ${days} ${tenant}`);
   const tenants = useLoaded(async () => (hasTenants() ? get<UsageReport>("usage", { by: "tenant" }) : null), `${hasTenants()}`);
+  // Keys are summed by their ids; people know them by their names.
+  const keys = useLoaded(async () => (by === "key" && mayUse("admin") ? getAll<ShownKey>("keys", { tenant }) : []), `${by} ${tenant}`);
+  const nameOf = ({ group }: UsageLine): string => (keys.value ?? []).find((key) => key.name && `key:${key.id}` === group)?.name ?? (group || "(none)");
   const names = [...new Set([...(tenants.value?.data ?? []).map((line) => line.group), tenant])].filter(Boolean);
   return (
     <div class="page">
@@ -55,9 +58,9 @@ export function Usage() {
               <span><span class="faint">Tokens</span> {compact(total.input_tokens + total.output_tokens)}</span>
               {total.cost === null ? null : <span><span class="faint">Cost</span> {money(total.cost)}</span>}
             </div>
-            <Charts lines={data} by={by} />
+            <Charts lines={data} by={by} nameOf={nameOf} />
             <Grid label="Usage" figures={1} head={[by, "runs", "failed", "input tokens", "output tokens", "seconds (mean)", "cost"]} rows={data.map((line) => [
-              line.group || "(none)", number(line.runs), number(line.failed), number(line.input_tokens), number(line.output_tokens),
+              <span title={line.group}>{nameOf(line)}</span>, number(line.runs), number(line.failed), number(line.input_tokens), number(line.output_tokens),
               line.seconds === null ? "" : line.seconds.toFixed(2), line.cost === null ? "" : money(line.cost),
             ])} />
           </>
@@ -87,7 +90,9 @@ const CHARTS: Record<string, { name: string; series: [label: string, colour: str
   cost: { name: "Cost", series: [["cost", "--good", (line) => line.cost]] },
 };
 
-function Charts({ lines, by }: { lines: UsageLine[]; by: string }) {
+type NameOf = (line: UsageLine) => string;
+
+function Charts({ lines, by, nameOf }: { lines: UsageLine[]; by: string; nameOf: NameOf }) {
   const named = place.value.query.get("chart") ?? "";
   const chosen = (Object.hasOwn(CHARTS, named) ? CHARTS[named] : CHARTS.tokens)!;
   const isKnown = (name: string) => name !== "cost" || lines.some((line) => line.cost !== null);
@@ -98,7 +103,7 @@ function Charts({ lines, by }: { lines: UsageLine[]; by: string }) {
           <button aria-pressed={chart === chosen} onClick={() => adjust({ chart: name })}>{chart.name}</button>
         ))}
       </div>
-      {by === "day" && lines.length > 1 ? <Chart key={chosen.name} lines={lines} series={chosen.series} /> : <Bars lines={lines} series={chosen.series} />}
+      {by === "day" && lines.length > 1 ? <Chart key={chosen.name} lines={lines} series={chosen.series} /> : <Bars lines={lines} series={chosen.series} nameOf={nameOf} />}
       <figcaption class="faint">
         {chosen.series.map(([label, colour]) => <span class="mark"><span class="swatch" style={{ background: `var(${colour})` }} aria-hidden="true" /> {label}</span>)}
         {" "}by {by}; the table below has the same figures
@@ -110,14 +115,14 @@ function Charts({ lines, by }: { lines: UsageLine[]; by: string }) {
 type Series = (typeof CHARTS)[string]["series"];
 
 /** The groups that have most of the first figure, as bars. */
-function Bars({ lines, series }: { lines: UsageLine[]; series: Series }) {
+function Bars({ lines, series, nameOf }: { lines: UsageLine[]; series: Series; nameOf: NameOf }) {
   const shown = [...lines].sort((a, b) => (series[0]![2](b) ?? 0) - (series[0]![2](a) ?? 0)).slice(0, 20);
   const most = Math.max(...shown.flatMap((line) => series.map(([, , of]) => of(line) ?? 0)), Number.MIN_VALUE);
   return (
     <div class="bars" aria-hidden="true">
       {shown.map((line) => (
         <>
-          <span class="label">{line.group || "(none)"}</span>
+          <span class="label">{nameOf(line)}</span>
           <span>
             {series.map(([, colour, of]) => <span class="barline" style={{ width: `${((of(line) ?? 0) / most) * 100}%`, background: `var(${colour})` }} data-none={of(line) ? undefined : ""} />)}
           </span>

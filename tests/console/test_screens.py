@@ -326,6 +326,12 @@ def test_a_key_signs_in_and_a_tenant_sees_only_its_own(page: Page, served: Serve
     # Whoever makes the first key in the page is not locked out by it.
     page.goto(address(served, "system"))
     page.get_by_label("Name").fill("operator")
+    # What is no number of days makes no key that lasts for ever.
+    days = page.get_by_label("Days it lasts")
+    days.press_sequentially("1e")
+    page.get_by_role("button", name="Create a key").click()
+    expect(page.get_by_label("The new key")).to_have_count(0)
+    days.fill("")
     page.get_by_role("button", name="Create a key").click()
     operator = page.get_by_label("The new key").text_content() or ""
     expect(page.get_by_role("cell", name="operator", exact=True)).to_be_visible()
@@ -418,6 +424,10 @@ def test_a_workflow_runs_from_its_form(page: Page, served: Served) -> None:
     run = page.url.rpartition("/")[2]
     sent = {"folder": "/archive", "depth": 2, "kinds": ["pdf", {"newer": 2.5}], "options": {"dry": False, "of": {"a": [1]}}}
     assert page.request.get(f"{served.url}/workflows/tidy/runs/{run}").json()["inputs"] == sent
+    page.get_by_role("button", name="Run again").click()
+    expect(page).not_to_have_url(address(served, f"workflows/tidy/{run}"))
+    again = page.url.rpartition("/")[2]
+    assert page.request.get(f"{served.url}/workflows/tidy/runs/{again}").json()["inputs"] == sent
 
 
 def test_usage_is_summed_a_call_is_tried_and_the_audit_verified(page: Page, served: Served) -> None:
