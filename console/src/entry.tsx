@@ -106,7 +106,7 @@ function CallBody({ call, runId }: { call: Call; runId: string | null; revision:
   const progress = showsAll ? call.progress : call.progress.slice(-5);
   return (
     <>
-      <div class="section"><h4>Arguments</h4><Value value={call.arguments || "{}"} /></div>
+      <div class="section"><p class="part">Arguments</p><Value value={call.arguments || "{}"} /></div>
       {call.verdict ? (
         <p class={`verdict ${call.verdict}`}>
           <strong>{VERDICTS[call.verdict] ?? call.verdict}</strong> by <code>{call.policy}</code>{call.reason ? `: ${call.reason}` : ""}
@@ -114,12 +114,12 @@ function CallBody({ call, runId }: { call: Call; runId: string | null; revision:
       ) : null}
       {progress.length ? (
         <div class="section">
-          <h4>Progress</h4>
+          <p class="part">Progress</p>
           {call.progress.length > progress.length ? <button class="quiet" onClick={() => show(true)}>Show all {call.progress.length}</button> : null}
           <pre class="text" tabIndex={0}>{progress.join("\n")}</pre>
         </div>
       ) : null}
-      {call.output !== null ? <div class="section"><h4>Result</h4><Value value={call.output} /></div> : null}
+      {call.output !== null ? <div class="section"><p class="part">Result</p><Value value={call.output} /></div> : null}
       {call.verdict && runId !== null ? <Explanation runId={runId} callId={call.id} /> : null}
     </>
   );

@@ -130,9 +130,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     (folder / "workflows" / "tidy-archive.yaml").write_text(WORKFLOW)
     written(folder / "agents", "archivist", description="Keeps the archive in order.")
     asyncio.run(store_days(folder))
-    with serving(
-        folder, TURNS, "--tool", "archive_tools", "--allow-host", "127.0.0.1", env={"PYTHONPATH": str(folder)}
-    ) as server:
+    options = ("--tool", "archive_tools", "--allow-host", "127.0.0.1", "--model", "scripted:script.json")  # no path in a picture
+    with serving(folder, TURNS, *options, env={"PYTHONPATH": str(folder)}) as server:
         yield server
 
 

@@ -63,6 +63,7 @@ function fill(box, method, path, operation, all) {
 }
 
 async function ask(method, path, inputs, body, answer) {
+  if (!inputs.every(([, input]) => input.reportValidity())) return;
   const query = new URLSearchParams();
   const extra = {};
   let target = path.slice(1);
