@@ -9,6 +9,7 @@ import { LiveRun } from "./live_run";
 import { Markdown } from "./markdown";
 import { link } from "./router";
 import { questionOf } from "./run_model";
+import { mayUse } from "./session";
 import { Empty, Failure, now, Time, useKeys, useTitle, Value } from "./parts";
 
 const MOST = 20;
@@ -38,7 +39,7 @@ export function Approvals() {
         <span class="faint">{list?.length ? `${waitingTold.value} waiting` : ""}</span>
       </div>
       <p role="status" class="done">
-        {done ? <>{done.text} {done.run ? <a href={link(`runs/${done.run}`)}>Watch the run go on</a> : null}</> : null}
+        {done ? <>{done.text} {done.run && maySeeRuns() ? <a href={link(`runs/${done.run}`)}>Watch the run go on</a> : null}</> : null}
       </p>
       {approvalsError.value ? <Failure error={approvalsError.value} retry={() => void readApprovals()} /> : null}
       {list === null ? (
@@ -78,7 +79,7 @@ export function ApprovalCard({ approval, answered, showsRun = false }: CardProps
   const [content, setContent] = useState(() => startContent(asked));
   const signIn = approval.policy === "sign_in" ? approval.question.match(/\/sign-in\/mcp\/[\w-]+/)?.[0] : undefined;
   useEffect(() => {
-    readBackground(approval).then(setBackground, () => setBackground(null));
+    if (maySeeRuns()) readBackground(approval).then(setBackground, () => setBackground(null));
   }, [approval.id]);
   const send = async (approve: boolean) => {
     if (isSending) return;
@@ -112,7 +113,7 @@ export function ApprovalCard({ approval, answered, showsRun = false }: CardProps
       </div>
       <div class="question"><Markdown text={approval.question || "May this call be made?"} /></div>
       <p class="faint">
-        Asked by <code>{approval.policy}</code> at <Time at={approval.asked_at} /> in <a href={link(`runs/${approval.response_id}`)}>{background?.question ? `“${background.question.slice(0, 160)}”` : "this run"}</a>
+        Asked by <code>{approval.policy}</code> at <Time at={approval.asked_at} />{maySeeRuns() ? <> in <a href={link(`runs/${approval.response_id}`)}>{background?.question ? `“${background.question.slice(0, 160)}”` : "this run"}</a></> : null}
       </p>
       {background?.description || background?.effects.length ? (
         <p class="declared">
@@ -120,7 +121,7 @@ export function ApprovalCard({ approval, answered, showsRun = false }: CardProps
         </p>
       ) : null}
       <div class="section"><h3>Arguments</h3><Value value={approval.arguments} /></div>
-      {showsRun ? <RunSoFar id={approval.response_id} /> : null}
+      {showsRun && maySeeRuns() ? <RunSoFar id={approval.response_id} /> : null}
       {asked ? <ElicitationForm asked={asked} content={content} change={setContent} /> : null}
       {signIn ? <p><a class="button main" href={siteAddress(signIn)} target="_blank" rel="noopener">Sign in</a> <span class="faint">The run goes on once you have.</span></p> : null}
       <label class="reason">
@@ -142,6 +143,9 @@ async function readBackground(approval: Approval): Promise<Background> {
   const tool = (spec?.tools ?? []).find((each: any) => each.name === approval.tool);
   return { question: questionOf(spec), description: tool?.description ?? "", effects: tool?.effects ?? [] };
 }
+
+/** Some may answer, and see nothing else of a run. */
+const maySeeRuns = (): boolean => mayUse("responses", "traces");
 
 const LAST = 20;
 

@@ -47,7 +47,7 @@ async function attach(file: File): Promise<Attached> {
 
 /** A conversation with what was said in another before one of its items. */
 async function branch(conversation: string, itemId: string): Promise<string> {
-  const items = await getAll<any>(`conversations/${conversation}/items`, { order: "asc" });
+  const items = await getAll<any>(`conversations/${encodeURIComponent(conversation)}/items`, { order: "asc" });
   const kept = renew(items.slice(0, items.findIndex((item) => item.id === itemId)));
   const { id } = await post<ListedConversation>("conversations", { metadata: { branch_of: conversation } });
   for (let at = 0; at < kept.length; at += PAGE) await post(`conversations/${id}/items`, { items: kept.slice(at, at + PAGE) });
@@ -344,7 +344,7 @@ interface SaidProps {
 
 /** What was said last in a conversation, and on demand what was said earlier. A call that waits for a person is answered here. */
 function Said({ conversation, first, edit, follow }: SaidProps) {
-  const items = useList<any>(`conversations/${conversation}/items`, { order: "desc" });
+  const items = useList<any>(`conversations/${encodeURIComponent(conversation)}/items`, { order: "desc" });
   first?.live.drawn.value;
   const isReady = items.value !== null && (!first || Boolean(first.live.model.spec || first.live.error.value));
   useEffect(() => {
@@ -401,7 +401,7 @@ function ExchangeView({ exchange, isLast, follow, edit }: ExchangeProps) {
       {waiting.map((each) => <ApprovalCard key={each.id} approval={each} answered={(run) => run && follow(run)} />)}
       <div class="actions">
         <a class="button quiet" href={link(`runs/${id}`)}>The run</a>
-        {model.isOver ? null : <button class="quiet" onClick={() => void post(`runs/${id}/cancel`).then(() => setError(null), setError)}>Stop</button>}
+        {model.isOver ? null : <button class="quiet" onClick={() => void post(`runs/${encodeURIComponent(id)}/cancel`).then(() => setError(null), setError)}>Stop</button>}
         {model.isOver && edit && asked ? <button class="quiet" onClick={() => edit({ itemId: asked.id, text: textOf(asked.content) })}>Edit the question</button> : null}
       </div>
       {live.error.value || error ? <Failure error={live.error.value ?? error} /> : null}

@@ -10,7 +10,7 @@ import { compact, duration, exactTime, money, number, reasonSentence } from "./f
 import { LiveRun } from "./live_run";
 import { readLog, save, writeMarkdown } from "./run_files";
 import { RunTree } from "./run_tree";
-import { exampleHeader, exampleKey, hasTenants } from "./session";
+import { exampleHeader, exampleKey, hasTenants, mayUse } from "./session";
 import { adjust, go, link, place } from "./router";
 import { Copy, Failure, now, Status, Time, useKeys, useLoaded, useTitle } from "./parts";
 import { type Entry, isAnswer, questionOf, type RunModel, textOf } from "./run_model";
@@ -29,7 +29,7 @@ export function RunScreen({ id }: { id: string }) {
   const chosen = given === null ? null : Number(given);
   const prompt = questionOf(model.spec);
   const [origin, setOrigin] = useState<Origin | null>(null);
-  const canBegin = model.spec && !model.spec.metadata?.demo && !isAnswer(model.spec);
+  const canBegin = mayUse("responses") && model.spec && !model.spec.metadata?.demo && !isAnswer(model.spec);
   const branch: EntryAction = { name: "Branch", takes: ["message", "call", "input"], act: (entry) => setOrigin({ id, spec: model.spec, until: entry }) };
   useTitle(prompt ? prompt.slice(0, 60) : "Run");
   const shown = useMemo(() => filter(model.entries, search), [drawn, search]);
@@ -138,13 +138,13 @@ function Head({ id, model, connected, isRead, prompt, again }: HeadProps) {
         {model.isOver ? `${reasonSentence(model.reason)} ${model.error}` : !isRead ? "Reading what has happened…" : connected ? "It is running; this page follows it." : "The connection is lost; trying again."}
       </p>
       <div class="actions">
-        {isRead && model.startedAt && !model.isOver ? <button class="danger" onClick={cancel}>Cancel</button> : null}
+        {isRead && model.startedAt && !model.isOver && mayUse("responses") ? <button class="danger" onClick={cancel}>Cancel</button> : null}
         {spec ? <Copy label="Copy as curl" text={() => asCurl(spec)} /> : null}
         {spec ? <Copy label="Copy as Python" text={() => asPython(spec)} /> : null}
         {model.isOver ? <button class="quiet" onClick={() => void readLog(id).then((log) => save(`${id}.json`, log), setError)}>Download JSON</button> : null}
         {model.isOver ? <button class="quiet" onClick={() => save(`${id}.md`, writeMarkdown(id, model))}>Download Markdown</button> : null}
         {again ? <button class="quiet" onClick={again}>Run again</button> : null}
-        {model.isOver && model.status === "completed" && !spec?.metadata?.demo ? <button class="quiet" onClick={() => go("chat", { after: id })}>Continue</button> : null}
+        {model.isOver && model.status === "completed" && mayUse("conversations") && !spec?.metadata?.demo ? <button class="quiet" onClick={() => go("chat", { after: id })}>Continue</button> : null}
         {spec?.parent ? <a class="button quiet" href={link(`runs/${spec.parent}`)}>The run before</a> : null}
       </div>
       {error ? <Failure error={error} /> : null}
