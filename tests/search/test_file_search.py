@@ -112,6 +112,18 @@ async def test_results_are_shown_to_who_asks_for_them() -> None:
         assert (result.text, result.attributes) == (NOTES["office.md"], {})
 
 
+async def test_results_are_shown_to_who_asks_for_them_later() -> None:
+    async with serving(CitingModel()) as (client, store, ids):
+        told = await client.responses.create(model="m", input="When?", tools=declare(store, max_num_results=1))
+        later = await client.responses.retrieve(told.id, include=["file_search_call.results"])
+        plain = await client.responses.retrieve(told.id)
+    [made, shown, hidden] = [response.output[0] for response in (told, later, plain)]
+    assert isinstance(made, ResponseFileSearchToolCall)
+    assert isinstance(shown, ResponseFileSearchToolCall)
+    assert (made.results, hidden) == (None, made)
+    assert [result.file_id for result in shown.results or ()] == [ids["office.md"]]
+
+
 async def test_events_come_in_their_order() -> None:
     async with serving(CitingModel()) as (client, store, _):
         stream = await client.responses.create(model="m", input="When?", tools=declare(store), stream=True)

@@ -6,11 +6,12 @@ therefore shown as one item that clients know as done elsewhere, the call and, o
 and what the model sees stays call and output.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import msgspec
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from mainspring.core.declared_tools import find_hosted_tool
 from mainspring.core.history import approval_id
@@ -36,6 +37,7 @@ SERVER_LABEL = "mainspring"
 INTERPRETER: Final = "code_interpreter"
 FILE_SEARCH: Final = "file_search"
 WEB_SEARCH: Final = "web_search"
+_INCLUDE: Final = "include_results"
 
 
 class ClientTools(Struct, frozen=True):
@@ -125,10 +127,23 @@ def _render_search_call(call: FunctionCall, output: FunctionCallOutput | None) -
     }
 
 
+def show_results(told: Response, forms: Collection[str]) -> Response:
+    """With the results of searches of these forms, whether or not they were asked for when they were made."""
+    output = [_show_found(item) if isinstance(item, FunctionCall) and item.form in forms else item for item in told.output]
+    return replace(told, output=tuple(output)) if forms else told
+
+
+def _show_found(call: FunctionCall) -> FunctionCall:
+    if not isinstance(call.server, ServerTool):
+        return call
+    wanted = {**_decode(call.server.at or ""), _INCLUDE: True}
+    return replace(call, server=replace(call.server, at=msgspec.json.encode(wanted).decode()))
+
+
 def _find_shown(call: FunctionCall, output: FunctionCallOutput | None) -> list[Json] | None:
     """The results of a search, None if its client does not want to see them."""
     wanted = call.server.at if isinstance(call.server, ServerTool) else "{}"
-    is_shown = output is not None and _decode(wanted).get("include_results") is True
+    is_shown = output is not None and _decode(wanted).get(_INCLUDE) is True
     return _decode(output.output).get("results", []) if is_shown and output is not None else None
 
 

@@ -1,7 +1,7 @@
 """The Responses API: requests become runs, runs become answers."""
 
 from contextlib import suppress
-from typing import get_args
+from typing import Final, get_args
 
 from msgspec import Struct
 from starlette.requests import Request
@@ -18,13 +18,14 @@ from mainspring.features.agents.agent_runtime import AgentRuntime
 from mainspring.features.responses.compact import Compaction, compact
 from mainspring.features.responses.order import check_client_calls, read_order
 from mainspring.features.responses.request import CreateResponse
-from mainspring.features.responses.sent_request import parse_request
+from mainspring.features.responses.sent_request import RESULTS, WEB_RESULTS, parse_request
 from mainspring.features.responses.websocket import ResponseSockets
 from mainspring.http.auth import get_tenant
 from mainspring.http.bodies import read_json_body
 from mainspring.http.client_tools import render_client_item
 from mainspring.http.endpoints import COUNT, FLAG, MODEL_ERRORS, WEBSOCKET, Endpoint, Parameter
 from mainspring.http.faults import json_response
+from mainspring.http.hosted_calls import FILE_SEARCH, WEB_SEARCH, show_results
 from mainspring.http.idempotency import IdempotentRuns, read_key
 from mainspring.http.queries import CURSOR, FLAGS, Deleted, Page, cut_page, make_page, read_choice, read_cursor, read_number
 from mainspring.http.run_replies import choose_dialect, make_stream, raise_failure, wait_for_end
@@ -47,7 +48,12 @@ _PATH = "/v1/responses"
 _COUNT = f"{_PATH}/input_tokens"
 _ONE = f"{_PATH}/{{response_id}}"
 _ERRORS = (404, 409, *MODEL_ERRORS)
-_STREAMING = (Parameter("stream", {"type": "boolean", "default": False}), Parameter("starting_after", COUNT))
+_RESULTS: Final = {RESULTS: FILE_SEARCH, WEB_RESULTS: WEB_SEARCH}
+_SHOWN = (
+    Parameter("stream", {"type": "boolean", "default": False}),
+    Parameter("starting_after", COUNT),
+    Parameter("include", {"type": "array", "items": {"type": "string"}}),
+)
 
 
 class InputTokens(Struct, frozen=True):
@@ -73,7 +79,7 @@ class ResponseRoutes:
             Endpoint(WEBSOCKET, _PATH, ResponseSockets(self._engine, self._agents, self._dialect).serve, "responses"),
             Endpoint("POST", f"{_PATH}/compact", self.compact, "responses", Compaction, CreateResponse, errors=_ERRORS),
             Endpoint("POST", _COUNT, self.count_tokens, "responses", InputTokens, CreateResponse, errors=(404, *MODEL_ERRORS)),
-            Endpoint("GET", _ONE, self.retrieve, "responses", Response, query=_STREAMING, streams=True),
+            Endpoint("GET", _ONE, self.retrieve, "responses", Response, query=_SHOWN, streams=True),
             Endpoint("DELETE", _ONE, self.delete, "responses", Deleted),
             Endpoint("POST", f"{_ONE}/cancel", self.cancel, "responses", Response, errors=(400,)),
             Endpoint("GET", f"{_ONE}/input_items", self.input_items, "responses", Page, query=CURSOR),
@@ -106,7 +112,10 @@ class ResponseRoutes:
             if not handle.is_live and not handle.run.has_ended:
                 handle = await self._engine.follow(handle.id)
             return self._stream(handle, request, -1 if after is None else after, is_owner=False)
-        return self._answer(request, await self._wait_until_stored(request, handle))
+        handle = await self._wait_until_stored(request, handle)
+        wanted = {*request.query_params.getlist("include"), *request.query_params.getlist("include[]")}
+        told = show_results(handle.response, [form for value, form in _RESULTS.items() if value in wanted])
+        return json_response(render_response(told, self._dialect_of(request)))
 
     async def delete(self, request: Request) -> HttpResponse:
         """Deletes a response; one in progress is cancelled first."""
