@@ -68,6 +68,16 @@ class CallWithinReasoning(Animal):
         return sse(chunk({"reasoning_content": leaked}), chunk(finish="stop")) + DONE
 
 
+class ChannelWithinReasoning(Animal):
+    """Quirk 21: the reasoning goes on in the channel of a call (gpt-oss on vLLM). https://github.com/vllm-project/vllm/issues/32587"""
+
+    number = 21
+
+    def first(self, body: Json) -> bytes:
+        header = "<|end|><|start|>assistant<|channel|>commentary to=functions.get_time <|constrain|>json<|message|>"
+        return sse(chunk({"reasoning_content": f"I must look.{header}{UTC}<|call|>"}), chunk(finish="stop")) + DONE
+
+
 class CallsOnlyUnstreamed(Animal):
     """Quirk 22: calls get lost when streamed, and are there when not (Ollama). https://github.com/ollama/ollama/issues/9632"""
 
@@ -113,6 +123,15 @@ HERMES = f"<tool_call>\n{CALL}\n</tool_call>"
 XML = "<function=get_time>\n<parameter=zone>\nUTC\n</parameter>\n</function>"
 # Forms of calls that families of models were trained to write; own measurement and code read in the parsers of vLLM and SGLang.
 FORMS = {
+    "JSON behind words": f"Let me look.\n\n{CALL}",
+    "two blocks": f"```json\n{CALL}\n```\n\n```json\n{CALL}\n```",
+    "GLM without its tag": "get_time\n<arg_key>zone</arg_key>\n<arg_value>UTC</arg_value>\n</tool_call>",
+    "Hunyuan": "<tool_calls><tool_call>get_time<tool_sep><arg_key>zone</arg_key><arg_value>UTC</arg_value></tool_call>"
+    "</tool_calls>",
+    "FunctionGemma's next token": "<start_function_call>call:get_time{zone:<escape>UTC<escape>}<end_function_call>"
+    "<start_function_response>",
+    "Reka": f"{HERMES}\n\n<sep>",
+    "JSON-RPC": f'{{"jsonrpc": "2.0", "method": "get_time", "params": {UTC}, "id": 1}}',
     "words before": f"Let me look.\n\n{HERMES}",
     "a sentence before": f"Let me look. {HERMES}",
     "thoughts before": f"<think>I must look.</think>\n{HERMES}",
@@ -316,6 +335,8 @@ FORMS = {
 }
 # What only looks like a call.
 TWINS = {
+    "JSON behind words that goes on": f"I must say what was sent.\n\n{CALL}\n\nThat was all of it, and nobody has answered.",
+    "JSON of another tool": 'Let me look.\n\n{"name": "no_such_tool", "arguments": {}}',
     "a script in words": 'Call it so:\n\n```js\nget_time({zone: "UTC"})\n```',
     "a script and words": '```js\nget_time({zone: "UTC"})\n```\nThat is how.',
     "a script that does more": "```js\nfor (const zone of zones) get_time({zone: zone});\n```",

@@ -16,6 +16,34 @@ def name_tool(body: Json) -> str:
     return str(body["tools"][0]["function"]["name"])
 
 
+class ArgumentsEscaped(Animal):
+    """Quirk 12: all of the arguments is written as within a string; supposed, without a source."""
+
+    number = 12
+
+    def first(self, body: Json) -> bytes:
+        return call("a", UTC.replace('"', '\\"'))
+
+
+class ArgumentsAsEmptyList(Animal):
+    """Quirk 11: no arguments are an empty list (servers in PHP); supposed, without a source."""
+
+    number = 11
+    zones: ClassVar = ["here"]
+
+    def first(self, body: Json) -> bytes:
+        return call("a", "[]", name="now")
+
+
+class NameBehindTag(Animal):
+    """Quirk 14: the tag of a call is before the tool's name; supposed, without a source."""
+
+    number = 14
+
+    def first(self, body: Json) -> bytes:
+        return call("a", UTC, name="<tool_call>get_time")
+
+
 class NameInOtherCase(Animal):
     """Quirk 72: the tool's name is in other case; supposed, without a source."""
 

@@ -238,6 +238,30 @@ class NoUsage(Talker):
         assert outcome.response.usage.model_extra == {"estimated": True}
 
 
+class UsageWithinChoice(Talker):
+    """Quirk 98: usage is within the choice (Moonshot); code read."""
+
+    number = 98
+
+    def last(self, body: Json) -> bytes:
+        counts = {"prompt_tokens": 20, "completion_tokens": 5, "total_tokens": 25}
+        return sse(SAID, {"choices": [{**STOP["choices"][0], "usage": counts}]}) + DONE
+
+    def check(self, outcome: Outcome) -> None:
+        super().check(outcome)
+        assert outcome.response.usage is not None
+        assert (outcome.response.usage.input_tokens, outcome.response.usage.output_tokens) == (20, 5)
+
+
+class NoEmptyLines(Talker):
+    """Quirk 99: events follow one another without an empty line; supposed, without a source."""
+
+    number = 99
+
+    def last(self, body: Json) -> bytes:
+        return (sse(SAID, STOP) + DONE).replace(b"\n\n", b"\n")
+
+
 class UsageInEveryPiece(Talker):
     """Quirk 47: usage comes with each piece, and only the last is right (vLLM). https://github.com/gonka-ai/gonka/pull/1177"""
 

@@ -108,6 +108,8 @@ NAMES: Final = {
     89: "odd lines",
     90: "no streams with tools",
     97: "no streams",
+    98: "usage within choices",
+    99: "events without empty lines",
 }
 # No request of ours provokes them: we stream, send no signature of another vendor's, no metadata, no odd description, and no word
 # as the developer.

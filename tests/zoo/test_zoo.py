@@ -233,6 +233,11 @@ async def test_an_answer_is_taken_out_of_what_is_around_it() -> None:
         "thoughts within on their lines": f"<think>\nA\n<think>\ninner\n</think>\nmore\n</think>\n\n{NOON}",
         "thoughts within that nothing closes": f"<think>One <think>two</think>\n\n{NOON}",
         "thoughts that speak of tags": f"<think>They ask about <think> and `<think>x</think>`, well.</think>\n{NOON}",
+        "Ling's header": f"<role>ASSISTANT</role>{NOON}",
+        "Cohere's header": f"<|CHATBOT_TOKEN|>{NOON}",
+        "Idefics's end": f"{NOON}<end_of_utterance>",
+        "another turn of Phi's": f"{NOON}<|end|><|user|>Thanks!<|end|>",
+        "thoughts in one word": f"<antThinking>High sun.</antThinking>{NOON}",
         "tokens for thoughts": f"<|think|>High sun.<|end|><|begin|>assistant<|content|>{NOON}<|flush|>",
     }
     assert await recite(answers) == dict.fromkeys(answers, ("completed", [], NOON))
@@ -378,6 +383,10 @@ async def test_a_refusal_of_what_the_caller_says_is_told_to_the_caller(words: st
         ("ERROR_TOXIC", "incomplete"),
         ("cancelled", "failed"),
         ("time_limit", "failed"),
+        ("OTHER", "failed"),
+        ("LANGUAGE", "incomplete"),
+        ("engine_overloaded", "failed"),
+        ("function_call_filter: MALFORMED_FUNCTION_CALL", "failed"),
     ],
 )
 async def test_an_answer_that_was_broken_off_does_not_pass_for_whole(word: str, status: str) -> None:

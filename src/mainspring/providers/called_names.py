@@ -14,6 +14,7 @@ def find_tool_name(name: str, names: Collection[str]) -> str:
     if name.isascii() and name.isalnum():  # nothing is around it
         meant = [known for known in names if _flatten(known) == name.lower()]
         return meant[0] if len(meant) == 1 else name
+    name = _BEFORE.sub("", name)
     recipient = _RECIPIENT.search(name) or _TAGGED.match(name)
     bare = _BEHIND.split((recipient[1] if recipient else name).strip().strip("\"'`"), maxsplit=1)[0].strip()
     bare = _COUNTED.sub("", bare)
@@ -34,6 +35,7 @@ def _flatten(name: str) -> str:
 _SIGNS: Final = re.compile(r"[\W_]")
 _COUNTED: Final = re.compile(r":\d+$")
 _MARKS: Final = (":", ".", "/", "__")
+_BEFORE: Final = re.compile(r"\A\s*(?:<\|?tool_calls?\|?>\s*)+")
 _BEHIND: Final = re.compile(r"<[|\uff5c/]|\(")
 _NAMESPACE: Final = re.compile(r"\A.*[.:/]", re.DOTALL)
 _RECIPIENT: Final = re.compile(r"(?:\bto|<function)=([\w.:-]+)")

@@ -9,7 +9,8 @@ STOPS: Final = (
     "<|END_RESPONSE|>", "<|END_TEXT|>", "<|end_of_solution|>", "<\uff5cend▁of▁sentence\uff5c>", "<|user|>", "<|observation|>",
     "<[EOS]>", "[|endofturn|]", "<|message_end|>", "<|im_sep|>",
     "<|message_sep|>", "<|eom|>", "<|EOT|>", "<|role_end|>", "<|flush|>", "<|end_of_box|>", "<eoa>", "<pad>", "[e~[",
-    "<end_of_sentence>", "</tool_call>", "[unused10]", "</longcat_s>",
+    "<end_of_sentence>", "</tool_call>", "[unused10]", "</longcat_s>", "<sep>",
+    "<im_end>", "<end_of_utterance>", "<seed:eos>",
 )  # fmt: skip
 """What ends a turn, or should not be left behind at its end."""
 HEADERS: Final = (
@@ -17,6 +18,7 @@ HEADERS: Final = (
     "<|assistant|>\n", "<|start_of_role|>assistant<|end_of_role|>", "<\uff5cAssistant\uff5c>", "<|begin_of_text|>", "<bos>",
     "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>", "[|assistant|]", "<|im_start|>model\n", ">>>all\n", "<SPECIAL_12>",
     "assistant\n\n", "<|header_start|>assistant<|header_end|>\n", "all\n<|content|>",
+    "<role>ASSISTANT</role>", "<|CHATBOT_TOKEN|>", "<|message|>", "<|bot|>\n",
 )  # fmt: skip
 """What begins a turn of the model's."""
 SECTIONS: Final = {">>>all\n": ">>>", "all\n<|content|>": "<|from|>assistant\n<|recipient|>"}
@@ -49,6 +51,9 @@ HALF_STOP: Final = re.compile(rf"{_OTHER}|<\|(?:[A-Za-z_][\w./:-]{{0,40}}\|?)?\Z
 """A token that may end a turn though no table has it, or what may become one."""
 TRAILING_STOPS: Final = re.compile(rf"(?:\s*(?:{_ANY_STOP}))+\s*\Z")
 ALL_STOPS: Final = re.compile(rf"(?:\s*(?:{_ANY_STOP}))+\s*(?:(?:{NEXT_TURN.pattern}).*)?\Z", re.DOTALL)
-PAST_STOP: Final = re.compile(rf"(?:{_ANY_STOP})\s*+(?!{NEXT_TURN.pattern}|(?:U\w{{0,3}}|H\w{{0,4}}|\#[# \w]{{0,15}})\Z)[^\s<\[]")
+PAST_STOP: Final = re.compile(
+    rf"(?!(?<=>)(?:{NEXT_TURN.pattern}))"
+    rf"(?:{_ANY_STOP})\s*+(?!{NEXT_TURN.pattern}|(?:U\w{{0,3}}|H\w{{0,4}}|\#[# \w]{{0,15}})\Z)[^\s<\[]"
+)
 BEFORE_STOP: Final = re.compile(r"(?:\A|[^\s`'\"(\u201c\u2018]|\n\s*)\Z")
 """What may stand before a token that ends a turn, and not before one that is spoken of."""

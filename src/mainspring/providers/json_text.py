@@ -89,7 +89,9 @@ def read_arguments(text: str, tool: str = "", properties: Collection[str] = ()) 
             return written
     match value:
         case None:
-            return "{}" if text.strip() == "null" else _find_object(cleaned) or text
+            return "{}" if text.strip() in ("null", "None") else _find_object(cleaned) or text
+        case "" | []:
+            return "{}"
         case str():
             told = read_arguments(value, tool, properties)
             return told if isinstance(_parse(told), dict) else text
@@ -145,6 +147,9 @@ def _drop_quote_tokens(found: Match[str]) -> str:
 def _mend(text: str) -> Iterator[str]:
     """JSON without the slips of those who write it by hand: a comma too many, words of Python's, line breaks in a string, no
     brace at the end."""
+    if text.lstrip().startswith('{\\"') and isinstance(told := _parse(f'"{text}"'), str):
+        # All of it is written as within a string.
+        yield told
     quoted = _BARE_QUOTED.sub(lambda found: json.dumps(found[1]), text) if "<|" in text else text
     written = _SLIP.sub(_mend_slip, quoted if '"' in quoted else quoted.translate(_WRITERS_QUOTES))
     yield written

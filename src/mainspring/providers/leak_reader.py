@@ -91,7 +91,8 @@ class LeakReader:
                 and "`" not in delta
                 and "\nf" not in delta
                 and "\nA" not in delta
-                and (delta[:1] not in "fA" or self._before[-1:] != "\n")
+                and "\n{" not in delta
+                and (delta[:1] not in "fA{" or self._before[-1:] != "\n")
             )
             or not _MAY_BEGIN.search(delta)
         ):
@@ -260,6 +261,8 @@ class LeakReader:
         if self._has_sections and _begins(text, (self._closing,)):
             return _NEVER
         folded = text[:_LONGEST].lower()
+        if text.startswith("{") and self._before.strip():
+            return _PAST_VALUE if may_name_tool(text, self._tools) else None
         if folded.startswith((*_MARKS, *_FENCES)) or _SPACED.match(folded) or may_name_tool(text, self._tools):
             return _PAST
         if _is_action(text) and may_be_labelled(text, self._tools):
@@ -298,7 +301,7 @@ class LeakReader:
             return is_action and may_be_labelled(text[place:], self._tools) is not False
         if folded.startswith(_MARKS) or folded in _HALF_MARKS or _SPACED.match(folded) or _HALF_SPACED.fullmatch(folded):
             return _LEAD.search(before) is not None and _EXPLAINED.search(before) is None
-        if _begins(rest, ("```json\n",)) and _ANNOUNCED.search(before) is not None:
+        if (rest[0] == "{" or _begins(rest, ("```json\n",))) and _ANNOUNCED.search(before) is not None:
             return may_name_tool(text[place:], self._tools) is not False
         if _SENTENCE.search(before) is None or _EXPLAINED.search(before):
             return False
@@ -359,16 +362,16 @@ _HALF_MARKS: Final = frozenset([mark[:size] for mark in _MARKS for size in range
 _HALF_STOPS: Final = frozenset([stop[:size] for stop in STOPS for size in range(1, len(stop))])
 _LONGEST: Final = max(map(len, (*_MARKS, *STOPS)))
 # Each alternative begins with one character, and the search is ten times as fast.
-_SIGNS: Final = re.compile(r"<|\[|`|\n(?:f(?=u|\Z)|A(?=c|\Z))")
+_SIGNS: Final = re.compile(r"<|\[|`|\n(?:f(?=u|\Z)|A(?=c|\Z)|\{)")
 _SECTION_HEADS: Final = frozenset(SECTIONS.values())
 _SECTION_SIGNS: Final = re.compile(rf"{_SIGNS.pattern}|>(?=>>|>?\Z)")
-_FIRST_SIGN: Final = re.compile(r"f(?=u|\Z)|A(?=c|\Z)")
+_FIRST_SIGN: Final = re.compile(r"f(?=u|\Z)|A(?=c|\Z)|\{")
 _ACTION: Final = "Action:"
 # How the marks and the tokens begin, or what may still become such a beginning.
 _MAY_BEGIN: Final = re.compile(
-    r"<(?:\Z|t(?:\Z|[ou])|f(?:\Z|[un])|i(?:\Z|n)|a(?:\Z|[np])|m(?:\Z|i)|s(?:\Z|[etp>])|l(?:\Z|o)|e(?:\Z|[nox])|u(?:\Z|[ns])|p(?:\Z|a)|r(?:\Z|e)"
+    r"<(?:\Z|t(?:\Z|[ou])|f(?:\Z|[un])|i(?:\Z|[nm])|a(?:\Z|[np])|m(?:\Z|i)|s(?:\Z|[etp>])|l(?:\Z|o)|e(?:\Z|[nox])|u(?:\Z|[ns])|p(?:\Z|a)|r(?:\Z|e)"
     r"|/(?:\Z|[tsarfol])|[|\uff5c\[<]|\w{1,16}(?:\Z|:))"
-    r"|\[(?:\Z|[TUE|])|(?:\A|\n)(?:f(?:\Z|u)|a(?:\Z|c(?:\Z|t))|\[|`(?:\Z|`(?:\Z|`(?:\Z|[jtf]))))",
+    r"|\[(?:\Z|[TUE|])|(?:\A|\n)(?:f(?:\Z|u)|a(?:\Z|c(?:\Z|t))|\[|\{|`(?:\Z|`(?:\Z|`(?:\Z|[jtf]))))",
     re.IGNORECASE,
 )
 # What may stand before a call: nothing, a line or a sentence of its own.

@@ -154,7 +154,7 @@ def may_be_python_call(text: str, tools: Tools) -> bool | None:
 
 def may_be_call(text: str, tools: Tools) -> bool | None:
     """Whether an answer that begins like this may be nothing but calls; None if it cannot be told yet."""
-    told = [judge(text, tools) for judge in (may_name_tool, _may_be_announced, _may_be_element, may_be_script)]
+    told = [judge(text, tools) for judge in (may_name_tool, _may_be_announced, _may_be_element, may_be_script, _may_be_pairs)]
     return True if True in told else None if None in told else False
 
 
@@ -174,6 +174,13 @@ def _may_be_element(text: str, tools: Tools) -> bool | None:
         return None if len(text) < _MOST_HEAD and _HALF_ELEMENT.fullmatch(text) else False
     name = head[1] or head[2]
     return name is None or find_tool_name(name, tools) in tools
+
+
+def _may_be_pairs(text: str, tools: Tools) -> bool | None:
+    """A name with keys and values in tags, whose own tag is lost."""
+    if (head := _PAIRS_HEAD.match(text)) is not None:
+        return find_tool_name(head[1], tools) in tools
+    return None if any(len(text) < len(name) + _KEY_TAG and f"{name}\n<arg_key>".startswith(text) for name in tools) else False
 
 
 def may_name_tool(text: str, tools: Tools) -> bool | None:
@@ -437,13 +444,24 @@ _BRACES: Final = re.compile(r"call:([\w.:-]+?)\{(.*?)\}(?=\s*(?:<tool_call\|>|<e
 _QUOTE_TOKEN: Final = re.compile(r'<\|"\|>|<escape>')
 _BARE_KEY: Final = re.compile(r"(\A|[{,\[])\s*([A-Za-z_]\w*)\s*:")
 _NAME_ONLY: Final = re.compile(r"([\w.:-]++)\s*+(?=</(?:longcat_)?tool_call>)")
-_NAME_KEYS: Final = ("name", "tool", "tool_name", "function", "function_name", "action", "recipient_name")
+_NAME_KEYS: Final = ("name", "tool", "tool_name", "function", "function_name", "action", "recipient_name", "method")
 _CALL_KEYS: Final = (
     "function", "function_call", "functioncall", "functionCall", "tool_call", "tool", "call", "command", "toolUse", "tooluse",
 )  # fmt: skip
 _TYPES: Final = ("function", "function_call", "tool_call", "tool_use")
 # What a model thinks before it calls, and what names a call.
-_BESIDE_KEYS: Final = ("thought", "thoughts", "reasoning", "rationale", "id", "call_id", "tool_call_id", "index", "toolUseId")
+_BESIDE_KEYS: Final = (
+    "thought",
+    "thoughts",
+    "reasoning",
+    "rationale",
+    "id",
+    "call_id",
+    "tool_call_id",
+    "index",
+    "toolUseId",
+    "jsonrpc",
+)
 _LIST_KEYS: Final = ("tool_calls", "tool_uses", "function_calls", "calls", "actions")
 _MESSAGE_KEYS: Final = {"role", "content", "thought", "thoughts", "reasoning", *_LIST_KEYS}
 _KEYS: Final = {*_NAME_KEYS, *ARGUMENT_KEYS, *_LIST_KEYS, *_BESIDE_KEYS, "type", *_CALL_KEYS}
@@ -499,14 +517,16 @@ _LITERAL: Final = re.compile(r"\{.*?\}(?=\s*(?:</\w+>|\[END_TOOL|<\||\Z))", re.D
 _GLUE: Final = re.compile(
     r"(?:[\s,;]|</?code>|<tool_call\s+(?:id|index|type)=[^<>]*>|</?(?:\w+:)?(?:(?:longcat_)?tool_calls?|toolcall|tools|tool_use|tool_code|function_?calls?|(?:execute_)?tool|use_mcp_tool|tool-call|api_call|use_tool|fn)>|</?\uff5cDSML\uff5c(?:function|tool)_calls>|\[/?TOOL_CALLS?\]|\[(?:END_)?TOOL_REQUEST\]|functools(?=\[)|<\|python_tag\|>|<\|tool_call>|<tool_call\|>"
     r"|<(?:start|end)_function_call>|<\uff5ctool_calls?_(?:begin|end)\uff5c>|function<\uff5ctool_sep\uff5c>"
-    r"|(?<=>\n)```(?:json)?\n|```(?=\s*</)|(?<=\})\}(?=\s*</tool_call>)|\[unused1[12]\]|<<function>>|function call<\|role_sep\|>"
+    r"|(?<=>\n)```(?:json)?\n|```(?=\s*</)|(?<=[\s}\]])```\s*```(?:json)?\s*(?=[{\[])"
+    r"|(?<=\})\}(?=\s*</tool_call>)|\[unused1[12]\]|<<function>>|function call<\|role_sep\|>"
     r"|<\|tool_call:begin\|>\w*<\|tool_call:name\|>|<\|(?:im_end|calls|tool_call:end|python_start|python_end|eom_id|eot_id|end|call|/?tool_calls?|tool_calls?_(?:section_)?(?:begin|start|end)|action_start|plugin|action_end"
     r"|START_ACTION|END_ACTION|tools_prefix|tools_suffix)\|>"
     rf"|<\uff5ctool▁calls?▁(?:begin|end)\uff5c>|function<\uff5ctool▁sep\uff5c>|{'|'.join(map(re.escape, STOPS))})*",
     re.IGNORECASE,
 )
 _MADE_UP: Final = re.compile(
-    r"(?:Tool )?(?:Result|Output|Response):|</?tool_(?:response|result|output)s?>|<\uff5ctool▁outputs?▁begin\uff5c>"
+    r"<start_function_response>"
+    r"|(?:Tool )?(?:Result|Output|Response):|</?tool_(?:response|result|output)s?>|<\uff5ctool▁outputs?▁begin\uff5c>"
     rf"|{NEXT_TURN.pattern}"
 )
 _XML: Final = re.compile(
@@ -540,7 +560,9 @@ _WITH_ASCII_BARS: Final = re.compile(r"<(/?)\|(DSML|tool▁[^|<>]+)\|")
 _PAIR: Final = re.compile(
     r"<(?:longcat_)?arg_key>(.*?)</(?:longcat_)?arg_key>\s*<(?:longcat_)?arg_value>(.*?)</(?:longcat_)?arg_value>\s*", re.DOTALL
 )
-_PAIRS: Final = re.compile(rf"([\w.:-]+)\s*((?:{_PAIR.pattern.replace('(.*?)', '.*?')})+)", re.DOTALL)
+_PAIRS: Final = re.compile(rf"([\w.:-]+)\s*(?:<tool_sep>\s*)?((?:{_PAIR.pattern.replace('(.*?)', '.*?')})+)", re.DOTALL)
+_PAIRS_HEAD: Final = re.compile(r"([\w.:-]+)\n<arg_key>")
+_KEY_TAG: Final = len("\n<arg_key>")
 _NAMED: Final = re.compile(
     r"([\w.:-]++)\s*+(?:<\|[\w:/-]+\|>|<\uff5ctool▁sep\uff5c>|(?:\[CALL_ID\]\w+)?\[ARGS\]|\()?\s*+(?:```(?:json)?\s*+)?(?=\{)"
 )

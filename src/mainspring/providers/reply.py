@@ -27,12 +27,16 @@ T = TypeVar("T")
 TurnT = TypeVar("TurnT", bound=TurnEvents)
 
 NULL = msgspec.Raw(b"null")
-_FILTERED: Final = re.compile("filter|safety|toxic|sensitive|prohibit|block|recitation|guardrail|violat|refus|moderat|spii")
+_MADE_NO_CALL: Final = re.compile("malformed|unexpected_tool|too_many_tool")
+_FILTERED: Final = re.compile(
+    "filter|safety|language|toxic|sensitive|prohibit|block|recitation|guardrail|violat|refus|moderat|spii"
+)
 _TOO_LONG: Final = re.compile(
     "(?<!time_)(?<!timeout_)(?<!deadline_)(?<!rate_)(?<!quota_)(?:limit|exceed)|length|max|truncat|too_long|incomplete"
 )
 _GAVE_UP: Final = re.compile(
-    "error|abort|cancel|time|deadline|rate_|quota|malformed|insufficient|fail|interrupt|disconnect|exception"
+    r"error|abort|cancel|time|deadline|rate_|quota|insufficient|fail|interrupt|disconnect|exception|overload|unavailable"
+    r"|(?:\A|_)other\Z"
 )
 
 
@@ -120,7 +124,12 @@ class EventSplitter(LineSplitter):
             if line.endswith(b"\r"):
                 line = line[:-1]
             if line.startswith(b"data:"):
-                self._data.append(line[6:] if line.startswith(b" ", 5) else line[5:])
+                value = line[6:] if line.startswith(b" ", 5) else line[5:]
+                if self._data and self._data[-1].endswith(b"}") and value.startswith((b"{", b"[DONE]")):
+                    # No object goes on like this: some write no empty line between events.
+                    yield self._name, b"\n".join(self._data)
+                    self._data, self._size = [], len(value)
+                self._data.append(value)
             elif not line:
                 if self._data:
                     name, event = self._name, b"\n".join(self._data)
@@ -305,11 +314,12 @@ def read_finish(reason: str, known: Mapping[str, Finish], url: str) -> Finish:
     word = reason.lower()
     if (finish := known.get(word)) is not None:
         return finish
-    if _FILTERED.search(word):
+    has_failed = _MADE_NO_CALL.search(word) is not None
+    if not has_failed and _FILTERED.search(word):
         return "content_filter"
-    if _TOO_LONG.search(word):
+    if not has_failed and _TOO_LONG.search(word):
         return "length"
-    if _GAVE_UP.search(word):
+    if has_failed or _GAVE_UP.search(word):
         raise Unavailable(f"{url} gave up on the answer (`{reason}`); try again, or look at the server's log")
     return "stop"
 

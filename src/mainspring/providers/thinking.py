@@ -41,7 +41,7 @@ class ThoughtBlock(NamedTuple):
 
 
 _WORDS: Final = (
-    r"(?:\w+[_:-])?(?:think|thinking|thoughts?|reason|reasoning|reflection|reflect|analysis|scratch_?pad|monologue|rationale"
+    r"(?:\w+[_:-]|ant|deep)?(?:think|thinking|thoughts?|reason|reasoning|reflection|reflect|analysis|scratch_?pad|monologue|rationale"
     r"|deliberation|introspection|cot|chain_of_thought|brainstorm(?:ing)?|tool_(?:response|result|output)s?)(?:[_:-]\w+)?"
 )
 _TOKEN_WORDS: Final = r"inner|think|thinking|thoughts?|reason|reasoning|analysis|cot"
@@ -363,6 +363,16 @@ class ChannelSplitter:
             yield False, "</function>"
 
 
+def read_channels(thought: str) -> str:
+    """Thoughts that go on in channels of harmony, a message to a function as the call that it is."""
+    begun = _GOES_ON.search(thought)
+    if begun is None:
+        return thought
+    splitter = ChannelSplitter()
+    told = [*splitter.feed(thought[begun.start() :]), *splitter.end()]
+    return thought[: begun.start()] + "".join([words for is_thought, words in told if not is_thought])
+
+
 def mark_channels(text: str) -> str:
     """The channels of harmony with their tokens, where a text has lost these; nothing if it is none."""
     marked, count = _LOST.subn(r"<|channel|>\1\2<|message|>", text.lstrip())
@@ -445,6 +455,7 @@ _NEXT_START: Final = f"{START}[INST]"
 _MOST_STRUCK: Final = 500
 # Whoever speaks of a token goes on in the line, with a word that begins no sentence.
 _SPOKEN_OF: Final = re.compile(r"[ `'\"](?![A-Z])")
+_GOES_ON: Final = re.compile(r"<\|(?:end|start|channel)\|>(?=.*\bto=)", re.DOTALL)
 _MAY_CLOSE: Final = re.compile(r"[<\[◁]")
 _LONGEST_END: Final = 24
 _ANY_TAG: Final = re.compile(r"</?(?:\w+[:_])?think(?:ing)?[\s>]|\[/?THINK\]|◁/?think▷")

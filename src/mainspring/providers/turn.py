@@ -25,7 +25,7 @@ from mainspring.providers.call_draft import CallDraft, Index, build_unnamed_erro
 from mainspring.providers.called_names import find_tool_name
 from mainspring.providers.leak_reader import MOST_HELD, HeldText, LeakReader
 from mainspring.providers.leaked_calls import LeakedCall, parse_calls
-from mainspring.providers.thinking import CLOSING_TAGS, TagSplitter, find_answer, find_unopened
+from mainspring.providers.thinking import CLOSING_TAGS, TagSplitter, find_answer, find_unopened, read_channels
 
 MOST_READ: Final = 1024 * 1024
 
@@ -431,7 +431,9 @@ class TurnBuilder(TurnEvents):
                 return
         if self._reasoning is not None and self._message is None and not self._calls:
             thought = "".join(self._reasoning.pieces)
-            calls = calls or (leaks.settle(thought).calls if leaks is not None and len(thought) <= MOST_HELD else [])
+            calls = calls or (
+                leaks.settle(read_channels(thought)).calls if leaks is not None and len(thought) <= MOST_HELD else []
+            )
             if self._is_begun and self._tagged is not None and not calls:
                 # It has not thought this time: these are its words.
                 self._say(thought)

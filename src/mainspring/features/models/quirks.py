@@ -184,7 +184,9 @@ def _loses_calls(seen: Sequence[SeenExchange]) -> bool:
 
 def _lacks_usage(seen: Sequence[SeenExchange]) -> bool:
     asked = [answer for answer in seen if answer.sent.get("stream_options") or answer.sent.get("stream") is False]
-    return bool(asked) and not any(_count(chunk, "prompt_tokens") for answer in asked for chunk in answer.chunks)
+    return bool(asked) and not any(
+        _count(told, "prompt_tokens") for answer in asked for told in (*answer.chunks, *answer.choices)
+    )
 
 
 def _cuts_prompts(seen: Sequence[SeenExchange]) -> bool:
@@ -239,7 +241,7 @@ QUIRKS: Final = (
     Quirk("arguments in a string", "Arguments are JSON within JSON.", "They are unwrapped."),
     Quirk("arguments repeated", "Arguments repeat what was said of them before.", "They are read once."),
     Quirk("name repeated", "The tool's name comes with every piece.", "It is read once."),
-    Quirk("no arguments", "A call without arguments has none, or `null`.", "It has `{}`."),
+    Quirk("no arguments", "A call without arguments has none, `null` or an empty list.", "It has `{}`."),
     Quirk(
         "arguments among words",
         "Words or tags are around the arguments, they have slips, or are Python's.",
@@ -305,6 +307,8 @@ QUIRKS: Final = (
     Quirk("no room", "It stops for its length with output left to say.", "Give it a larger context (`num_ctx`)."),
     Quirk("no usage", "Tokens are not counted.", "They are estimated."),
     Quirk("usage often", "Every piece counts tokens.", "The last count is taken."),
+    Quirk("usage within choices", "Tokens are counted within a choice.", "They are read there."),
+    Quirk("events without empty lines", "Events follow one another without an empty line.", "They are told apart."),
     Quirk("no stream_options", "`stream_options` is refused.", "It is left out."),
     Quirk("no streams with tools", "Streams are refused where there are tools.", "It is asked without streaming."),
     Quirk("no streams", "Streams are refused.", "Answers come in one piece."),
@@ -427,7 +431,7 @@ _IN_ONE: Final[Mapping[str, Callable[[SeenExchange], object]]] = {
     ),
     "arguments repeated": _repeats_arguments,
     "name repeated": _repeats_name,
-    "no arguments": lambda seen: any(decode(told) is None and told in ("", "null") for told in _list_texts(seen)),
+    "no arguments": lambda seen: any(told.strip() in ("", "null", "None", "[]", '""') for told in _list_texts(seen)),
     "arguments among words": _has_mixed_arguments,
     "arguments within": _is_wrapped,
     "empty arguments first": lambda seen: any(re.match(r"\s*\{\s*\}\s*\{", told) for told in seen.arguments),
@@ -437,8 +441,8 @@ _IN_ONE: Final[Mapping[str, Callable[[SeenExchange], object]]] = {
     "function_call": lambda seen: (
         any(delta.get("function_call") for delta in seen.deltas) or any("name" in piece for piece in seen.pieces)
     ),
-    "tokens in names": lambda seen: _has_other_name(seen, "<|"),
-    "prefix of names": lambda seen: not _has_other_name(seen, "<|") and any(_has_other_name(seen, mark) for mark in ":./"),
+    "tokens in names": lambda seen: _has_other_name(seen, "<"),
+    "prefix of names": lambda seen: not _has_other_name(seen, "<") and any(_has_other_name(seen, mark) for mark in ":./"),
     "call as tagged text": lambda seen: _leaks(seen, r"<tool_call>|<tools?>|\[TOOL_REQUEST"),
     "call as XML text": lambda seen: _leaks(seen, r"<function=|<invoke|<parameter"),
     "call as fenced text": lambda seen: _leaks(seen, r"\A\s*```[a-z_]*\s*[\[{].*```\s*\Z"),
@@ -471,6 +475,10 @@ _IN_ONE: Final[Mapping[str, Callable[[SeenExchange], object]]] = {
     "error in stream": lambda seen: seen.has_failed,
     "no room": _lacks_room,
     "usage often": lambda seen: len([chunk for chunk in seen.chunks if chunk.get("usage")]) > 2,
+    "usage within choices": lambda seen: any(choice.get("usage") for choice in seen.choices),
+    "events without empty lines": lambda seen: any(
+        before.startswith("data: {") and after.startswith("data:") for before, after in pairwise(seen.lines)
+    ),
     "ids to the letter": lambda seen: any(re.search(r"[.:]", str(piece.get("id") or "")) for piece in seen.pieces),
     "format ignored": _ignores_format,
 }

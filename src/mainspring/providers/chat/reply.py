@@ -84,6 +84,9 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
         for choice in chunk.choices or ():
             if not choice.index:
                 self._choose(choice)
+            if choice.usage is not NULL and (told := _usage_of(choice.usage)) is not None:
+                # Where Moonshot counts.
+                self._usage = told if self._spent is None else self._spent + told
 
     def _take_done(self) -> None:
         """Some gateways never give a reason for the end: behind an answer, that it ends properly is reason enough."""
@@ -315,6 +318,7 @@ class _Choice(Struct, gc=False):
     message: _ChatDelta | None = None
     text: str | None = None
     finish_reason: str | None = None
+    usage: msgspec.Raw = NULL
     logprobs: object = None
     stop_reason: object = None
     matched_stop: object = None
@@ -340,7 +344,9 @@ def _usage_of(data: msgspec.Raw) -> Usage | None:
         return None
     counts = read_counts(data)
     if not counts.keys() & {"prompt_tokens", "completion_tokens"}:
-        return None
+        if not counts.keys() & {"input_tokens", "output_tokens"}:
+            return None
+        counts |= {"prompt_tokens": counts["input_tokens"], "completion_tokens": counts["output_tokens"]}
     return Usage(
         input_tokens=counts["prompt_tokens"],
         output_tokens=max(counts["completion_tokens"], counts["total_tokens"] - counts["prompt_tokens"]),
