@@ -177,7 +177,7 @@ async def test_what_a_server_asks_is_asked_by_the_client_and_the_answer_goes_bac
         keys = Keys(engine.store)
         async with hosted(server(engine, keys=keys)) as url:
             # What a server asks is the business of who called it, and no approval.
-            wire = Wire(http, url, await keys.create(scopes=["agents:invoke", "tools:execute"]))
+            wire = Wire(http, url, key := await keys.create(scopes=["agents:invoke", "tools:execute"]))
             asked = (await wire.ask("tools/call", BOOK, capabilities))["result"]
             [(id, question)] = asked["inputRequests"].items()
             assert question["params"]["requestedSchema"] == ROOMS["requestedSchema"]
@@ -198,6 +198,7 @@ async def test_what_a_server_asks_is_asked_by_the_client_and_the_answer_goes_bac
             assert text_of(done) == "Booked."
         assert hotel.bookings == [[{"action": "accept", "content": ROOM}, {"action": "accept"}]]
         assert hotel.asked == 2
+        assert key not in str((hotel.headers, hotel.heard))  # the key of a client is for us alone
 
 
 async def test_what_a_server_asks_is_answered_by_the_session_that_was_asked(tmp_path: Path, http: aiohttp.ClientSession) -> None:
