@@ -484,4 +484,10 @@ CLIENTS: tuple[tuple[str, str], ...] = (
     ("litellm, smolagents, llm, llama-index, aider and Claude Code through them", "tests/clients/run_programs.py"),
     ("curl", "tests/clients/test_curl.py"),
     ("the compliance suite of Open Responses", "tests/clients/test_conformance.py"),
+    ("the conformance suite of MCP, for [what asks servers](mcp.md)", "tests/mcp/test_conformance.py"),
+    ("the conformance suite of MCP, for [`/mcp`](mcp.md#mainspring-as-a-server)", "tests/mcp_server/test_conformance.py"),
+    ("the conformance suite of MCP, for the task server", "tests/tasks/test_conformance.py"),
+    ("the MCP SDK (Python), at `/mcp` and on standard input", "tests/mcp_server/test_calls.py"),
+    ("the MCP SDK (TypeScript), at `/mcp`", "tests/mcp_server/test_node.py"),
+    ("the MCP inspector", "tests/clients/run_programs.py"),
 )
