@@ -131,7 +131,8 @@ def test_a_database_of_a_newer_version(shell: Shell) -> None:
 @pytest.mark.parametrize("arguments", [("runs",), ("show", "resp_none"), ("resume", "resp_none"), ("resume", "--all")])
 def test_a_database_that_is_not_there_is_not_made_by_reading_it(shell: Shell, arguments: tuple[str, ...]) -> None:
     assert complaint(shell, *arguments, "--database", "none.db") == snapshot(
-        "there is no database `none.db`; check --database, or `database` in the settings"
+        "there is no database `none.db`; `mainspring run` and `mainspring serve` make one; or check --database, or `database` in "
+        "the settings"
     )
     assert not (shell.folder / "none.db").exists()
 

@@ -113,7 +113,7 @@ def test_programs_get_lines_of_json(settled: Shell) -> None:
         ("calls: [{tool: shell, expect: deny, reason: x}]", "calls.yaml:1: unknown key `reason`; known: `tool`"),
         ("calls: [{tool: hammer, expect: deny}]", "nobody knows what the tool `hammer` does; say its `effects`"),
         ("calls: [", "this is not YAML"),
-        ("calls: []", "length >= 1"),
+        ("calls: []", "it must have at least 1 entries"),
         ("calls: [{tool: shell, expect: deny, expect: allow}]", "calls.yaml:1: `expect` is there twice"),
         (
             "calls: [{tool: file_ops, operation: write, arguments: {operation: read, path: x}, expect: deny}]",

@@ -19,6 +19,7 @@ from mainspring_tasks.server.sqlite_tasks import SqliteTasks
 from mainspring_tasks.server.task import make_task, utc_now
 
 LISTING = {"list", "runs", "models", "tools", "search"}
+TELLING = {("policy", "show"), ("config", "explain"), ("audit", "verify"), ("explain",)}
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +76,7 @@ def test_every_example_of_a_help_text_is_a_command_line_that_fits() -> None:
 
 def test_every_command_that_lists_can_do_so_for_programs() -> None:
     for path, command in walk(get_group(app)):
-        if path and path[-1] in LISTING:
+        if path and (path[-1] in LISTING or path in TELLING):
             assert any("--json" in option.opts for option in command.params), path
 
 
@@ -183,6 +184,13 @@ def test_a_run_is_shown_with_the_ids_of_its_calls(folder: Path) -> None:
     [call_id] = re.findall(r"^  (call_\S+)$", shown, re.MULTILINE)
     explained = shell.run("explain", call_id)
     assert (explained.code, "add" in explained.out) == (0, True)
+    lines = [json.loads(line) for line in shell.run("explain", call_id, "--json").out.splitlines()]
+    assert {line["call"] for line in lines} == {call_id}
+    [verified] = map(json.loads, shell.run("audit", "verify", "--json").out.splitlines())
+    assert (verified["flaw"], verified["records"] >= len(lines), len(verified["heads"])) == (None, True, 1)
+    [explains] = map(json.loads, shell.run("config", "explain", "--json").out.splitlines())
+    policies = [json.loads(line)["policy"] for line in shell.run("policy", "show", "--json").out.splitlines()]
+    assert explains["policies"] == policies
 
 
 async def test_tasks_are_listed(folder: Path) -> None:

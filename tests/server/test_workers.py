@@ -372,7 +372,7 @@ async def test_settings_that_are_wrong_are_told_once_and_end_the_start(tmp_path:
     ended = run_command([*command, "--tool", "nowhere", "--database", database_in(tmp_path, "served.db")], cwd=tmp_path)
     assert ended.returncode == 2, ended
     assert ended.stderr.count("nowhere") == 1
-    for count, told in [("some", "some is neither a number nor `auto`"), ("-3", "Expected `int` >= 1, not `-3`")]:
+    for count, told in [("some", "some is neither a number nor `auto`"), ("-3", "it must be at least 1, not `-3`")]:
         ended = run_command([*command, "--workers", count], cwd=tmp_path)
         assert ended.returncode == 2
         assert "workers" in ended.stderr

@@ -20,7 +20,8 @@ NEWEST = 1000
 def check_database(database: Location) -> Location:
     """Raises `InvalidRequest` if there is no such file."""
     if database.file is not None and not database.file.exists():
-        raise InvalidRequest(f"there is no database `{database}`; check --database, or `database` in the settings")
+        how = "`mainspring run` and `mainspring serve` make one; or check --database, or `database` in the settings"
+        raise InvalidRequest(f"there is no database `{database}`; {how}")
     return database
 
 

@@ -43,6 +43,7 @@ async def verify_audit(
             parser=parse_head, metavar="HASH", help="Head that was printed before, and kept elsewhere.", show_default=False
         ),
     ] = None,
+    json: AsJson = False,
 ) -> int:
     """Verifies the hash chains of the records, and reports the first break; then the exit code is 1.
 
@@ -51,6 +52,9 @@ async def verify_audit(
     """
     async with open_database(database) as engine:
         seen = await verify(engine.store, *(head or ()))
+    if json:
+        write_lines([{"records": seen.length, "flaw": seen.flaw, "heads": [each.hex() for each in seen.heads]}])
+        return FAILURE if seen.flaw is not None else 0
     if seen.flaw is not None:
         say(f"the audit in {database} is broken: {seen.flaw}; {seen.length} records before that are whole")
         return FAILURE
@@ -73,13 +77,18 @@ async def list_records(database: Database, tenant: OneTenant = None, limit: Limi
     write_table([titles, *[(str(link.number), *_cells(entry_of(link.note))) for link in links]], none=none)
 
 
-async def explain(call_id: Annotated[str, typer.Argument(metavar="CALL_ID", help="Call.")], database: Database) -> None:
+async def explain(
+    call_id: Annotated[str, typer.Argument(metavar="CALL_ID", help="Call.")], database: Database, json: AsJson = False
+) -> None:
     """Says which rule decided about a call and why, who approved it, and what came of it."""
     async with open_database(database) as engine:
         entries = [entry_of(link.note) for link in await engine.store.audit(call=call_id)]
         entries = entries or await _read_logs(engine, call_id)
     if not entries:
         raise NotFound(f"no run in {database} has a call `{call_id}`; `mainspring show RUN_ID` shows the calls of a run")
+    if json:
+        write_lines(entries)
+        return
     write_text(f"{call_id}: {_describe_call(entries)}")
     for entry in entries:
         write_text(f"  {format_moment(entry.at, SECONDS)}  {describe(entry)}  [{entry.run}, event {entry.seq}]")

@@ -7,7 +7,8 @@ import msgspec
 import typer
 
 from mainspring.cli.context import PRODUCT, EngineOptions, build_engine, find_settings_type, load_settings
-from mainspring.cli.options import Config
+from mainspring.cli.options import AsJson, Config
+from mainspring.cli.output import write_lines
 from mainspring.core.errors import InvalidRequest
 from mainspring.definitions.json_schema import build_schema
 from mainspring.definitions.parsed_file import hint
@@ -23,17 +24,21 @@ def show(config: Config = None) -> None:
 
 
 @app.command()
-def explain(config: Config = None) -> None:
+def explain(config: Config = None, json: AsJson = False) -> None:
     """
     Prints what these settings do to a run, each list in its order: the steps that prepare an order, the policies that judge a
     call, and who is told when a run ends.
     """
     engine = build_engine(EngineOptions(kind="steps", config=config)).engine
-    for title, names in (
-        ("steps before a run starts", [step.name for step in engine.steps]),
-        ("policies that judge a call", [policy.name for policy in engine.policies]),
-        ("observers of a run's end", [observer.name for observer in engine.observers]),
-    ):
+    found = {
+        "steps": ("steps before a run starts", [step.name for step in engine.steps]),
+        "policies": ("policies that judge a call", [policy.name for policy in engine.policies]),
+        "observers": ("observers of a run's end", [observer.name for observer in engine.observers]),
+    }
+    if json:
+        write_lines([{kind: names for kind, (_, names) in found.items()}])
+        return
+    for title, names in found.values():
         print(f"{title}:")
         for number, name in enumerate(names, 1):
             print(f"  {number:>2}  {name}")

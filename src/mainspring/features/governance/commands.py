@@ -39,10 +39,14 @@ async def judge_calls(
 
 
 @app.command()
-def show(config: Config = None) -> None:
+def show(config: Config = None, json: AsJson = False) -> None:
     """Lists the policies in force, in the order they are asked; the first that does not allow a call decides."""
     trial = build_engine(EngineOptions(kind="trial", config=config))
-    told = [(policy.name, (type(policy).__doc__ or "").split("\n\n")[0]) for policy in trial.engine.policies]
-    write_table([("policy", "what it does"), *[(name, " ".join(does.split())) for name, does in told]])
+    told = {policy.name: (type(policy).__doc__ or "").split("\n\n")[0] for policy in trial.engine.policies}
+    rows = [(name, " ".join(does.split())) for name, does in told.items()]
+    if json:
+        write_lines([{"policy": name, "does": does} for name, does in rows])
+    else:
+        write_table([("policy", "what it does"), *rows])
     for doubt in trial.find_doubts():
         say(f"mind: {doubt}")
