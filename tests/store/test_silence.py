@@ -12,7 +12,8 @@ from tests.kit.postgres import Postgres
 from tests.kit.waiting import PATIENCE
 from tests.store.logs import begin, say
 
-from mainspring.storage.choose_store import open_store
+from mainspring.core.errors import StoreError
+from mainspring.storage.choose_store import choose_store, open_store
 from mainspring.storage.location import Location, parse_location
 from mainspring.storage.postgres.postgres_server import PATIENCE_SECONDS
 
@@ -35,7 +36,7 @@ async def write_while_the_host_goes(server: Path, name: str) -> None:
         async with linked_port(server, DATABASE) as (_, first), linked_port(server, TESTS) as (_, other):
             cable.end.join()
             hosts = f"{DATABASE}:{first},{TESTS}:{other}"
-            place = parse_location(f"postgresql://postgres@{hosts}{name}?connect_timeout=1&tcp_user_timeout=1000")
+            place = parse_location(f"postgresql://postgres@{hosts}{name}?connect_timeout=1&tcp_user_timeout=300")
             async with open_store(place) as store:
                 await store.append("a", begin("a"))
                 cable.hold("questions", "answers")
@@ -44,3 +45,6 @@ async def write_while_the_host_goes(server: Path, name: str) -> None:
                     assert [record.seq for record in await store.events("a")] == [0, 1]
             async with open_store(place) as store:  # the first of its hosts says nothing from the beginning
                 assert [record.seq for record in await store.events("a")] == [0, 1]
+            alone = choose_store(parse_location(f"postgresql://postgres@{DATABASE}:{first}{name}?connect_timeout=1"))
+            with pytest.raises(StoreError, match="does not answer"):
+                await alone.open()

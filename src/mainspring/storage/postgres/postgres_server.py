@@ -300,7 +300,8 @@ class Server:
             case asyncpg.DiskFullError():
                 return StoreError(f"the disk of {self.name} is full; free space, then resume the run")
             case _ if is_lost(error):
-                reason = " ".join(str(error).split()) or type(error).__name__
+                unsaid = "it does not answer" if isinstance(error, TimeoutError) else type(error).__name__
+                reason = " ".join(str(error).split()) or unsaid
                 return StoreError(f"{self.name} cannot be reached ({reason[:300]}); check that it runs, and the URL")
         return StoreError(f"this cannot be written or read ({type(error).__name__}: {error})")
 
