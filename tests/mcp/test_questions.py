@@ -27,6 +27,7 @@ from mainspring.features.approvals.pending import Approvals, cancel_with_questio
 from mainspring.http.frame_log import DONE
 from mainspring.http.wire import Dialect, Wire
 from mainspring.providers.scripted import Scripted, call, say, turn
+from mainspring.storage.location import Location
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.server_specs import ServerSpec
 
@@ -277,6 +278,16 @@ async def test_calls_beyond_the_rate_are_refused_and_those_beyond_the_concurrenc
         async with engine_of(hotel, many, say("Done."), concurrency=2) as engine:
             assert (await engine.run("Book.")).text == "Done."
         assert most <= 2
+
+
+async def test_the_calls_of_all_processes_count_for_the_rate(location: Location) -> None:
+    async with serve(Hotel(is_modern=True, questions=())) as hotel:
+        for _ in range(2):  # each a process of its own, as far as the database knows
+            async with Engine(
+                Scripted(call("book"), say("Done.")), mcp=McpTools([spec(hotel, rate=1)]), database=location
+            ) as engine:
+                assert (await engine.run("Book.")).text == "Done."
+        assert hotel.count("tools/call") == 1
 
 
 @ERAS

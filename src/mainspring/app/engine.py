@@ -351,7 +351,9 @@ class Engine:
         await self.store.open()
         keep_profiles(self.core.provider, self.store)
         if self.store.is_durable:
-            share_limits(self.core.provider, StoreLimits(self.store))
+            limits = StoreLimits(self.store)
+            share_limits(self.core.provider, limits)
+            self.mcp.share_limits(limits)
         self.builtins.keep_in(self.store, self.core.presence)
         await self.builtins.__aenter__()
         await self.memory.open(self.store)

@@ -42,7 +42,7 @@ async def create(
     ] = None,
     expires: Expires = None,
     requests_per_minute: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Requests in a minute, at each process. Default: the settings'.")
+        int | None, typer.Option(min=1, metavar="N", help="Requests in a minute. Default: the settings'.")
     ] = None,
     tokens_per_minute: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Tokens of its runs in a minute. Default: the settings'.")

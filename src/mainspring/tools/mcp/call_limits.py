@@ -4,36 +4,51 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from math import ceil
 
 from mainspring.core.errors import ToolRateLimited
+from mainspring.ports import RateWindow, SharedLimits
 from mainspring.tools.mcp.server_specs import ServerSpec
 
 MINUTE = 60.0
 
 
 class CallLimits:
-    """The limits of one server. A call beyond `concurrency` waits for its turn, one beyond `rate` is refused."""
+    """The limits of one server. A call beyond `concurrency` waits for its turn, one beyond `rate` is refused.
 
-    def __init__(self, spec: ServerSpec) -> None:
+    With `shared`, the calls of all processes on a store count for the rate, under this `name`, else those of this one.
+    """
+
+    def __init__(self, spec: ServerSpec, name: str = "", shared: SharedLimits | None = None) -> None:
         self._label, self._rate = spec.label, spec.rate
         self._slots = asyncio.Semaphore(spec.concurrency)
         self._begun: deque[float] = deque()
+        self._shared = None
+        if shared is not None and spec.rate is not None:
+            self._shared = shared.open_limit(name, windows=(_make_window(spec.rate),))
 
     @asynccontextmanager
     async def admit(self, *, is_new: bool = True) -> AsyncIterator[None]:
-        """Raises `ToolRateLimited` for a call too many. One that goes on was counted when it was new."""
-        if self._rate is not None and is_new:
-            self._count(self._rate)
+        """Raises `ToolRateLimited` for a call too many, and `StoreError`. One that goes on was counted when it was new."""
+        if self._rate is not None and is_new and (wait := await self._count(self._rate)) is not None:
+            told = f"MCP server `{self._label}` may be called {self._rate:g} times a minute; try again in {wait:.0f} s"
+            raise ToolRateLimited(told, wait)
         async with self._slots:
             yield
 
-    def _count(self, rate: float) -> None:
-        now = asyncio.get_running_loop().time()
-        window = MINUTE if rate >= 1 else MINUTE / rate
-        while self._begun and self._begun[0] <= now - window:
+    async def _count(self, rate: float) -> float | None:
+        """Counts a call. In how many seconds it may be made if it is one too many."""
+        if self._shared is not None:
+            grant = await self._shared.update(0, 1)
+            return None if grant.count else grant.wait
+        window, now = _make_window(rate), asyncio.get_running_loop().time()
+        while self._begun and self._begun[0] <= now - window.seconds:
             self._begun.popleft()
-        if len(self._begun) >= max(rate, 1):
-            wait = self._begun[0] + window - now
-            told = f"MCP server `{self._label}` may be called {rate:g} times a minute; try again in {wait:.0f} s"
-            raise ToolRateLimited(told, wait)
+        if len(self._begun) >= window.count:
+            return self._begun[0] + window.seconds - now
         self._begun.append(now)
+        return None
+
+
+def _make_window(rate: float) -> RateWindow:
+    return RateWindow(ceil(rate), MINUTE) if rate >= 1 else RateWindow(1, MINUTE / rate)

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
+from hashlib import sha256
 from logging import getLogger
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ from mainspring.core.errors import (
 from mainspring.core.events import Used
 from mainspring.core.ids import random_id
 from mainspring.core.items import Json, ServerTool, ToolDefinition, ToolKind
-from mainspring.ports import CallContext, QuestionStand, Runs, ToolCall, ToolResult
+from mainspring.ports import CallContext, QuestionStand, Runs, SharedLimits, ToolCall, ToolResult
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.mcp.call_exchange import CallExchange
 from mainspring.tools.mcp.call_limits import CallLimits
@@ -115,6 +116,7 @@ class McpTools:
         self._offers: dict[tuple[bytes, str], tuple[ToolListing, ServerOffer]] = {}
         self._bound: dict[str, Toolset] = {}
         self._limits: dict[tuple[bytes, str], CallLimits] = {}
+        self._shared_limits: SharedLimits | None = None
         self._held: dict[str, HeldCall] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._warned: set[tuple[str, str]] = set()
@@ -160,6 +162,11 @@ class McpTools:
                 if after.spec.trusted and (known := (after.spec.label, each.name)) not in self._warned:
                     self._warned.add(known)
                     log.warning("tool `%s` of MCP server `%s` cannot be used: %s", each.name, after.spec.label, each.reason)
+
+    def share_limits(self, limits: SharedLimits) -> None:
+        """Has the rate of each server hold for all processes on a store together."""
+        self._shared_limits = limits
+        self._limits.clear()
 
     def connect(self) -> None:
         """Starts to connect the operator's servers, in the background."""
@@ -462,7 +469,8 @@ class McpTools:
     def _get_limits(self, spec: ServerSpec, principal: str, user: str = "") -> CallLimits:
         key = self._key(spec, principal, user)
         if key not in self._limits:
-            self._limits[key] = CallLimits(spec)
+            name = sha256(f"{spec.label}\0{spec.at}\0{key[1]}".encode()).hexdigest()
+            self._limits[key] = CallLimits(spec, f"mcp {name}", self._shared_limits)
         return self._limits[key]
 
     async def _refuse_for_now(self, call: ToolCall, route: ToolRoute, tools: Toolset, error: SignInNeeded) -> ToolResult:

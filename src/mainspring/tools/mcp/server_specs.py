@@ -104,9 +104,9 @@ class ServerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     task_timeout: float = TASK_SECONDS
     """Seconds that a call may take which the server works on as a task."""
     concurrency: int = MOST_CALLS
-    """Calls that are under way at once; others wait for their turn, within their time."""
+    """Calls that each process has under way at once; others wait for their turn, within their time."""
     rate: float | None = None
-    """Calls in a minute. More are refused, and the model is told when to try again."""
+    """Calls in a minute, of all processes on a database together. More are refused, and the model is told when to try again."""
     max_result_bytes: int = MOST_BYTES
     """Bytes that an answer may have."""
     resources: bool = False
