@@ -267,6 +267,41 @@ def test_a_server_is_added_from_the_registry_s_own_file(shell: Shell) -> None:
     }
 
 
+def test_variables_of_the_registry_s_file_are_filled_in_or_asked_for(shell: Shell) -> None:
+    """As its schema has them: `{name}` in a value stands for what `variables` says."""
+
+    def add(label: str, *more: str, **entry: object) -> tuple[int, str]:
+        (shell.folder / "server.json").write_text(json.dumps({"name": "io.example/x", **entry}))
+        done = shell.run("mcp", "add", label, "--from", "server.json", *(["--network"] if "packages" in entry else []), *more)
+        return done.code, done.err
+
+    folder = {"type": "positional", "value": "{folder}", "variables": {"folder": {"default": "/srv/notes"}}}
+    mode = {"type": "named", "name": "--mode={mode}", "value": "{mode}", "variables": {"mode": {}}}
+    level = {"name": "LOG", "value": "{level}", "variables": {"level": {"default": "info"}}}
+    package = {"registryType": "npm", "identifier": "notes", "version": "1.0.2", "environmentVariables": [level]}
+    assert add("notes", packages=[{**package, "packageArguments": [folder, mode]}])[0] == 0
+    needed = {**folder, "variables": {"folder": {"isRequired": True}}}
+    code, told = add("needy", packages=[{**package, "packageArguments": [needed]}])
+    assert (code != 0, "a value for" in told) == (True, True)
+    by_http = {"type": "streamable-http", "url": "http://127.0.0.1:8080/mcp"}
+    code, told = add("web", packages=[{**package, "transport": by_http}])
+    assert (code != 0, "reached by streamable-http" in told) == (True, True)
+
+    token = {"name": "Authorization", "value": "Bearer {token}", "variables": {"token": {"isRequired": True}}}
+    remote = {"type": "streamable-http", "url": "https://{tenant}.example/mcp", "headers": [token]}
+    known = {**remote, "variables": {"tenant": {"default": "acme"}}}
+    code, told = add("remote", remotes=[known])
+    assert (code != 0, "--header" in told) == (True, True)
+    key = ("--header", "Authorization: Bearer k")
+    code, told = add("remote", *key, remotes=[remote])
+    assert (code != 0, "https://{tenant}.example/mcp" in told) == (True, True)
+    assert add("remote", *key, remotes=[known])[0] == 0
+
+    made = tomllib.loads((shell.folder / "mainspring.toml").read_text())["mcp"]
+    assert (made["notes"]["args"], made["notes"]["env"]) == (["-y", "notes@1.0.2", "/srv/notes"], {"LOG": "info"})
+    assert made["remote"] == {"url": "https://acme.example/mcp", "headers": {"Authorization": "Bearer k"}}
+
+
 @pytest.mark.parametrize("command", ["list", "test", "lock"])
 def test_without_servers_the_commands_say_how_to_add_one(shell: Shell, command: str) -> None:
     told = shell.run("mcp", command)

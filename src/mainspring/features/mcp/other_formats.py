@@ -15,7 +15,7 @@ from mainspring.core.items import Json
 FETCHERS = frozenset({"npx", "uvx", "bunx", "pnpm", "pipx", "deno", "docker", "podman"})
 
 _INPUT = re.compile(r"\$\{[^}]*\}")
-_VARIABLE = re.compile(r"\$\{[^}]*\}|\{[A-Za-z_][A-Za-z0-9_]*\}")
+_VARIABLE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}")
 _ENTRY_FIELDS = frozenset({
     "type", "transport", "command", "args", "env", "cwd", "url", "serverUrl", "httpUrl", "headers", "disabled", "enabled",
     "description", "name", "timeout", "tools", "includeTools", "disabledTools", "excludeTools",
@@ -80,8 +80,13 @@ def read_registry_entry(path: Path, env: Mapping[str, str], headers: Mapping[str
         transport = _TRANSPORTS.get(str(remote.get("type") or remote.get("transport_type")))
         if transport in ("http", "sse") and isinstance(remote.get("url"), str):
             given = _fill_values(path, "header", _list_tables(remote.get("headers")), headers)
+            url = _fill_variables({**remote, "value": remote["url"]})
+            if url is None:
+                raise InvalidRequest(
+                    f"{path}: its address is `{remote['url']}`; fill that in: mainspring mcp add LABEL --url URL"
+                )
             return {
-                "url": remote["url"],
+                "url": url,
                 **({"transport": "sse"} if transport == "sse" else {}),
                 "headers": given,
                 "env": dict(env),
@@ -91,8 +96,14 @@ def read_registry_entry(path: Path, env: Mapping[str, str], headers: Mapping[str
         kind = str(package.get("registryType") or package.get("registry_type") or package.get("registry_name"))
         runner = _RUNNERS.get(kind)
         if runner is None or not isinstance(name := package.get("identifier") or package.get("name"), str):
-            refused.append(kind)
+            refused.append(f"from {kind}")
             continue
+        match package.get("transport"):
+            case {"type": str(by)} if by != "stdio":
+                refused.append(f"reached by {by}")
+                continue
+            case _:
+                pass
         version = package.get("version")
         program = f"{name}@{version}" if isinstance(version, str) and version not in ("", "latest") else name
         before = _list_arguments(path, _list_tables(package.get("runtimeArguments")))
@@ -106,8 +117,11 @@ def read_registry_entry(path: Path, env: Mapping[str, str], headers: Mapping[str
             "env": {**env, **variables},
             "headers": dict(headers),
         }
-    told = f"packages of {', '.join(sorted(set(refused)))}" if refused else "no package and no remote"
-    raise InvalidRequest(f"{path} has {told}; a server is added from npm, PyPI or a remote address")
+    told = f"packages {', '.join(sorted(set(refused)))}" if refused else "no package and no remote"
+    raise InvalidRequest(
+        f"{path} has {told}; a server is added from npm or PyPI, by standard input and output, or a remote address. One that "
+        "you start yourself is added by its address: mainspring mcp add LABEL --url URL"
+    )
 
 
 def _read_json(path: Path) -> Json:
@@ -145,12 +159,12 @@ def _list_tables(value: object) -> list[Json]:
 def _fill_values(path: Path, what: str, wanted: Sequence[Json], given: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for each in wanted:
-        name, value = str(each.get("name")), each.get("value", each.get("default"))
+        name = str(each.get("name"))
         if name in given:
             found[name] = given[name]
-        elif isinstance(value, str) and not _VARIABLE.search(value):
+        elif (value := _fill_variables(each)) is not None:
             found[name] = value
-        elif each.get("isRequired") or each.get("is_required"):
+        elif _is_required(each):
             option = "--header NAME:VALUE" if what == "header" else "--env NAME=VALUE"
             raise InvalidRequest(f"{path}: the server needs the {what} `{name}`; give it with {option}")
     return found
@@ -159,14 +173,38 @@ def _fill_values(path: Path, what: str, wanted: Sequence[Json], given: Mapping[s
 def _list_arguments(path: Path, wanted: Sequence[Json]) -> list[str]:
     found: list[str] = []
     for each in wanted:
-        name, value = each.get("name"), each.get("value", each.get("default"))
-        if isinstance(value, str) and not _VARIABLE.search(value):
+        name, value = each.get("name"), _fill_variables(each)
+        if value is not None:
             found += [name, value] if each.get("type") == "named" and isinstance(name, str) else [value]
-        elif each.get("isRequired") or each.get("is_required"):
+        elif _is_required(each):
             told = str(name or each.get("valueHint") or each.get("description") or "argument")
             raise InvalidRequest(
                 f"{path}: the server needs a value for `{told}`; add it by its command: mainspring mcp add LABEL -- ..."
             )
-        elif each.get("type") == "named" and isinstance(name, str) and value is None and "default" not in each:
-            continue
     return found
+
+
+def _fill_variables(entry: Json) -> str | None:
+    """The value of an entry with its variables filled in; None if there is no value, or not of each variable."""
+    value, variables = entry.get("value", entry.get("default")), _get_variables(entry)
+    if not isinstance(value, str) or _INPUT.search(value):
+        return None
+    known = {
+        name: variables.get(name, {}).get("value", variables.get(name, {}).get("default")) for name in _VARIABLE.findall(value)
+    }
+    if any(not isinstance(each, str) for each in known.values()):
+        return None
+    return _VARIABLE.sub(lambda found: str(known[found[1]]), value)
+
+
+def _is_required(entry: Json) -> bool:
+    """Whether the server is of no use without a value: it says so of the entry or of a variable in it, or has not said what a
+    variable is."""
+    variables = _get_variables(entry)
+    named = [variables.get(name, {"isRequired": True}) for name in _VARIABLE.findall(str(entry.get("value", "")))]
+    return any(each.get("isRequired") or each.get("is_required") for each in (entry, *named))
+
+
+def _get_variables(entry: Json) -> dict[str, Json]:
+    found = entry.get("variables")
+    return {name: each for name, each in found.items() if isinstance(each, dict)} if isinstance(found, dict) else {}
