@@ -5,7 +5,8 @@
     scripts/cluster down
 
 What follows `--` goes to every server and worker, such as `--base-url http://127.0.0.1:11434/v1 --model NAME`. Without a model
-among it, a scripted one answers. The logs, the database and the list of processes are in the folder, `.cluster` by default.
+among it, a scripted one answers. The logs, the database, the files (unless `MAINSPRING_FILES` names another place) and the list
+of processes are in the folder, `.cluster` by default.
 `down` ends the processes of that list, each by its number and the time it began, and removes the folder.
 """
 
@@ -85,7 +86,8 @@ def start_all(folder: Path, options: argparse.Namespace, given: Sequence[str]) -
         roles |= {f"worker{number}": ["worker", *given] for number in range(1, options.workers + 1)}
         for name, arguments in roles.items():
             # The URL may hold a password, which the options of a command show to all.
-            start(folder, members, name, [sys.executable, "-m", "mainspring", *arguments], MAINSPRING_DATABASE=database)
+            told = {"MAINSPRING_FILES": str(folder / "files"), **os.environ, "MAINSPRING_DATABASE": database}
+            start(folder, members, name, [sys.executable, "-m", "mainspring", *arguments], **told)
             if name == "server1":  # it makes the tables
                 wait_until_ready(folder, members, name)
         for name in roles:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
@@ -22,14 +23,18 @@ def test_a_deployment_comes_up_answers_and_is_gone_when_it_is_ended(tmp_path: Pa
         assert up.returncode == 0, up.stderr
         lines = {line.split()[0]: line.split() for line in up.stdout.splitlines()}
         assert {"postgres", "server1", "server2", "worker1"} <= set(lines)
-        body = json.dumps({"input": "Hello"}).encode()
-        with urlopen(
-            Request(f"{lines['server1'][-1]}/responses", body, {"content-type": "application/json"}), timeout=60
-        ) as made:
-            run = json.load(made)
+
+        def ask(path: str, body: object) -> Any:
+            head = {"content-type": "application/json"}
+            with urlopen(Request(lines["server1"][-1] + path, json.dumps(body).encode(), head), timeout=60) as made:
+                return json.load(made)
+
+        run = ask("/responses", {"input": "Hello"})
         with urlopen(f"{lines['server2'][-1]}/responses/{run['id']}", timeout=60) as found:
             assert json.load(found) == run
         assert run["status"] == "completed"
+        sent = {"filename": "a.txt", "purpose": "user_data", "bytes": 1, "mime_type": "text/plain"}
+        assert ask("/uploads", sent)["status"] == "pending", "there is a place for files"
         assert cluster("up").returncode == 1, "a second one in the same folder"
         assert cluster("status").returncode == 0
     finally:

@@ -504,6 +504,11 @@ async def test_a_server_that_cannot_be_used_is_told_in_one_line(postgres: Postgr
         assert "user" in told
     async with refused("postgresql://app:hunter2@h/x?sslmode=maybe") as [told]:
         assert "is not right" in told
+    async with refused(f"postgresql://postgres:hunter2@/postgres?host={postgres.socket.parent}&channel_binding=require") as [
+        told
+    ]:
+        assert "channel_binding" in told
+        assert "leave that option out" in told
     with pytest.raises(InvalidRequest, match="connect_timeout must be a whole number"):
         choose_store(parse_location("postgresql://app:hunter2@h/x?connect_timeout=soon"))
 

@@ -17,6 +17,8 @@ SCHEMES: Final = ("postgresql", "postgres")
 HIDDEN: Final = "***"
 _SCHEME = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*):(?://|(?<=postgres:)|(?<=postgresql:))", re.IGNORECASE)
 _SECRETS: Final = ("password", "sslpassword")
+# A URL with something before it, as with quotes or a space in a file of variables, or what libpq calls a connection string.
+_NO_FILE = re.compile(r"://|\bpassword\s*=", re.IGNORECASE)
 
 
 class Location(Struct, frozen=True):
@@ -41,6 +43,8 @@ def parse_location(text: "str | PathLike[str] | Location") -> Location:
         return text
     text = fspath(text)
     if (found := _SCHEME.match(text)) is None:
+        if _NO_FILE.search(text):
+            raise _not_a_url("postgresql")
         return Location(text, text, Path(text))
     scheme = found["scheme"].lower()
     if scheme not in SCHEMES:
@@ -73,14 +77,14 @@ def _hide_password(url: str, scheme: str) -> str:
         raise _not_a_url(scheme)
     account, sign, host = parts.netloc.rpartition("@")
     user, colon, _ = account.partition(":")
-    shown = [(name, HIDDEN if name in _SECRETS else value) for name, value in pairs]
+    shown = [(name, HIDDEN if name.lower() in _SECRETS else value) for name, value in pairs]
     query = f"?{urlencode(shown, safe='/:*,')}" if shown else ""
     return f"{scheme}://{user}{f':{HIDDEN}' if colon else ''}{sign}{host}{parts.path}{query}"
 
 
 def _not_a_url(scheme: str) -> InvalidRequest:
     return InvalidRequest(
-        f"the {scheme}:// URL of the database cannot be read; write it as postgresql://USER:PASSWORD@HOST:PORT/NAME, and "
-        "characters of the user or password such as @ : / ? # as %40 %3A %2F %3F %23",
+        f"the {scheme}:// URL of the database cannot be read; write it as postgresql://USER:PASSWORD@HOST:PORT/NAME with nothing "
+        "around it, and characters of the user or password such as @ : / ? # as %40 %3A %2F %3F %23",
         param="database",
     )

@@ -285,6 +285,8 @@ class Server:
                 return StoreError(f"the URL {self.name} is not right; check its host, port and options")
             case asyncpg.InvalidAuthorizationSpecificationError():
                 return StoreError(f"{self.name}: {error}; check the user and password of the URL, and pg_hba.conf of the server")
+            case asyncpg.UndefinedObjectError() | asyncpg.CantChangeRuntimeParamError():  # of an option of the URL
+                return StoreError(f"{self.name}: {error}; leave that option out: asyncpg has none of this name, nor a session")
             case asyncpg.InvalidCatalogNameError():
                 return StoreError(f"{self.name}: {error}; make it with: createdb")
             case asyncpg.InsufficientPrivilegeError():
