@@ -2,7 +2,7 @@
 
 import { signal } from "@preact/signals";
 
-/** Whether the server has answered when it was asked last. */
+/** Whether the server has answered when it was asked last; a proxy that cannot reach it answers for itself. */
 export const isReachable = signal(true);
 /** Grows when the server is there again after it was not: what could not be read is read then. */
 export const returned = signal(0);
@@ -47,15 +47,14 @@ async function send(method: string, url: string, body?: unknown, stop?: AbortSig
   try {
     const sent = body === undefined ? null : isForm ? body : JSON.stringify(body);
     answer = await fetch(url, { method, headers, body: sent, signal: stop ?? null });
-    tell(true);
   } catch (error) {
     if (stop?.aborted) throw error;
     tell(false);
     throw new ApiError(0, "unreachable", "The server cannot be reached.");
   }
+  const fault = answer.ok ? {} : ((await answer.json().catch(() => ({})))?.error ?? {});
+  tell(fault.code !== undefined || ![502, 503, 504].includes(answer.status));
   if (answer.ok) return answer;
-  const told = await answer.json().catch(() => ({}));
-  const fault = told?.error ?? {};
   if (answer.status === 401) window.dispatchEvent(new Event("signed-out"));
   throw new ApiError(answer.status, fault.code ?? "error", fault.message ?? `The server answered ${answer.status}.`);
 }

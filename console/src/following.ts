@@ -8,16 +8,20 @@ export function useFollowing(drawn: number | string, isWanted: boolean): void {
   const isAtEnd = useRef(true);
   useEffect(() => {
     let last = window.scrollY;
-    // Only somebody who scrolls up leaves the end: the page itself may grow faster than it is scrolled.
     const scrolled = () => {
-      if (window.scrollY < last - 4) isAtEnd.current = false;
-      else if (window.innerHeight + window.scrollY > document.documentElement.scrollHeight - NEAR) isAtEnd.current = true;
+      const left = document.documentElement.scrollHeight - window.innerHeight - window.scrollY;
+      // Only somebody who scrolls up leaves the end: the page itself may grow faster than it is scrolled, or become shorter.
+      if (window.scrollY < last - 4 && left > 4) isAtEnd.current = false;
+      else if (left < NEAR) isAtEnd.current = true;
       last = window.scrollY;
     };
     window.addEventListener("scroll", scrolled, { passive: true });
     return () => window.removeEventListener("scroll", scrolled);
   }, []);
   useEffect(() => {
+    // Else the browser scrolls up by itself when what is above becomes shorter, and nobody can tell that from a person.
+    document.documentElement.style.overflowAnchor = isWanted && isAtEnd.current ? "none" : "";
     if (isWanted && isAtEnd.current) window.scrollTo({ top: document.documentElement.scrollHeight });
-  }, [drawn]);
+    return () => { document.documentElement.style.overflowAnchor = ""; };
+  }, [drawn, isWanted]);
 }

@@ -1,11 +1,13 @@
 // A run that is followed: its log is read, then its events as they happen. Drawing happens once a frame, however many come.
 import { signal } from "@preact/signals";
-import { follow, get } from "./api";
+import { ApiError, follow, get } from "./api";
 import { type LogEvent, RunModel } from "./run_model";
 
 const PAGE = 10_000;
 /** What is seen at once of a long run, while the rest of it is read. */
 const FIRST_PAGE = 400;
+/** Milliseconds before a log that the server could not give is asked for again. */
+const REST = 2_000;
 /** Milliseconds between two looks at what is new: people do not read faster, and ten of them cost the server next to nothing. */
 const PACE = 200;
 
@@ -28,6 +30,7 @@ export class LiveRun {
     const path = `runs/${encodeURIComponent(this.id)}/events`;
     try {
       await this.readLog(path);
+      this.error.value = null;
       this.isRead.value = true;
       if (!this.model.isOver) {
         await follow(
@@ -43,7 +46,10 @@ export class LiveRun {
         );
       }
     } catch (error) {
-      if (!this.stopping.signal.aborted) this.error.value = error;
+      if (this.stopping.signal.aborted) return;
+      this.error.value = error;
+      // The server may only be away, or busy: what is wrong with the request stays wrong.
+      if (error instanceof ApiError && (error.status === 0 || error.status >= 500)) setTimeout(() => this.stopping.signal.aborted || void this.read(), REST);
     }
     this.draw();
   }

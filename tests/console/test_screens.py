@@ -104,6 +104,8 @@ def test_the_demo_runs_to_its_end_before_ones_eyes(page: Page, served: Served) -
     expect(seen).to_have_text("completed")
     expect(page.get_by_role("status").filter(has_text="answer")).to_be_visible()
     expect(page.locator(".waterfall li")).to_have_count(16)
+    # Whoever has not scrolled has followed it to its end, though its head became shorter there.
+    expect(page.locator(".entry.end")).to_be_in_viewport(ratio=1)
 
 
 def test_an_approval_is_answered_in_the_page_and_the_run_goes_on(page: Page, served: Served) -> None:
@@ -214,6 +216,9 @@ def test_runs_appear_by_themselves_and_filters_are_in_the_address(page: Page, se
     page.get_by_role("button", name="Clear the filters").click()
     expect(row).to_be_visible()
     expect(page.get_by_label("Status")).to_have_value("")
+    page.get_by_label("failed only").check()
+    assert "status=failed" in page.url
+    page.get_by_label("failed only").uncheck()
     # Who pauses keeps the place, and is told how many are new.
     page.get_by_role("button", name="Pause").click()
     ask(served, "Later.")
@@ -303,6 +308,16 @@ def test_a_live_run_is_followed_across_a_restart_of_the_server(
         expect(banner).to_have_count(0)
         expect(page.get_by_text("Taken up by another process")).to_be_visible()
         assert page.locator(".entry.call").count() == 1
+
+
+def test_a_run_that_a_proxy_cannot_reach_is_read_once_the_server_is_back(page: Page, served: Served) -> None:
+    run = ask(served, "Clean up.")
+    page.route("**/v1/**", lambda route: route.fulfill(status=502, content_type="text/html", body="<h1>Bad gateway</h1>"))
+    page.goto(address(served, f"runs/{run}"))
+    expect(page.get_by_text("The server cannot be reached.")).to_be_visible()
+    page.unroute_all()
+    expect(page.locator(".runhead .status")).to_have_text("waiting")
+    expect(page.get_by_role("alert")).to_have_count(0)
 
 
 def test_a_swapped_call_is_refused(page: Page, served: Served) -> None:
