@@ -243,7 +243,7 @@ function Conversations({ chosen, changed }: { chosen: string | null; changed: nu
               </form>
             ) : (
               <>
-                <a href={link("chat", { c: each.id, model: each.metadata.model })} aria-current={each.id === chosen ? "page" : undefined}>{each.title || "New conversation"}</a>
+                <a href={link("chat", { c: each.id, model: each.metadata.model })} dir="auto" aria-current={each.id === chosen ? "page" : undefined}>{each.title || "New conversation"}</a>
                 {each.id === chosen ? (
                   <div class="actions">
                     <button class="quiet" onClick={() => rename(each)}>Rename</button>

@@ -128,7 +128,7 @@ function Theme() {
 }
 
 const KEYS: [string, string][] = [
-  ["?", "these keys"], ["/", "search"], ["j  k", "next, previous"], ["Enter", "open the run"], ["←  →", "step through the events of a run"], ["End", "the last event of a run"],
+  ["?", "these keys"], ["/", "search"], ["j  k", "next, previous"], ["Enter", "open the run, or go to the next event found"], ["←  →", "step through the events of a run"], ["End", "the last event of a run"],
   ["a  d", "approve, deny the focused call"], ["r", "give a reason"], ["Esc", "close, or let go of the chosen event"],
 ];
 

@@ -13,7 +13,7 @@ import { RunTree } from "./run_tree";
 import { exampleHeader, exampleKey, hasTenants, mayUse } from "./session";
 import { adjust, go, link, place } from "./router";
 import { Copy, Failure, now, Status, Time, useKeys, useLoaded, useTitle } from "./parts";
-import { type Entry, isAnswer, questionOf, type RunModel, textOf } from "./run_model";
+import { type Entry, isAnswer, questionOf, type RunModel, textOf, type Turn } from "./run_model";
 import { Waterfall } from "./waterfall";
 
 const GROUP = 40;
@@ -57,7 +57,10 @@ export function RunScreen({ id }: { id: string }) {
       <div class="bar tools">
         <label class="grow">
           <span class="hidden">Search in this run</span>
-          <input ref={box} type="search" placeholder="Search in this run ( / )" value={search} onInput={(event) => setSearch(event.currentTarget.value)} />
+          <input
+            ref={box} type="search" placeholder="Search in this run ( / )" value={search} onInput={(event) => setSearch(event.currentTarget.value)}
+            onKeyDown={(event) => { if (event.key === "Enter") step(event.shiftKey ? -1 : 1); else if (event.key === "Escape") event.currentTarget.blur(); }}
+          />
         </label>
         <label class="scrub">
           <span class="hidden">Step through events</span>
@@ -68,7 +71,7 @@ export function RunScreen({ id }: { id: string }) {
         </label>
         <span class="faint" role="status">{search ? `${shown.length} of ${number(model.entries.length)}` : `${number(model.next)} events`}</span>
       </div>
-      <Entries entries={shown} chosen={at < 0 ? null : shown[at]!} runId={id} search={search} drawn={drawn} branch={canBegin && model.isOver ? branch : null} />
+      <Entries entries={shown} chosen={at < 0 ? null : shown[at]!} runId={id} search={search} drawn={drawn} branch={canBegin && model.isOver ? branch : null} turns={model.turns} />
       {origin ? <Again origin={origin} close={() => setOrigin(null)} /> : null}
       <Ending id={id} isWaiting={model.reason === "approval_needed"} tenant={hasTenants() ? (model.spec?.tenant ?? "") : ""} />
     </div>
@@ -79,7 +82,7 @@ function filter(entries: Entry[], search: string): Entry[] {
   if (!search) return entries;
   const text = search.toLowerCase();
   const holds = (entry: Entry) =>
-    [entry.text, entry.title, entry.call?.name, entry.call?.arguments, entry.call?.reason, JSON.stringify(entry.call?.output ?? entry.data ?? "")]
+    [entry.text, entry.title, entry.call?.name, entry.call?.arguments, entry.call?.policy, entry.call?.reason, ...(entry.call?.progress ?? []), JSON.stringify(entry.call?.output ?? entry.data ?? "")]
       .some((each) => each?.toLowerCase().includes(text));
   return entries.filter(holds);
 }
@@ -148,7 +151,7 @@ function Head({ id, model, connected, isRead, prompt, again }: HeadProps) {
         {spec?.parent ? <a class="button quiet" href={link(`runs/${spec.parent}`)}>The run before</a> : null}
       </div>
       {error ? <Failure error={error} /> : null}
-      {spec?.instructions ? <details class="instructions"><summary>Instructions and tools</summary><p>{spec.instructions}</p><Tools spec={spec} /></details> : null}
+      {spec?.instructions || spec?.tools?.length ? <details class="instructions"><summary>Instructions and tools</summary>{spec.instructions ? <p>{spec.instructions}</p> : null}<Tools spec={spec} /></details> : null}
     </header>
   );
 }
@@ -195,12 +198,13 @@ interface EntriesProps {
   runId: string;
   search: string;
   branch: EntryAction | null;
+  turns: Turn[];
   /** Grows when there are more: the list stays the same one. */
   drawn: number;
 }
 
 /** Entries in groups, of which only those near the view are in the page: a run may have thousands. */
-function Entries({ entries, chosen, runId, search, branch }: EntriesProps) {
+function Entries({ entries, chosen, runId, search, branch, turns }: EntriesProps) {
   const groups: Entry[][] = [];
   for (let at = 0; at < entries.length; at += GROUP) groups.push(entries.slice(at, at + GROUP));
   const heights = useRef<Heights>({ sum: 0, entries: 0 });
@@ -210,15 +214,15 @@ function Entries({ entries, chosen, runId, search, branch }: EntriesProps) {
   const key = chosen ? `event-${chosen.seq}-${chosen.key}` : "";
   useEffect(() => {
     if (!key) return;
-    // The group has to be there first.
-    const wait = setTimeout(() => document.getElementById(key)?.scrollIntoView({ block: "center" }), 30);
-    return () => clearTimeout(wait);
+    // The group has to be there first, and those above it may turn out to be of another height.
+    const waits = [30, 250].map((wait) => setTimeout(() => document.getElementById(key)?.scrollIntoView({ block: "center" }), wait));
+    return () => waits.forEach(clearTimeout);
   }, [key, search]);
   return (
     <div class="entries">
       {groups.map((group, index) => (
         <Group
-          key={group[0]!.key} entries={group} chosen={chosen && group.includes(chosen) ? chosen : null} runId={runId} heights={heights.current} branch={branch}
+          key={group[0]!.key} entries={group} chosen={chosen && group.includes(chosen) ? chosen : null} runId={runId} heights={heights.current} branch={branch} turns={turns}
           isLast={index >= groups.length - 1}
         />
       ))}
@@ -238,10 +242,11 @@ interface GroupProps {
   runId: string;
   heights: Heights;
   branch: EntryAction | null;
+  turns: Turn[];
   isLast: boolean;
 }
 
-function Group({ entries, chosen, runId, heights, branch, isLast }: GroupProps) {
+function Group({ entries, chosen, runId, heights, branch, turns, isLast }: GroupProps) {
   const box = useRef<HTMLOListElement>(null);
   const [isNear, setNear] = useState(isLast);
   const height = useRef(0);
@@ -263,12 +268,19 @@ function Group({ entries, chosen, runId, heights, branch, isLast }: GroupProps) 
     <ol ref={box} class="group" style={isShown ? undefined : { height: `${held}px` }}>
       {isShown ? entries.map((entry, index) => (
         <>
-          {entry.turn && (index === 0 || entries[index - 1]!.turn !== entry.turn) ? <li class="turn" key={`t${entry.turn}`}>Turn {entry.turn}</li> : null}
+          {entry.turn && (index === 0 || entries[index - 1]!.turn !== entry.turn) ? <li class="turn" key={`t${entry.turn}`}>Turn {entry.turn}<span class="spent">{spentIn(turns[entry.turn - 1])}</span></li> : null}
           <EntryView key={entry.key} entry={entry} revision={entry.revision} isChosen={entry === chosen} runId={runId} action={branch} />
         </>
       )) : null}
     </ol>
   );
+}
+
+/** What a turn of the model has taken: its time, and its tokens where its provider counts them. */
+function spentIn(turn: Turn | undefined): string {
+  if (!turn || turn.endedAt === null) return "";
+  const { usage } = turn;
+  return `${duration(turn.endedAt - turn.startedAt)}${usage ? `, ${number(usage.input_tokens)} tokens in, ${number(usage.output_tokens)} out` : ""}`;
 }
 
 /** What a run that waits for a person asks, and the run that goes on with the answer. */

@@ -157,6 +157,10 @@ function FilterBar({ filters, rows }: { filters: Filters; rows: RunLine[] }) {
       {isOperator() && tenants.length ? choice("tenant", "Tenant", same(tenants)) : null}
       {choice("from", "Time", [["1h", "last hour"], ["1d", "last day"], ["7d", "last week"], ["30d", "last 30 days"]])}
       <label class="check">
+        <input type="checkbox" checked={filters.status === "failed"} onChange={(event) => adjust({ status: event.currentTarget.checked ? "failed" : "" })} />
+        failed only
+      </label>
+      <label class="check">
         <input type="checkbox" checked={!!filters.waiting} onChange={(event) => adjust({ waiting: event.currentTarget.checked ? "true" : "" })} />
         waits for a person
       </label>
@@ -236,8 +240,10 @@ function Row({ row, number: at, isChosen, hasTenants }: { row: RunLine; number: 
     <tr aria-rowindex={at + 2} class={isChosen ? "chosen" : ""}>
       <td class="state"><Status status={row.status} waiting={row.waiting} /></td>
       <td class="asked">
-        <a href={link(`runs/${row.id}`)}>{(row.prompt || row.id).replace(/\s+/g, " ").slice(0, 300)}</a>
-        {row.error ? <span class="bad"> {row.error.slice(0, 200)}</span> : null}
+        <div dir="auto">
+          <a href={link(`runs/${row.id}`)}>{(row.prompt || row.id).replace(/\s+/g, " ").slice(0, 300)}</a>
+          {row.error ? <span class="bad" title={row.error} dir="auto">{row.error.slice(0, 200)}</span> : null}
+        </div>
       </td>
       <td class="name model" title={row.model}>{row.agent ? `${row.agent} · ` : ""}{row.model}</td>
       {hasTenants ? <td class="name tenant">{row.tenant}</td> : null}

@@ -40,6 +40,7 @@ from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import parse_location
 
 RUN, ODD, HOSTILE = "resp_long", "resp_odd", "resp_hostile"
+LONG_WORD = "Donaudampfschifffahrtselektrizitätenhauptbetriebswerk" * 3
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 TURNS = 1110
 PER_TURN = 9
@@ -83,7 +84,7 @@ def make_odd_log() -> list[Recorded]:
     happened += [event for call in calls for event in (ItemStarted(call), ItemDone(call))]
     again = Adaptation("changed", "stream_tools", False, "the answer was empty", 2)
     happened += [TurnEnded(adaptations=(again,))]
-    happened += [CallJudged(call.call_id, "allow", "tool_rules", "because I say so") for call in calls]
+    happened += [CallJudged(call.call_id, "allow", "tool_rules", f"because I say so, {LONG_WORD}") for call in calls]
     for call, output in zip(calls, outputs, strict=True):
         happened += [ToolStarted(call.call_id), ToolProgress(call.call_id, "half of it"), ToolEnded(call.call_id, output)]
     happened += [Nudged("close", "Come to an end."), Compacted(assistant("All in all.", id="msg_sum"))]
@@ -196,10 +197,18 @@ def test_whatever_happens_in_a_run_is_shown_and_thousands_of_runs_stay_few_in_th
         "The model was asked again, attempt 2: stream_tools is false", "the answer was empty", "All in all.",
     ):  # fmt: skip
         expect(page.get_by_text(told).first).to_be_visible()
+    page.set_viewport_size({"width": 360, "height": 740})
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    page.set_viewport_size({"width": 1280, "height": 900})
     expect(page.locator(".added")).to_contain_text(["+++ b/x", "+new line"])
     expect(page.get_by_role("cell", name="Bergen")).to_be_visible()
     expect(page.locator("img.picture")).to_have_count(1)
     expect(page.get_by_text("not loaded: http://elsewhere.example/spy.png")).to_be_visible()
+    # A search leads from what it found to the next.
+    page.get_by_placeholder("Search in this run").fill("half of it")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    expect(page.locator(".entry.chosen .who")).to_have_text("odd_1")
     lines = page.request.get(f"{served.url}/runs").json()
     many = [{**lines["data"][0], "id": f"resp_{number}", "prompt": f"Question {number}"} for number in range(5000)]
     page.route("**/v1/runs?*", lambda route: route.fulfill(json={**lines, "data": many, "has_more": False}))
