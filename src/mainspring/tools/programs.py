@@ -22,12 +22,15 @@ BUILTINS: Final = _words(
 
 # Each runs what its arguments, its input or a file say.
 _ALWAYS: Final = _words(
-    "eval exec source . command builtin enable alias trap hash bind complete compgen fc shopt"
+    "eval exec source . command builtin enable alias trap hash bind complete compgen fc shopt jobs"
+    " let declare typeset local export readonly"  # quoted or escaped, so that they are no part of the grammar
     " sh bash dash zsh ksh ash fish csh tcsh rbash busybox toybox"
     " env xargs parallel sudo doas su runuser nohup timeout nice ionice setsid stdbuf time watch chroot unshare nsenter setarch"
     " flock script strace ltrace gdb lldb expect screen tmux at batch crontab systemd-run ssh start-stop-daemon taskset chrt"
     " vi vim nvim view ex ed emacs nano less more man pager top m4 npx pipx uvx bunx bun deno ld.so ld-linux-x86-64.so.2 rlwrap"
-    " socat nc ncat netcat telnet"
+    " socat nc ncat netcat telnet setpriv capsh prlimit numactl choom uclampset coresched runcon pkexec sg bwrap firejail"
+    " fakeroot faketime unbuffer dbus-run-session ssh-agent dumb-init tini gosu su-exec run-parts xvfb-run perf valgrind"
+    " hyperfine entr"
 )
 # They run a file that is named, which is what they are allowed for; code in an option or from a pipe is something else.
 _INTERPRETERS: Final = re.compile(r"(?:python|pypy|perl|ruby|node|nodejs|php|lua|luajit|Rscript|tclsh|osascript)[\d.]*")
@@ -48,7 +51,7 @@ _OPTIONS: Final = {
     "zip": ("-T", "-TT", "--unzip-command"),
     "curl": ("-K", "--config"),
     "wget": ("--use-askpass", "--config", "-e", "--execute"),
-    "make": ("--eval", "-E"),
+    "make": ("--eval", "-E", "SHELL", ".SHELLFLAGS"),
     "jq": ("-f", "--from-file"),
     "mapfile": ("-C",),
     "readarray": ("-C",),

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from mainspring.core.items import Json
 from mainspring.core.lru_cache import LRUCache
-from mainspring.tools.shell_arithmetic import Arithmetic
+from mainspring.tools.shell_arithmetic import COMPUTES, Arithmetic
 
 LONGEST: Final = 64 * 1024
 REMEMBERED: Final = 512
@@ -38,8 +38,8 @@ _CONNECTIONS = ("/dev/tcp/", "/dev/udp/")
 _OTHERWISE_READ = "a plain sh reads it in another way"
 _WRITES = frozenset({">", ">>", ">|", "<>", ">&", "&>", "&>>"})
 _COMPARES = frozenset({"==", "!=", "<=", ">="})
-_ARITHMETIC = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v", "-R"})
 _SETS_BY_NAME = frozenset({"read", "mapfile", "readarray", "getopts", "unset"})
+_DEFAULTS = frozenset({"-", ":-", "=", ":=", "?", ":?", "+", ":+"})
 _GLOB = frozenset("*?[{~")
 _MOVES = frozenset({"cd", "pushd", "popd"})
 # Variables that change nothing about which programs run.
@@ -214,6 +214,9 @@ class _Reading:
             self._visit(node)
 
     def _visit(self, node: Json) -> None:
+        if "Hash" in node and "\n" in node.get("Text", ""):
+            # The parser takes the next line for more of this one; bash runs it.
+            self.evaluated.append("it has a comment that ends with a backslash")
         match node.get("Type"):
             case "CallExpr":
                 self._at_call(node)
@@ -240,7 +243,7 @@ class _Reading:
                 self._arithmetic.evaluate(node["X"])
             case "TestClause":
                 self.is_read_otherwise = True
-            case "BinaryTest" | "UnaryTest" if node["Op"] in _ARITHMETIC:
+            case "BinaryTest" | "UnaryTest" if node["Op"] in COMPUTES:
                 self._arithmetic.evaluate([node["X"], node.get("Y")])
             case "LetClause":
                 self.evaluated.append("`let` evaluates text")
@@ -260,18 +263,20 @@ class _Reading:
         for name in named:
             self._arithmetic.set_unknown(name)
         self.doubts += _doubt_builtin(words)
-        if words[0] in ("test", "[", "[[") and not _ARITHMETIC.isdisjoint(words):
-            self._arithmetic.evaluate([word for word, text in zip(args, words, strict=True) if not _is_test_sign(text)])
+        if _has_unknown_name(words):
+            self.evaluated.append(f"`{words[0]}` sets a variable whose name is not known, or computes its index")
+        if words[0] in ("test", "[", "[["):
+            self._arithmetic.test(args[1:], words[1:])
 
     def _at_declaration(self, node: Json) -> None:
         if node["Variant"]["Value"] == "nameref":
-            self.doubts.append("it gives a variable a second name")
+            self.evaluated.append("it gives a variable a second name")
         for assign in node.get("Args") or ():
             if "Name" in assign:
                 self.sets.append(assign["Name"]["Value"])
                 self._arithmetic.assign(assign)
             elif (option := _read_name(assign["Value"])) is None or re.fullmatch(r"-[xrpagA]+", option) is None:
-                self.doubts.append("it declares variables in a way that is not understood")
+                self.evaluated.append("it declares variables in a way that is not understood")
 
     def _at_parameter(self, node: Json) -> None:
         operator = node.get("Exp", {}).get("Op", "")
@@ -281,6 +286,9 @@ class _Reading:
         if node.get("Excl") and "Names" not in node and _read_literal(node.get("Index") or {}) not in ("@", "*"):
             self.evaluated.append("it uses a variable whose name another one holds")
         self._arithmetic.evaluate([node.get("Index"), node.get("Slice")])
+        if operator in _DEFAULTS and any(map(_is_quoted_code, node["Exp"].get("Word", {}).get("Parts") or ())):
+            # Within double quotes and here-documents bash takes these quotes for plain signs, and evaluates what is in them.
+            self.evaluated.append("it has single quotes inside of `${...}`")
         if operator.startswith("@"):
             self.evaluated.append("it expands what a variable holds once more")
 
@@ -369,9 +377,8 @@ def _read_literal(word: Json) -> str:
     return "".join([_read_part(part) or "" for part in word.get("Parts") or ()])
 
 
-def _is_test_sign(word: str | None) -> bool:
-    """Whether a word of `test` is an operator or a bracket, and is not computed with."""
-    return word is not None and re.fullmatch(r"test|\[\[?|\]\]?|-[a-zA-Z]+|!?=|==|!|<|>", word) is not None
+def _is_quoted_code(part: Json) -> bool:
+    return part["Type"] == "SglQuoted" and re.search(r'[$`"}\\]', part.get("Value", "")) is not None
 
 
 def _list_sets(words: tuple[str | None, ...]) -> tuple[str, ...]:
@@ -382,11 +389,19 @@ def _list_sets(words: tuple[str | None, ...]) -> tuple[str, ...]:
 
 
 def _doubt_builtin(words: tuple[str | None, ...]) -> tuple[str, ...]:
-    if words[0] in _SETS_BY_NAME and None in words:
-        return (f"`{words[0]}` sets a variable whose name is not known",)
-    if words[0] == "printf" and (words[1:2] == (None,) or (words[1:2] and str(words[1]).startswith("-v"))):
+    if words[0] == "printf" and words[1:] and (words[1] is None or words[1].startswith("-v")):
         return ("`printf` may set a variable",)
     return ()
+
+
+def _has_unknown_name(words: tuple[str | None, ...]) -> bool:
+    """Whether a builtin sets a variable whose name is not known, or has an index: bash evaluates what is in it."""
+    if words[0] == "printf":
+        option = words[1] if len(words) > 1 else ""
+        words = words[:2] if option is None else words[:3] if option == "-v" else (option,) if option.startswith("-v") else ()
+    elif words[0] not in _SETS_BY_NAME:
+        return False
+    return any(word is None or "[" in word for word in words)
 
 
 def _find_flaw(text: str) -> str | None:
