@@ -8,6 +8,7 @@ from typing import Any
 
 import aiohttp
 import anyio
+import openai
 import pytest
 from anthropic import APIStatusError, AsyncAnthropic, AuthenticationError, NotFoundError, beta_async_tool
 from anthropic.lib.tools import BetaAsyncAbstractMemoryTool
@@ -428,6 +429,36 @@ async def test_keys_come_in_either_header_and_what_is_wrong_is_told_in_the_apis_
                 await stranger.messages.create(**options)
     body: Any = refused.value.body
     assert (body["error"]["type"], body["error"]["code"]) == ("authentication_error", "invalid_api_key")
+
+
+async def test_what_is_refused_elsewhere_is_told_in_the_shape_of_the_api_that_the_client_speaks() -> None:
+    keys = Keys(MemoryStore())
+    ours, theirs = await keys.create(tenant="ours"), await keys.create(tenant="theirs")
+    async with entered(Scripted(), keys=keys, api_key=ours) as (client, place):
+        made = await client.files.upload(file=("note.md", b"forty-two", "text/markdown"))
+        for path, status, kind in [
+            ("/v1/files/file-none", 404, "not_found_error"),
+            ("/v1/models/nobody", 404, "not_found_error"),
+            ("/v1/nothing", 404, "not_found_error"),
+            ("/v1/messages", 405, "invalid_request_error"),
+        ]:
+            with pytest.raises(APIStatusError) as refused:
+                await client.get(path, cast_to=object)
+            assert (refused.value.status_code, refused.value.type) == (status, kind)
+            assert refused.value.response.headers.get("allow") == ("POST" if status == 405 else None)
+        async with AsyncAnthropic(base_url=client.base_url, api_key="wrong", max_retries=0) as nobody:
+            with pytest.raises(AuthenticationError) as unknown:
+                await nobody.files.list()
+        assert unknown.value.type == "authentication_error"
+        async with AsyncAnthropic(base_url=client.base_url, api_key=theirs, max_retries=0) as stranger:
+            shown: Any = [{"role": "user", "content": [{"type": "document", "source": {"type": "file", "file_id": made.id}}]}]
+            with pytest.raises(NotFoundError) as hidden:
+                await stranger.messages.create(model="scripted", max_tokens=9, messages=shown)
+        told: Any = hidden.value.body
+        assert (told["error"]["type"], told["error"]["param"]) == ("not_found_error", "messages")
+        with pytest.raises(openai.NotFoundError) as plain:
+            await place.client.files.retrieve("file-none")
+        assert (plain.value.type, plain.value.param) == ("invalid_request_error", "file_id")
 
 
 async def test_files_are_uploaded_listed_and_shown_as_the_api_does() -> None:

@@ -25,7 +25,7 @@ FIELDS = {"message", "type", "param", "code"}
 
 CASES: list[tuple[Json, int, str, str]] = [
     ({"input": 7}, 400, "input", "invalid_type"),
-    ({"input": [{"type": "function_call_output", "output": "x"}]}, 400, "input[0]", "missing_required_parameter"),
+    ({"input": [{"type": "function_call_output", "output": "x"}]}, 400, "input[0].call_id", "missing_required_parameter"),
     ({"input": "x", "top_p": -1}, 400, "top_p", "decimal_below_min_value"),
     ({"input": "x", "top_logprobs": 21}, 400, "top_logprobs", "integer_above_max_value"),
     ({"input": "x", "truncation": "perhaps"}, 400, "truncation", "invalid_value"),
@@ -46,6 +46,9 @@ async def test_an_error_has_a_code_and_names_the_field(tmp_path: Path) -> None:
             error = answer["error"]
             assert set(error) == FIELDS
             assert (given, error["param"], error["code"]) == (status, param, code)
+        async with aiohttp.ClientSession() as session, session.post(f"{served.url}/chat/completions", json={}) as refused:
+            error = (await refused.json())["error"]
+            assert (refused.status, error["param"], error["code"]) == (400, "messages", "missing_required_parameter")
 
 
 async def test_what_fails_in_the_store_is_told_without_the_path_of_its_file(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from mainspring.core.errors import MainspringError
 from mainspring.core.ids import random_id
 from mainspring.http.auth import AuthMiddleware, Keys, find_path, get_caller
 from mainspring.http.endpoints import Endpoint, FoundEndpoint, Handler, ScopeTable
-from mainspring.http.faults import Fault, fault_response, json_response, wrap_error
+from mainspring.http.faults import Fault, fault_response, json_response
 from mainspring.http.openapi import build_document
 from mainspring.http.queries import Page
 
@@ -96,16 +96,15 @@ class RequestHandler:
 
     async def _answer(self, request: Request) -> HttpResponse:
         found = self._table.find(request.method, find_path(request.scope))
-        render = wrap_error if found.endpoint is None else found.endpoint.render_fault
         try:
             return await self._find_answer(request, found)
         except (Fault, MainspringError) as error:
-            return fault_response(error, render)
+            return _refuse(error, request, found)
         except HTTPException as error:
-            return fault_response(Fault(error.status_code, "not_found", f"there is nothing at {request.url.path}"), render)
+            return _refuse(Fault(error.status_code, "not_found", f"there is nothing at {request.url.path}"), request, found)
         except Exception:
             log.exception("%s %s failed", request.method, request.url.path)
-            return fault_response(Fault(500, "server_error", "the server failed; its log says why"), render)
+            return _refuse(Fault(500, "server_error", "the server failed; its log says why"), request, found)
 
     async def _find_answer(self, request: Request, found: FoundEndpoint) -> HttpResponse:
         if found.endpoint is not None:
@@ -120,9 +119,11 @@ class RequestHandler:
             raise Fault(404, "not_found", f"there is nothing at {request.url.path}")
         allowed = ", ".join(found.allowed)
         message = f"{request.method} is not possible at {request.url.path}; use {allowed}"
-        response = fault_response(Fault(405, "method_not_allowed", message))
-        response.headers["allow"] = allowed
-        return response
+        raise Fault(405, "method_not_allowed", message, headers={"allow": allowed})
+
+
+def _refuse(fault: Fault | MainspringError, request: Request, found: FoundEndpoint) -> HttpResponse:
+    return fault_response(fault, found.choose_render(request.headers))
 
 
 _SENSIBLE = re.compile(rb"[A-Za-z0-9._-]{1,128}")

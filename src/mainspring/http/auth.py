@@ -40,7 +40,7 @@ from mainspring.engine.approvals import APPROVE
 from mainspring.engine.traceparent import clean_traceparent
 from mainspring.http.client_connection import CONNECTION, ClientConnection
 from mainspring.http.endpoints import PUBLIC, WEBSOCKET, KeyScope, ScopeTable
-from mainspring.http.faults import Fault, RenderFault, fault_response, wrap_error
+from mainspring.http.faults import Fault, RenderFault, fault_response
 from mainspring.http.key_limits import (
     KEY_SUBJECT,
     KIND,
@@ -397,8 +397,8 @@ class AuthMiddleware:
             scope[_CALLER] = caller = await self.authorize(HTTPConnection(scope))
             counted = await self._keys.count_request(caller, receive)
         except (Fault, MainspringError) as fault:
-            found = self._scopes.find(scope.get("method", WEBSOCKET), find_path(scope)).endpoint
-            await _refuse(fault, wrap_error if found is None else found.render_fault, scope, receive, send)
+            found = self._scopes.find(scope.get("method", WEBSOCKET), find_path(scope))
+            await _refuse(fault, found.choose_render(HTTPConnection(scope).headers), scope, receive, send)
             return
         try:
             told = _add_headers(send, counted.headers) if counted.headers else send

@@ -81,6 +81,7 @@ def parse_body(body: bytes, kind: type[Body], read: Callable[[type, Any], Any] =
         raise InvalidRequest("the body is nested too deeply; send flatter JSON", param="body", code="invalid_json") from None
 
 
+_MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 
 
@@ -88,7 +89,10 @@ def _misfit(error: msgspec.ValidationError) -> InvalidRequest:
     message, *paths = str(error).split(" - at `")
     names = [path.rstrip("`").removeprefix("key` in `").removeprefix("$") for path in reversed(paths)]
     field = "".join(names).removeprefix(".").partition("[...]")[0]
-    code = "missing_required_parameter" if "missing required field" in message else "invalid_type"
+    if (missing := _MISSING.fullmatch(message)) is not None and "[...]" not in str(error):
+        path = f"{field}.{missing[1]}".removeprefix(".")
+        return InvalidRequest(f"{path} is missing", param=path, code="missing_required_parameter")
+    code = "missing_required_parameter" if missing else "invalid_type"
     told = f"{field or 'the body'}: {message}"
     for words, name, rule in _BOUNDS:
         if message.startswith(words):

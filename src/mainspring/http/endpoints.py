@@ -4,7 +4,7 @@ Rows stand beside their handlers. The routes of the server, the scopes that its 
 loops over the table; `scope` has no default, so no route exists without one.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from inspect import getdoc
 from re import Pattern
 from typing import Any, Final, Literal
@@ -17,7 +17,7 @@ from starlette.routing import Route, WebSocketRoute, compile_path
 from starlette.websockets import WebSocket
 
 from mainspring.core.items import Json
-from mainspring.http.faults import RenderFault, wrap_error
+from mainspring.http.faults import MESSAGES_HEADER, RenderFault, wrap_error, wrap_for_messages
 
 KeyScope = Literal[
     "responses", "conversations", "models", "approvals", "budgets", "traces", "memory", "metrics", "agents:invoke",
@@ -55,7 +55,7 @@ class Endpoint(Struct, frozen=True):
     wait, `schemas` what the document describes besides body and answer. With `takes_key`, requests may have an idempotency key.
     An answer may also be an event stream, or a file. With a `form`, the body comes as one, with a file in the part of that name.
     A key that has one of the scopes in `also` will do as well. `render_fault`
-    spells what is refused."""
+    spells what is refused, whoever asks."""
 
     method: Method
     path: str
@@ -74,7 +74,7 @@ class Endpoint(Struct, frozen=True):
     form: str = ""
     in_schema: bool = True
     also: tuple[KeyScope, ...] = ()
-    render_fault: RenderFault = wrap_error
+    render_fault: RenderFault | None = None
 
     @property
     def summary(self) -> str:
@@ -105,6 +105,11 @@ class FoundEndpoint(Struct, frozen=True):
     endpoint: Endpoint | None = None
     params: dict[str, Any] = {}
     allowed: tuple[str, ...] = ()
+
+    def choose_render(self, headers: Mapping[str, str]) -> RenderFault:
+        """How what is refused is spelled: as the endpoint says, else as the API has it that the client speaks."""
+        own = None if self.endpoint is None else self.endpoint.render_fault
+        return own or (wrap_for_messages if MESSAGES_HEADER in headers else wrap_error)
 
 
 class _Row(Struct, frozen=True):

@@ -1,14 +1,18 @@
-"""Errors as clients of the OpenAI API know them: a status, and an object with message, type, param and code."""
+"""Errors as clients know them: a status, and an object with message, type, param and code, as the OpenAI API has it or, for
+clients of the Messages API, as that has it."""
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from starlette.responses import Response as HttpResponse
 
-from mainspring.core.errors import MainspringError, MemoryLimit, ProviderError
+from mainspring.core.errors import MainspringError, MemoryLimit, PreviousNotFound, ProviderError
 from mainspring.core.items import Json, encode
 
 MOST_MESSAGE_CHARS = 2000
+MESSAGES_HEADER: Final = "anthropic-version"
+"""What every client of the Messages API sends, whatever it asks for."""
 
 
 class Fault(Exception):
@@ -38,6 +42,21 @@ RenderFault = Callable[[Fault | MainspringError], Json]
 
 def wrap_error(error: Fault | MainspringError) -> Json:
     return {"error": render_error(error)}
+
+
+def wrap_for_messages(error: Fault | MainspringError) -> Json:
+    """An error as the Messages API has it; `param` and `code` are ours."""
+    told = render_error(error)
+    kind = _OF_MESSAGES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    # Clients begin the thread anew by this.
+    details = {"details": {"error_code": "thread_not_found"}} if isinstance(error, PreviousNotFound) else {}
+    return {"type": "error", "error": {**told, "type": kind, **details}}
+
+
+_OF_MESSAGES: Final = {
+    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 408: "timeout_error", 413: "request_too_large",
+    429: "rate_limit_error", 503: "overloaded_error",
+}  # fmt: skip
 
 
 def fault_response(error: Fault | MainspringError, render: RenderFault = wrap_error) -> HttpResponse:

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.items import encode
 from mainspring.http.endpoints import Parameter
+from mainspring.http.faults import MESSAGES_HEADER
 from mainspring.ports import PAGE_BYTES, Document, DocumentStore
 
 T = TypeVar("T")
@@ -46,7 +47,7 @@ class Cursor(Struct, frozen=True):
 
 def is_of_messages(request: Request) -> bool:
     """Whether a client of the Messages API asks, which knows other lists than those here."""
-    return "anthropic-version" in request.headers
+    return MESSAGES_HEADER in request.headers
 
 
 def read_cursor(request: Request) -> Cursor:

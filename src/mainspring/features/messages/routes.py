@@ -19,7 +19,6 @@ from mainspring.features.messages.wire import (
     MessagesDialect,
     MessagesWire,
     render_failure,
-    render_fault,
     render_message,
 )
 from mainspring.features.responses.door import Door
@@ -27,7 +26,7 @@ from mainspring.features.responses.request import CreateResponse
 from mainspring.http.auth import get_tenant
 from mainspring.http.bodies import read_json_body
 from mainspring.http.endpoints import MODEL_ERRORS, Endpoint
-from mainspring.http.faults import json_response
+from mainspring.http.faults import json_response, wrap_for_messages
 from mainspring.http.run_replies import choose_dialect, make_stream
 from mainspring.http.streams import Wires
 from mainspring.http.wire import Dialect
@@ -52,11 +51,11 @@ class MessageRoutes:
         return (
             Endpoint(
                 "POST", _PATH, self.create, "responses", AssistantMessage, CreateMessage,
-                takes_key=True, errors=errors, streams=True, render_fault=render_fault,
+                takes_key=True, errors=errors, streams=True, render_fault=wrap_for_messages,
             ),
             Endpoint(
                 "POST", f"{_PATH}/count_tokens", self.count_tokens, "responses", CountedTokens, CreateMessage,
-                errors=errors, render_fault=render_fault,
+                errors=errors, render_fault=wrap_for_messages,
             ),
         )  # fmt: skip
 

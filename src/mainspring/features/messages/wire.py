@@ -12,7 +12,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from mainspring.core.errors import MainspringError, PreviousNotFound
+from mainspring.core.errors import MainspringError
 from mainspring.core.events import (
     Delta,
     ReasoningDelta,
@@ -34,7 +34,7 @@ from mainspring.features.messages.search_blocks import (
 )
 from mainspring.http.answer_log import AnswerLog
 from mainspring.http.client_tools import parse_arguments
-from mainspring.http.faults import Fault, render_error
+from mainspring.http.faults import Fault, wrap_for_messages
 from mainspring.http.hosted_calls import SERVER_LABEL
 from mainspring.http.plain_answers import describe_waiting, find_client_calls, list_messages, list_thoughts, waits_with_words
 from mainspring.http.wire import Dialect, render_response
@@ -182,21 +182,6 @@ def _render_usage(usage: Json | None, shown: Sequence[Item]) -> MessageUsage:
     return MessageUsage(plain, usage["output_tokens"], written, cached, thinking, searched)
 
 
-def render_fault(error: Fault | MainspringError) -> Json:
-    """An error as this API has it; `param` and `code` are ours."""
-    told = render_error(error)
-    kind = _ERRORS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    # Clients begin the thread anew by this.
-    details = {"details": {"error_code": "thread_not_found"}} if isinstance(error, PreviousNotFound) else {}
-    return {"type": "error", "error": {**told, "type": kind, **details}}
-
-
-_ERRORS: Final = {
-    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 408: "timeout_error", 413: "request_too_large",
-    429: "rate_limit_error", 503: "overloaded_error",
-}  # fmt: skip
-
-
 class MessagesWire(AnswerLog[MessagesDialect]):
     """The events of one run."""
 
@@ -330,7 +315,7 @@ class MessagesWire(AnswerLog[MessagesDialect]):
 
 def render_failure(error: Fault | MainspringError) -> bytes:
     """The event that ends a stream without an answer."""
-    return _make_event("error", render_fault(error))
+    return _make_event("error", wrap_for_messages(error))
 
 
 def _make_event(kind: str, body: Json) -> bytes:

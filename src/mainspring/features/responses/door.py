@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from starlette.requests import Request
 
-from mainspring.core.errors import InvalidRequest
+from mainspring.core.errors import MainspringError
 from mainspring.core.items import Json
 from mainspring.core.spec import RunSpec
 from mainspring.engine.engine import Engine
@@ -50,7 +50,7 @@ class FieldNames:
         """Has what is refused within named as the door names it."""
         try:
             yield
-        except (InvalidRequest, Fault) as error:
+        except (MainspringError, Fault) as error:
             error.param = None if error.param is None else self.rename(error.param)
             raise
 

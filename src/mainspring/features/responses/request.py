@@ -115,7 +115,7 @@ def make_order(
     goal = _read_goal(request)
     given = _parse_input(request.input if goal != "compaction" else _cut_trigger(request.input), new_id)
     if not given and request.previous_response_id is None and request.conversation is None and request.prompt is None:
-        raise InvalidRequest("nothing is asked; send `input`, or continue a response or a conversation", param="input")
+        raise InvalidRequest("nothing is asked: say something, or continue a response or a conversation", param="input")
     tools = load_tools(define_tools(request.tools or (), "tools"), given)
     names = map_names(tools)
     given = tuple([flatten_call(item, names) for item in given])
