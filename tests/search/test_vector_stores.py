@@ -177,6 +177,15 @@ async def test_a_cancelled_batch_indexes_no_more(monkeypatch: pytest.MonkeyPatch
         assert await find(client, store.id, "sourdough") == []
 
 
+async def test_a_batch_that_is_done_stays_completed() -> None:
+    async with serving() as (client, _):
+        ids = await send(client)
+        store = await client.vector_stores.create()
+        batches = client.vector_stores.file_batches
+        batch = await batches.create_and_poll(store.id, file_ids=list(ids.values()), poll_interval_ms=10)
+        assert await batches.cancel(batch.id, vector_store_id=store.id) == batch
+
+
 FILES: list[tuple[str, dict[str, Any]]] = [
     ("a", {"year": 2020, "region": "us", "draft": True}),
     ("b", {"year": 2022, "region": "eu"}),

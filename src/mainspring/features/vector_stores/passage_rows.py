@@ -301,9 +301,10 @@ def get_batch(connection: SqlConnection, id: str, store: str) -> tuple[float, bo
 
 
 def cancel_batch(connection: SqlConnection, id: str) -> None:
-    connection.execute("UPDATE store_batches SET is_cancelled = 1 WHERE id = ?", (id,))
+    """Stops what is not indexed yet; a batch that is done stays as it is."""
     stopped = "UPDATE store_files SET status = 'cancelled', holder = '' WHERE batch = ? AND status = 'in_progress'"
-    connection.execute(stopped, (id,))
+    if connection.execute(stopped, (id,)).rowcount:
+        connection.execute("UPDATE store_batches SET is_cancelled = 1 WHERE id = ?", (id,))
 
 
 def get_file(connection: SqlConnection, store: str, file: str) -> StoreFile | None:
