@@ -21,6 +21,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 # More failed tests than these are no slips.
 MOST_UNSTEADY = 8
+# What pytest exits with when tests have failed and it ran them all: not when it was interrupted, or broke itself.
+TESTS_FAILED = 1
 # The examples of all pages, which are tried in the clean installation.
 PAGES = "tests/docs/test_examples.py::test_every_example_of_the_page_runs"
 
@@ -30,7 +32,7 @@ class Step(NamedTuple):
     commands: list[list[str]]
     cwd: Path = ROOT
     has_summary: bool = False  # the last line of the output is worth showing even when all went well
-    again: Callable[[], list[str] | None] = lambda: None  # after a failure: what may make it good, if anything
+    again: Callable[[], list[str] | None] = lambda: None  # after failed tests: what may make it good, if anything
 
 
 class Output(NamedTuple):
@@ -132,7 +134,7 @@ async def run_step(step: Step) -> bool:
         if result.status != 0:
             break
     passed = result.status == 0
-    again = None if passed else step.again()
+    again = step.again() if result.status == TESTS_FAILED else None
     second = await run_command(again, step.cwd) if again else None
     if second:
         passed = second.status == 0

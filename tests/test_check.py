@@ -53,6 +53,11 @@ async def test_a_test_that_fails_twice_fails_the_step(tmp_path: Path, capsys: py
     assert printed.count("exit status 1") == 2, "both tries are shown"
 
 
+async def test_tests_that_were_never_run_are_not_made_good_by_the_one_that_failed(tmp_path: Path) -> None:
+    interrupted = "def test_is_interrupted():\n    raise KeyboardInterrupt\n\ndef test_never_runs():\n    pass\n"
+    assert not await run_step(pytest_step(tmp_path, FLAKY + interrupted))
+
+
 def test_many_failed_tests_are_not_run_again(tmp_path: Path) -> None:
     record = tmp_path / "v" / "cache" / "lastfailed"
     record.parent.mkdir(parents=True)
