@@ -18,7 +18,8 @@ from mainspring.features.models.backends import OPENAI, VENDORS, FoundBackend, f
 from mainspring.features.models.settings import Kind, ProviderSettings
 from mainspring.ports import ModelInfo
 
-PROBE_SECONDS: Final = 0.5
+# Where nobody listens the answer is no at once; a server on busy cores takes its time.
+PROBE_SECONDS: Final = 2.0
 _NOT_FOR_CHAT: Final = re.compile(r"embed|rerank|whisper|tts|moderation|\bbge\b|\bclip\b", re.IGNORECASE)
 
 
