@@ -276,3 +276,12 @@ def test_mistakes_in_files_are_told_once_at_the_start_of_a_server(shell: Shell) 
     # A decision log that is something else stops the start, not the first chat.
     assert result.code == 1
     assert "decisions.txt" in last
+
+
+def test_mistakes_in_tool_definitions_are_told_once_and_stop_the_start(shell: Shell) -> None:
+    (shell.folder / "definitions").mkdir()
+    (shell.folder / "definitions" / "a.yaml").write_text("name: add\nstatus: blocked\nstatus: active\n")
+    (shell.folder / "mainspring.toml").write_text('tool_definitions = "definitions"\n')
+    result = shell.run("serve", "--port", "0", "--model", shell.script(HELLO))
+    assert result.code == 2
+    assert result.err.count("a.yaml:3: `status` is there twice") == 1

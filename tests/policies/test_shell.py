@@ -4,12 +4,20 @@ import asyncio
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from anyio import to_thread
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET, convert
 
+from mainspring.app.build import compose_engine
+from mainspring.app.settings import Settings
+from mainspring.core.items import FunctionCallOutput
+from mainspring.features.budgets.settings import BudgetSettings
+from mainspring.features.governance.settings import GovernanceSettings
+from mainspring.providers.scripted import Scripted, call, say
 from mainspring.tools.shell_reader import LONGEST, REMEMBERED, ShellLine, ShellReader, find_shfmt, read_line, read_plain_line
 
 WORDS = st.one_of(
@@ -152,6 +160,34 @@ async def test_line_is_parsed_once_and_the_oldest_is_forgotten() -> None:
     assert len(reader._known) == REMEMBERED
     await reader.read("a; b")
     assert reader.parsed == 3
+
+
+async def test_call_starts_the_parser_once_whoever_judges_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+    start = asyncio.create_subprocess_exec
+
+    def count(program: str, *args: str, **options: Any) -> Any:
+        started.append(Path(program).name)
+        return start(program, *args, **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", count)
+    governance: Any = {
+        "commands": {"allowed": ["touch", "echo"]},
+        "paths": {"allowed": [str(tmp_path)], "denied": ["/etc"]},
+        "domains": {"allowed": ["example.com"]},
+        "level": "full",
+    }
+    budget: Any = {"level": 2, "allowed_commands": ["touch", "echo"]}
+    chosen = Settings(
+        builtins=("shell",), sandbox="unsafe", working_dir=str(tmp_path),
+        governance=convert(governance, GovernanceSettings), budget=convert(budget, BudgetSettings),
+    )  # fmt: skip
+    line = f"echo {tmp_path.name}; echo done; touch nothing-{tmp_path.name}"
+    script = Scripted(call("shell", command=line), say("Done."))
+    async with compose_engine(chosen, script, "scripted", database=None) as engine:
+        run = await engine.run("Go.")
+    assert [item.is_error for item in run.output if isinstance(item, FunctionCallOutput)] == [UNSET]
+    assert started.count("shfmt") == 1
 
 
 async def test_without_the_parser_nothing_is_taken_for_known_and_nothing_is_remembered() -> None:

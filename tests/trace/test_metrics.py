@@ -11,7 +11,9 @@ from tests.server.hosting import hosted
 from tests.server.process import Script, serving
 
 from mainspring import Engine, tool
+from mainspring.app.build import compose_engine
 from mainspring.app.server import server
+from mainspring.app.settings import Settings
 from mainspring.core.errors import Refused, StoreError, Unavailable
 from mainspring.core.items import Usage
 from mainspring.features.traces.metrics import MOST_NAMES, OTHER, Counter, Histogram, Metrics, render_exposition
@@ -213,12 +215,18 @@ async def test_models_that_never_answer_take_no_label_from_those_that_do() -> No
 
 
 async def test_the_configured_model_has_its_label_however_many_there_are() -> None:
-    async with Engine(Scripted(say("Hi."), repeat=True)) as engine:
-        for number in range(MOST_NAMES):
-            await engine.run("go", model=f"real-{number}")
-        await engine.run("go")
-        told = scraped(engine)
-    assert value(told, "mainspring_turns_total", model="scripted", status="completed") == 1
+    engines = {
+        "scripted": Engine(Scripted(say("Hi."), repeat=True)),
+        # As a server puts it together.
+        "configured": compose_engine(Settings(), Scripted(say("Hi."), repeat=True), "configured", database=None),
+    }
+    for model, composed in engines.items():
+        async with composed as engine:
+            for number in range(MOST_NAMES):
+                await engine.run("go", model=f"real-{number}")
+            await engine.run("go")
+            told = scraped(engine)
+        assert value(told, "mainspring_turns_total", model=model, status="completed") == 1
 
 
 def test_bounds_are_inclusive_and_labels_are_escaped() -> None:

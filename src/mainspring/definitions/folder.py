@@ -45,7 +45,7 @@ class DefinitionFolders(Generic[T]):
 
     `read` gives the definitions of a file, and raises `InvalidRequest`. `find_files` names the files of a folder, and may append
     problems. `find_flaw` says why a definition cannot be used among those that are there, None if it can. `context` gives what
-    else that depends on.
+    else that depends on. Where the maker `refuses_at_first`, it tells the first problems itself, and they are not logged.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class DefinitionFolders(Generic[T]):
         find_files: Callable[[Path, list[str]], list[str]] | None = None,
         find_flaw: Callable[[str, Mapping[str, T]], str | None] = lambda name, known: None,
         context: Callable[[], object] = lambda: None,
+        refuses_at_first: bool = False,
     ) -> None:
         self.folders = tuple(dict.fromkeys([folder.resolve() for folder in folders]))
         self._kind = kind
@@ -64,6 +65,7 @@ class DefinitionFolders(Generic[T]):
         self._find_files = find_files or find_definition_files
         self._find_flaw = find_flaw
         self._context = context
+        self._logs = not refuses_at_first
         # Replaced as a whole, since threads ask, too.
         self._state: _State[T] = _State()
 
@@ -108,10 +110,11 @@ class DefinitionFolders(Generic[T]):
         problems += [version.problem for version in versions.values() if version.problem]
         definitions = self._select(versions, problems)
         problems = [problem if len(problem) <= PROBLEM_CHARS else f"{problem[:PROBLEM_CHARS]}..." for problem in problems]
-        for problem in problems:
+        for problem in problems if self._logs else ():
             if problem not in before.problems:
                 log.warning("%s: %s", self._kind, problem)
         self._state = _State(seen, versions, MappingProxyType(definitions), tuple(problems))
+        self._logs = True
         return self._state
 
     def _read_version(self, file: str, stamp: Stamp, before: "_Version[T] | None") -> "_Version[T]":

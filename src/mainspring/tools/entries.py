@@ -85,7 +85,7 @@ class ToolEntryFolders(DefinitionFolders[ToolEntry]):
 
     def __init__(self, folders: Iterable[Path], check: Callable[[ToolEntry], object]) -> None:
         find_files = partial(find_definition_files, suffixes=(".yaml", ".yml"))
-        super().__init__("tool", folders, partial(_read, check=check), find_files=find_files)
+        super().__init__("tool", folders, partial(_read, check=check), find_files=find_files, refuses_at_first=True)
 
 
 def file_schema() -> Json:
