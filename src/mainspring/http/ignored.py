@@ -59,6 +59,17 @@ class IgnoredFields:
                 raise refuse_field(path, f"did you mean `{meant}`?")
             self.add(path, is_passable=is_passable)
 
+    def compare_body(
+        self, body: bytes, known: AbstractSet[str], other_names: Mapping[str, str], blanks: Sequence[bytes] = (b"null",)
+    ) -> None:
+        """Notes the fields of a whole body. Raises `InvalidRequest` for a slip, and for `other_names` that are not blank."""
+        if (sent := read_fields(body)).keys() <= known:
+            return
+        for name, value in sent.items():
+            if name in other_names and bytes(value) not in blanks:
+                raise refuse_field(name, other_names[name])
+        self.compare("", sent, known)
+
     def list_paths(self) -> list[str]:
         """As much of it as a client is told: printable, and not longer than a header may be."""
         told = [path[:MOST_NAME_CHARS].encode("unicode_escape").decode() for path in self._paths[:MOST_NAMES]]

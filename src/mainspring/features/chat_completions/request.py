@@ -8,12 +8,11 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
 from mainspring.features.chat_completions.messages import MessageReader
 from mainspring.features.responses.door import DoorRequest, FieldNames
-from mainspring.features.responses.request import MOST_INPUT_CHARS, MOST_TOOLS, Count, CreateResponse, Penalty, RunLimits, Stop
-from mainspring.features.responses.sent_request import SentRequest, compare_nested
+from mainspring.features.responses.request import MOST_TOOLS, Count, CreateResponse, Penalty, RunLimits, Stop
+from mainspring.features.responses.sent_request import check_values
 from mainspring.http.bodies import Metadata, Name, parse_body
-from mainspring.http.ignored import IgnoredFields, read_fields, refuse_field
+from mainspring.http.ignored import IgnoredFields
 from mainspring.http.kinds import TOOL_KINDS
-from mainspring.http.sent_items import check_text_size
 
 MOST_MESSAGES: Final = 10_000
 
@@ -97,10 +96,7 @@ def parse_chat(raw: bytes) -> SentChat:
         (r"tools\[(\d+)\]\.(name|description|parameters|strict)\b", r"tools[\1].function.\2"),
     )
     ignored = IgnoredFields(names.rename)
-    if (sent := read_fields(raw)).keys() - FIELDS:
-        for name in [name for name in sent if name in OTHER_NAMES and bytes(sent[name]) not in _NOTHING]:
-            raise refuse_field(name, OTHER_NAMES[name])
-        ignored.compare("", sent, FIELDS)
+    ignored.compare_body(raw, FIELDS, OTHER_NAMES, _NOTHING)
     _refuse_values(body)
     if is_new and body.max_tokens not in (None, body.max_completion_tokens):
         ignored.add("max_tokens")
@@ -113,13 +109,11 @@ def parse_chat(raw: bytes) -> SentChat:
         reasoning=None if body.reasoning_effort is None else {"effort": body.reasoning_effort},
         **{name: getattr(body, name) for name in _COPIED},
     )
-    if len(raw) > MOST_INPUT_CHARS and isinstance(request.input, tuple):
-        with names.apply():
-            check_text_size(request.input, MOST_INPUT_CHARS)
-    compare_nested(request, ignored)
+    with names.apply():
+        asked = check_values(raw, request, ignored)
     sampling: Json = {"stop": (body.stop,) if isinstance(body.stop, str) else body.stop} if body.stop else {}
     sampling |= {} if body.seed is None else {"seed": body.seed}
-    return SentChat(body, DoorRequest(SentRequest(request, ignored), names, sampling))
+    return SentChat(body, DoorRequest(asked, names, sampling))
 
 
 def _refuse_values(body: CreateChatCompletion) -> None:

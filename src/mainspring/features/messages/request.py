@@ -12,12 +12,11 @@ from mainspring.features.messages.api_tools import CLIENT_TOOLS, SEARCH, define_
 from mainspring.features.messages.blocks import BlockReader
 from mainspring.features.messages.search_blocks import shows_searches
 from mainspring.features.responses.door import DoorRequest, FieldNames
-from mainspring.features.responses.request import MOST_INPUT_CHARS, Count, CreateResponse, RunLimits, Stop, Text
-from mainspring.features.responses.sent_request import WEB_RESULTS, SentRequest, compare_nested
+from mainspring.features.responses.request import Count, CreateResponse, RunLimits, Stop, Text
+from mainspring.features.responses.sent_request import WEB_RESULTS, check_values
 from mainspring.http.bodies import Name, parse_body
-from mainspring.http.ignored import IgnoredFields, read_fields, refuse_field
+from mainspring.http.ignored import IgnoredFields
 from mainspring.http.kinds import TOOL_KINDS
-from mainspring.http.sent_items import check_text_size
 
 MOST_MESSAGES: Final = 10_000
 MOST_TOOLS: Final = 512
@@ -96,10 +95,7 @@ def parse_message(raw: bytes) -> SentMessage:
         (r"tools\[(\d+)\]\.parameters\b", r"tools[\1].input_schema"),
     )
     ignored = IgnoredFields(names.rename)
-    if (sent := read_fields(raw)).keys() - FIELDS:
-        for name in [name for name in sent if name in OTHER_NAMES and bytes(sent[name]) != b"null"]:
-            raise refuse_field(name, OTHER_NAMES[name])
-        ignored.compare("", sent, FIELDS)
+    ignored.compare_body(raw, FIELDS, OTHER_NAMES)
     for name, known in _NESTED.items():
         ignored.compare(name, getattr(body, name) or {}, known)
     if body.messages[-1].get("role") == "assistant":
@@ -122,14 +118,12 @@ def parse_message(raw: bytes) -> SentMessage:
         previous_response_id=_read_thread(body),
         **{name: getattr(body, name) for name in _COPIED},
     )
-    if len(raw) > MOST_INPUT_CHARS and isinstance(request.input, tuple):
-        with names.apply():
-            check_text_size(request.input, MOST_INPUT_CHARS)
-    compare_nested(request, ignored)
+    with names.apply():
+        asked = check_values(raw, request, ignored)
     sampling: Json = {"stop": body.stop_sequences} if body.stop_sequences else {}
     if (lifetime := _find_lifetime(body)) is not None:
         sampling["cache_ttl"] = lifetime
-    return SentMessage(body, DoorRequest(SentRequest(request, ignored), names, sampling))
+    return SentMessage(body, DoorRequest(asked, names, sampling))
 
 
 def _read_system(system: str | Sequence[Json] | None, reader: BlockReader) -> str | None:

@@ -8,7 +8,7 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.definitions.parsed_file import hint
 from mainspring.features.responses.request import LOGPROBS, MOST_INPUT_CHARS, CreateResponse
 from mainspring.http.bodies import parse_body
-from mainspring.http.ignored import IgnoredFields, ItemReader, compare_tools, read_fields, refuse_field
+from mainspring.http.ignored import IgnoredFields, ItemReader, compare_tools
 from mainspring.http.sent_items import check_text_size
 
 
@@ -51,18 +51,20 @@ def parse_request(raw: bytes, known: frozenset[str] = FIELDS) -> SentRequest:
     """The body, checked. `known` are the fields that this endpoint reads. Raises `InvalidRequest` naming the field at fault."""
     ignored = IgnoredFields()
     request = parse_body(raw, CreateResponse, ItemReader("input", ignored).read)
-    if (sent := read_fields(raw)).keys() - known:
-        for name in [name for name in sent if name in OTHER_NAMES and bytes(sent[name]) != b"null"]:
-            raise refuse_field(name, OTHER_NAMES[name])
-        ignored.compare("", sent, known)
+    ignored.compare_body(raw, known, OTHER_NAMES)
     _check_contradictions(request)
+    return check_values(raw, request, ignored)
+
+
+def check_values(raw: bytes, request: CreateResponse, ignored: IgnoredFields) -> SentRequest:
+    """What was sent as `raw`. Raises `InvalidRequest` for too much text, and for slips inside of fields."""
     if len(raw) > MOST_INPUT_CHARS and isinstance(request.input, tuple):
         check_text_size(request.input, MOST_INPUT_CHARS)
-    compare_nested(request, ignored)
+    _compare_nested(request, ignored)
     return SentRequest(request, ignored)
 
 
-def compare_nested(request: CreateResponse, ignored: IgnoredFields) -> None:
+def _compare_nested(request: CreateResponse, ignored: IgnoredFields) -> None:
     """Notes what is ignored inside of fields that are known. Options of the model are passed on by some backends."""
     if request.tools:
         compare_tools(ignored, "tools", request.tools)
