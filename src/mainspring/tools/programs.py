@@ -38,7 +38,7 @@ _OPTIONS: Final = {
     "find": ("-exec", "-execdir", "-ok", "-okdir", "-delete", "-fprint", "-fprintf", "-fprint0", "-fls"),
     "fd": ("-x", "-X", "--exec", "--exec-batch"),
     "tar": ("-I", "-F", "--to-command", "--checkpoint-action", "--use-compress-program", "--info-script", "--new-volume-script",
-            "--rsh-command", "--rmt-command"),
+            "--rsh-command", "--rmt-command", "--remove-files"),
     "git": ("-c", "--config-env", "--exec-path", "--upload-pack", "--receive-pack", "--exec", "-O", "--open-files-in-pager",
             "--ext-diff", "--textconv", "--output", "-x", "config", "submodule", "bisect", "difftool", "mergetool",
             "filter-branch"),

@@ -32,6 +32,8 @@ _WORD: Final = re.compile(r"[\w./:@%+,][\w./:@%+,=-]*")
 _FILES: Final = re.compile(r"[\w./~*?-]*[./][\w./*?-]*")
 # In a text that is computed with these begin a command, quoted or not.
 _CODE: Final = re.compile(r"[$`\\]")
+# In a word that is computed with these set a variable, perhaps `PATH`; where the parser reads arithmetic it tells them apart.
+_SETS: Final = re.compile(r"=|\+\+|--")
 _TEXT: Final = "it computes with a text, which may hold code"
 COMPUTES: Final = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v", "-R"})
 _JOINTS: Final = frozenset({"-a", "-o", "!", "(", ")", "]"})
@@ -69,7 +71,7 @@ class Arithmetic:
             match part:
                 case {"Type": "Lit", "Value": str(text)}:
                     self._used |= set(_NAME.findall(text))
-                    if _CODE.search(text):
+                    if _CODE.search(text) or _SETS.search(text):
                         self._doubts.append(_TEXT)
                 case {"Type": "ParamExp", "Length": True}:
                     pass

@@ -117,7 +117,7 @@ class ShellReader:
         if (flaw := _find_flaw(text)) is not None:
             return ShellLine(doubts=(flaw,))
         try:
-            reading = _Reading(await self._parse_tree(text, "bash"))
+            reading = _Reading(await self._parse_tree(text, "bash"), text)
         except SyntaxError as error:
             return ShellLine(doubts=(str(error),))
         if reading.is_read_otherwise:
@@ -127,7 +127,7 @@ class ShellReader:
     async def _read_otherwise(self, text: str, reading: "_Reading") -> None:
         """Adds what the text means to a plain sh."""
         try:
-            other = _Reading(await self._parse_tree(text, "posix"))
+            other = _Reading(await self._parse_tree(text, "posix"), text)
         except SyntaxError:
             # It would still run what stands before the line at fault.
             reading.doubts.append(_OTHERWISE_READ)
@@ -176,9 +176,10 @@ def read_plain_line(text: str) -> ShellLine | None:
 
 
 class _Reading:
-    """Collects what the nodes of one or two trees say."""
+    """Collects what the nodes of one or two trees of a text say."""
 
-    def __init__(self, tree: Json) -> None:
+    def __init__(self, tree: Json, text: str) -> None:
+        self._text = text.encode()
         self.commands: list[tuple[str | None, ...]] = []
         self.sets: list[str] = []
         self.writes: list[str | None] = []
@@ -294,6 +295,8 @@ class _Reading:
 
     def _redirect(self, redirect: Json) -> None:
         target = _read_name(redirect["Word"])
+        if (body := redirect.get("Hdoc")) is not None:
+            self._at_document(redirect["Word"], body)
         if "[" in (redirect.get("N") or {}).get("Value", ""):
             self.evaluated.append("it computes where to keep the number of a file")
         if redirect["Op"] in ("<", "<>") and target:
@@ -304,6 +307,22 @@ class _Reading:
             return  # another of its own channels
         if target != "/dev/null":
             self.writes.append(target)
+
+    def _at_document(self, word: Json, body: Json) -> None:
+        # The parser and the shells disagree about where a here-document ends if its last word stands in a line that a backslash
+        # continues, or right before a parenthesis: what is text to one is commands to the other.
+        end = _read_text(word)
+        said = self._text[body["Pos"]["Offset"] : body["End"]["Offset"]].decode()
+        *lines, _ = said.split("\n")
+        if end is None:
+            is_clear = False
+        elif all(part["Type"] == "Lit" and "\\" not in part["Value"] for part in word["Parts"]):
+            joined = said.replace("\\\n", "").split("\n")[:-1]
+            is_clear = end not in [line.replace("\t", "") for line in joined] and not (lines and lines[-1].endswith("\\"))
+        else:
+            is_clear = True
+        if not is_clear or any(line.lstrip("\t").startswith(f"{end})") for line in lines):
+            self.evaluated.append("it has a here-document that does not end clearly")
 
 
 def _walk_nodes(tree: Json) -> Iterator[Json]:

@@ -95,7 +95,8 @@ def _word_doubt(objection: Objection) -> str:
 
 
 def _is_below(target: str | None) -> bool:
-    return target is not None and not target.startswith(("/", "~")) and ".." not in target.split("/")
+    """Whether it is a file beneath the working directory, and none that tells `git` which programs to start."""
+    return target is not None and not target.startswith(("/", "~")) and {"..", ".git"}.isdisjoint(target.split("/"))
 
 
 class PathPolicy(QuickPolicy):
