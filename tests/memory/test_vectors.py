@@ -292,11 +292,14 @@ def test_a_model_without_an_address_is_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("has_extension", [False, True])
-async def test_on_a_server_the_nearest_are_found_with_and_without_pgvector(postgres: Postgres, has_extension: bool) -> None:
+@pytest.mark.parametrize(
+    "prepare",
+    ["", "CREATE EXTENSION vector;", 'CREATE SCHEMA "What?"; CREATE EXTENSION vector SCHEMA "What?";'],
+    ids=["without", "with", "in a schema of its own"],
+)
+async def test_on_a_server_the_nearest_are_found_with_and_without_pgvector(postgres: Postgres, prepare: str) -> None:
     url = postgres.database()
-    if has_extension:
-        postgres.psql(url, "CREATE EXTENSION vector;")
+    postgres.psql(url, prepare)
     async with Memory(parse_location(url), redact=lambda text, most: text, embedder=Local()) as memory:
         for number, text in enumerate(["a car", "rain and a car", "a loaf", "rain"]):
             await memory.record(seen(text, id=str(number), tenant="ab"[number == 3], session_id=str(number)))

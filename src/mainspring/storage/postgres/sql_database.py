@@ -27,8 +27,9 @@ from mainspring.storage.sqlite import Worker
 log = getLogger(__name__)
 
 PREFIX = "mainspring_"
-# What a statement of ours may have that PostgreSQL writes otherwise. A text is skipped: a question mark in it is one.
-_MARKS = r"'[^']*'|(?P<place>\?)|(?<![:\w]):(?P<name>[a-z_]\w*)|(?P<hint>\bINDEXED BY \w+|\bCROSS\b)"
+# What a statement of ours may have that PostgreSQL writes otherwise. Texts and names in quotes are skipped: a question mark in
+# them is one.
+_MARKS = r"'[^']*'|\"[^\"]*\"|(?P<place>\?)|(?<![:\w]):(?P<name>[a-z_]\w*)|(?P<hint>\bINDEXED BY \w+|\bCROSS\b)"
 _ANSWERS = re.compile(r"^\s*(?:SELECT|WITH)\b|\bRETURNING\b")
 
 

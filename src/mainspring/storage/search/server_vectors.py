@@ -14,6 +14,12 @@ from mainspring.storage.search.vectors import PlacedVector, Renew
 from mainspring.storage.search.word_index import Scope
 from mainspring.storage.sql import SqlConnection, SqlWorker
 
+# The schema of the extension, in quotes. It often has one of its own, which is not in the search path.
+_EXTENSION = """
+    SELECT '"' || replace(nspname, '"', '""') || '"' FROM pg_extension JOIN pg_namespace ON pg_namespace.oid = extnamespace
+    WHERE extname = 'vector' AND has_schema_privilege(extnamespace, 'USAGE')
+"""
+
 
 class VectorTables(Struct, frozen=True):
     """The table of rows, that of their vectors, which go with them, and the one that names their model."""
@@ -83,9 +89,11 @@ def _find_nearest(connection: SqlConnection, tables: VectorTables, vector: Vecto
             values[column] = name
             mine += f" AND {column} = :{column}"
     closeness = "(SELECT sum(pair.a * pair.b) FROM unnest(embedding, CAST(:vector AS REAL[])) AS pair (a, b))"
-    if connection.execute("SELECT 1 FROM pg_extension WHERE extname = 'vector'").fetchone() is not None:
+    if (found := connection.execute(_EXTENSION).fetchone()) is not None:
+        [schema] = found
+        distance = f"CAST(embedding AS {schema}.vector) OPERATOR({schema}.<=>) CAST(CAST(:vector AS REAL[]) AS {schema}.vector)"
         # That of a vector of zeros is no number, which the server takes to be the largest.
-        closeness = "nullif(1 - (CAST(embedding AS vector) <=> CAST(CAST(:vector AS REAL[]) AS vector)), 'NaN')"
+        closeness = f"nullif(1 - ({distance}), 'NaN')"
     nearest = f"""
         SELECT id, CAST({closeness} AS DOUBLE PRECISION) AS closeness FROM {tables.vectors}
         WHERE {mine} AND cardinality(embedding) = cardinality(CAST(:vector AS REAL[]))
