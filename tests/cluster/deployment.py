@@ -25,7 +25,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
-from time import monotonic
 from typing import Literal, get_args
 from urllib.parse import urlsplit
 
@@ -253,9 +252,9 @@ class Member:
                 self._process = start(
                     command, cwd=self._folder, env=environment, stdout=log.fileno(), stderr=log.fileno(), stdin=DEVNULL
                 )
-        ready, until = (" listens at " if serves else " waits for runs "), monotonic() + PATIENCE
+        ready = " listens at " if serves else " waits for runs "
         while ready not in (said := self.log.read_text(errors="replace")):
-            if not self.is_running or monotonic() > until:
+            if not self.is_running:
                 await self.kill()
                 return False
             await anyio.sleep(0.02)
