@@ -54,6 +54,14 @@ def test_no_time_is_left_out_where_clocks_are_set_by_half_an_hour() -> None:
     assert back == [f"2026-04-05T03:{minute}:00+10:30" for minute in ("00", "20", "40")]
 
 
+def test_a_minute_of_every_hour_comes_twice_where_clocks_are_set_back_by_half_an_hour() -> None:
+    timing = Timing("36 * * * *", timezone="Australia/Lord_Howe")
+    back = due(timing, "2026-04-05T01:10:00+11:00", 3)
+    assert back == ["2026-04-05T01:36:00+11:00", "2026-04-05T01:36:00+10:30", "2026-04-05T02:36:00+10:30"]
+    forward = due(timing, "2026-10-04T01:40:00+10:30", 2)
+    assert forward == ["2026-10-04T02:36:00+11:00", "2026-10-04T03:36:00+11:00"]
+
+
 def test_intervals_are_counted_from_their_anchor() -> None:
     timing = Timing(every="15m", anchor=1000.0)
     assert [find_next(timing, after) for after in (0.0, 1000.0, 1900.0, 1900.5)] == [1900.0, 1900.0, 2800.0, 2800.0]

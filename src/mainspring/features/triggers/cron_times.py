@@ -5,6 +5,7 @@ from typing import Final
 from cronsim import CronSim
 
 QUARTER: Final = 900
+MINUTE: Final = 60
 
 
 class CronTimes(CronSim):
@@ -17,4 +18,15 @@ class CronTimes(CronSim):
             self.tick(seconds=QUARTER - (60 * self.dt.minute + self.dt.second) % QUARTER)
             if self.dt.hour == 0:
                 break  # the day may be another one
+        return True
+
+    def advance_minute(self) -> bool:
+        if self.dt.minute in self.minutes:
+            return False
+        self.dt = self.dt.replace(second=0)
+        while self.dt.minute not in self.minutes:
+            wait = MINUTE * min([(minute - self.dt.minute) % 60 for minute in self.minutes])
+            self.tick(seconds=min(wait, QUARTER - MINUTE * self.dt.minute % QUARTER))
+            if self.dt.minute == 0:
+                break  # the hour may be another one
         return True
