@@ -18,7 +18,7 @@ from tests.mcp.wild_web import READ, Json, Wild, begin, encode, event, result, s
 from mainspring.core.errors import InvalidRequest, ToolUnavailable
 from mainspring.core.items import Json as Answer
 from mainspring.tools.addresses import AddressGuard
-from mainspring.tools.mcp import http_link
+from mainspring.tools.mcp import http_link, session
 from mainspring.tools.mcp.connection import Connection
 from mainspring.tools.mcp.exchange import ToolAnswer
 from mainspring.tools.mcp.server_specs import ServerSpec
@@ -587,6 +587,31 @@ async def test_a_server_of_other_versions_is_asked_in_an_older_one_if_it_has_one
             with pytest.raises(ToolUnavailable, match=told):
                 await call(connection)
             assert wild.count("initialize") == 0
+        await connection.close()
+
+
+async def test_a_server_that_was_slow_to_hear_the_first_question_is_asked_it_again(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "DISCOVER_SECONDS", 0.01)
+
+    async def hang(request: web.Request, message: Json) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def refuse(request: web.Request, message: Json) -> web.StreamResponse:
+        monkeypatch.undo()
+        del wild.answers["server/discover"]
+        data = {"supported": ["2026-07-28"], "requested": "2025-11-25"}
+        error = {"code": -32022, "message": "this connection is serving another protocol", "data": data}
+        return web.json_response(encode(message, error=error), status=400)
+
+    async with serve(Wild(is_modern=True)) as wild:
+        wild.answers |= {"server/discover": hang, "initialize": refuse}
+        connection = connect(spec(wild))
+        assert await call(connection) == "read"
+        assert connection.protocol == "2026-07-28"
+        assert wild.count("initialize") == 1
         await connection.close()
 
 

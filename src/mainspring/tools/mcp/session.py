@@ -185,7 +185,7 @@ class McpSession:
         """Agrees on a protocol."""
         try:
             if not await self._discover():
-                await self._initialize()
+                await self._initialize_or_discover()
         except RequestRefused as error:
             raise HandshakeRefused(self._describe("the handshake", error), error.status) from error
 
@@ -416,6 +416,14 @@ class McpSession:
         method = "server/discover"
         async with asyncio.timeout(DISCOVER_SECONDS):
             return await self._link.ask(next(self._numbers), method, {"_meta": meta}, encode_headers([("Mcp-Method", method)]))
+
+    async def _initialize_or_discover(self) -> None:
+        try:
+            await self._initialize()
+        except RequestRefused as error:
+            # One that is slow to start has heard the first question after we gave up, and speaks the stateless protocol since.
+            if STATELESS not in _list_versions(error.fault) or not await self._discover():
+                raise
 
     async def _initialize(self) -> None:
         self._link.adopt(None, is_stateless=False)
