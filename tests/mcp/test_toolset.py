@@ -250,3 +250,22 @@ def test_a_bare_result_that_the_server_has_wrapped_is_told_once(texts: list[str]
     said = [{"type": "text", "text": text} for text in texts]
     assert render_answer(ToolAnswer(tuple(said), {"result": result})) == "\n".join(texts)
     assert render_answer(ToolAnswer(tuple(said), {"result": result, "unit": "s"})) != "\n".join(texts)
+
+
+@pytest.mark.parametrize(
+    ("text", "structured", "is_once"),
+    [
+        ("hello\n", {"content": "hello\n"}, True),  # as the server for files reads them
+        ('[\n  {"name": "a"}\n]', {"entities": [{"name": "a"}]}, True),  # and the one for memory
+        ('{"entities": [1]}', {"entities": [1]}, True),
+        ("33", {"temperature": 33}, False),
+        ("true", {"deleted": True}, False),
+        ("hello", {"content": "hello", "size": 5}, False),
+        ("hello", {"content": "bye"}, False),
+        ("hello", {}, False),
+    ],
+)
+def test_a_value_that_the_server_has_wrapped_under_a_name_of_its_own_is_told_once(
+    text: str, structured: object, is_once: bool
+) -> None:
+    assert (render_answer(ToolAnswer(({"type": "text", "text": text},), structured)) == text) == is_once

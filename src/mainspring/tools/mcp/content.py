@@ -72,12 +72,19 @@ def _convert_data(data: str, mime: str, name: str) -> Part:
 
 
 def _is_in_texts(texts: list[str], structured: object) -> bool:
-    """Whether the texts already say it: as JSON, or, where a server has wrapped a bare result, as the result itself."""
+    """Whether the texts already say it: as JSON, or as the one value in it, since a bare result has to be wrapped in an object.
+    What that value is called is part of what it says where it is a number or less, but for `result`."""
     match structured:
-        case {"result": result, **rest} if not rest:
-            return result == texts or result in texts or _says(texts, result)
+        case {"result": value, **rest} if not rest:
+            return _is_value_in_texts(texts, value)
+        case dict() if len(structured) == 1 and isinstance(value := next(iter(structured.values())), str | list | dict):
+            return _is_value_in_texts(texts, value) or _says(texts, structured)
         case _:
             return _says(texts, structured)
+
+
+def _is_value_in_texts(texts: list[str], value: object) -> bool:
+    return value == texts or value in texts or _says(texts, value)
 
 
 def _says(texts: list[str], value: object) -> bool:
