@@ -593,7 +593,7 @@ async def test_a_server_of_other_versions_is_asked_in_an_older_one_if_it_has_one
 async def test_a_server_that_was_slow_to_hear_the_first_question_is_asked_it_again(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "DISCOVER_SECONDS", 0.01)
+    monkeypatch.setattr(session, "HTTP_DISCOVER_SECONDS", 0.01)
 
     async def hang(request: web.Request, message: Json) -> web.StreamResponse:
         await asyncio.Event().wait()
@@ -612,6 +612,35 @@ async def test_a_server_that_was_slow_to_hear_the_first_question_is_asked_it_aga
         assert await call(connection) == "read"
         assert connection.protocol == "2026-07-28"
         assert wild.count("initialize") == 1
+        await connection.close()
+
+
+@pytest.mark.parametrize("is_modern", [True, False])
+async def test_a_notice_whose_parameters_are_none_does_not_fail_the_call(is_modern: bool, connect: Connect) -> None:
+    async def chatter(request: web.Request, message: Json) -> web.StreamResponse:
+        notices: list[Json] = [
+            {"jsonrpc": "2.0", "method": "notifications/progress", "params": params} for params in ([], [1], "x", 5, None)
+        ]
+        asked: Json = {"jsonrpc": "2.0", "id": "q", "method": "roots/list", "params": ["x"]}
+        answer = encode(message, result=say("read"))
+        return await stream_of(request, *[event(each) for each in (*notices, asked, answer)])
+
+    async with serve(Wild(is_modern=is_modern)) as wild:
+        wild.answers["tools/call"] = chatter
+        connection = connect(spec(wild))
+        assert await call(connection) == "read"
+        await connection.close()
+
+
+async def test_a_server_that_describes_itself_in_no_known_form_is_used_all_the_same(connect: Connect) -> None:
+    async def discover(request: web.Request, message: Json) -> web.StreamResponse:
+        about: Json = {"supportedVersions": ["2026-07-28"], "capabilities": {}, "_meta": ["odd"], "serverInfo": None}
+        return result(message, about)
+
+    async with serve(Wild(is_modern=True)) as wild:
+        wild.answers["server/discover"] = discover
+        connection = connect(spec(wild))
+        assert await call(connection) == "read"
         await connection.close()
 
 

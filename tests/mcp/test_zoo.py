@@ -203,6 +203,13 @@ async def test_an_error_that_names_no_request_is_that_of_the_only_one_if_that_wa
     assert (await connection.list_tools()).tools
 
 
+async def test_a_server_that_ends_when_asked_for_the_stateless_protocol_is_started_once_more(zoo: Zoo, connect: Connect) -> None:
+    connection = connect(zoo.spec("brittle"))
+    assert [tool.name for tool in (await connection.list_tools()).tools] == ["read", "write"]
+    assert zoo.count("brittle", "server/discover") == 1
+    await connection.close()
+
+
 async def test_progress_is_told_while_the_call_runs(zoo: Zoo, connect: Connect) -> None:
     told: list[str] = []
     assert text(await connect(zoo.spec("progress")).call("read", {}, progress=told.append)) == "done"

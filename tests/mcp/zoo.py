@@ -180,6 +180,8 @@ def main() -> None:
             sys.stdout.buffer.write(b'hello\n{"jsonrpc": "2.0", "id":\n\xff\xfe\n[]\n\n{"id": 1}\n')
             sys.stdout.flush()
         match request.get("method"):
+            case "server/discover" if ANIMAL == "brittle":
+                sys.exit("expected initialize request")
             case "server/discover" if ANIMAL == "nameless":
                 send({"id": None, "error": {"code": -32700, "message": "Parse error"}})
             case "notifications/initialized" if ANIMAL == "nameless":

@@ -33,12 +33,13 @@ class RpcFault(Struct, frozen=True):
 
 
 class RpcMessage(Struct, frozen=True):
-    """Anything that a server sends: a request has a method and an id, a notification a method, an answer a result or an error."""
+    """Anything that a server sends: a request has a method and an id, a notification a method, an answer a result or an error.
+    Parameters that are no object are for whoever reads them to leave out: an answer may come behind them."""
 
     jsonrpc: Literal["2.0"]
     id: int | str | None = None
     method: str | None = None
-    params: Json | None = None
+    params: object = None
     result: Json | None = None
     error: RpcFault | None = None
 

@@ -52,7 +52,8 @@ class Questions:
                     await self._send(encode_answer(number, RpcFault(INVALID_REQUEST, "Too many questions at once")))
                 else:
                     self._answering[number] = anyio.CancelScope()
-                    self.tasks.start_soon(self._answer, number, method, message.params or {}, request)
+                    params = message.params if isinstance(message.params, dict) else {}
+                    self.tasks.start_soon(self._answer, number, method, params, request)
             case _:
                 pass
 

@@ -32,6 +32,8 @@ from mainspring.tools.mcp.exchange import (
     SessionLost,
     ToolAnswer,
     ToolListing,
+    TooMuchSaid,
+    list_errors,
 )
 from mainspring.tools.mcp.http_link import HttpLink, open_http_link
 from mainspring.tools.mcp.json_rpc import (
@@ -62,7 +64,8 @@ if TYPE_CHECKING:
 Link = HttpLink | SharedLink
 
 WITH_SESSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-DISCOVER_SECONDS = 10.0
+# A process that does not know the question may say nothing. A server that is reached by HTTP answers every request, if late.
+DISCOVER_SECONDS, HTTP_DISCOVER_SECONDS = 10.0, 20.0
 CANCEL_SECONDS = 5.0
 MOST_PAGES = 100
 SHORTEST_POLL, USUAL_POLL, LONGEST_POLL = 0.05, 1.0, 30.0
@@ -92,7 +95,8 @@ async def open_session(
     `can_ask` says that there are people to ask.
 
     A server that does not take the first POST may be one of the older HTTP+SSE transport, so that is tried next, as the
-    specification has it. If it is none, the first refusal stands.
+    specification has it. If it is none, the first refusal stands. A process that ends when it is asked for the stateless protocol
+    is started once more, and not asked for that.
     """
     is_open = False
     try:
@@ -103,14 +107,17 @@ async def open_session(
     except HandshakeRefused as error:
         if is_open or spec.transport != "http" or not _may_be_older(error.http_status):
             raise
-        refusal = error
-    try:
+        refusal: Exception | None = error
         older = replace(spec, transport="sse")
-        async with _open_session(older, guard, wrap, changed, authorizer, can_ask=can_ask) as session:
+    except ProbeEnded:
+        refusal, older = None, spec
+    try:
+        opening = _open_session(older, guard, wrap, changed, authorizer, can_ask=can_ask, probes=refusal is not None)
+        async with opening as session:
             is_open = True
             yield session
     except Exception:
-        if is_open:
+        if is_open or refusal is None:
             raise
         raise refusal from None
 
@@ -129,12 +136,14 @@ async def _open_session(
     authorizer: "Authorizer | None" = None,
     *,
     can_ask: bool,
+    probes: bool = True,
 ) -> "AsyncGenerator[McpSession, None]":
     questions, tasks = Questions(_list_capabilities(spec, can_ask=can_ask), changed), anyio.create_task_group()
+    session: McpSession | None = None
     try:
         async with _open_link(spec, guard, wrap, questions.hear, authorizer) as link:
             session = McpSession(spec, link, questions, tasks)
-            await session.shake_hands()
+            await session.shake_hands(probes=probes)
             async with tasks:
                 questions.tasks = tasks
                 tasks.start_soon(session.follow)
@@ -142,6 +151,16 @@ async def _open_session(
                 tasks.cancel_scope.cancel()
     except RequestRefused as error:
         raise ToolUnavailable(f"MCP server `{spec.label}` refused the connection: {error}") from error
+    except Exception as error:
+        if spec.transport == "stdio" and session is not None and session.is_probing and _has_ended(error):
+            raise ProbeEnded from error
+        raise
+
+
+def _has_ended(error: Exception) -> bool:
+    """Whether the server has ended by itself."""
+    found = list_errors(error)
+    return all(isinstance(each, SessionLost) and not isinstance(each, TooMuchSaid) for each in found)
 
 
 def _list_capabilities(spec: ServerSpec, *, can_ask: bool) -> Json:
@@ -168,6 +187,10 @@ class HandshakeRefused(ToolUnavailable):
         self.http_status = http_status
 
 
+class ProbeEnded(Exception):
+    """The server has ended when it was asked for the stateless protocol, as some do that speak an older one (rmcp before 3.0)."""
+
+
 class McpSession:
     """An open session. Its methods raise `SessionLost` if it ends meanwhile, `ToolUnavailable` for what the server refuses."""
 
@@ -177,14 +200,17 @@ class McpSession:
         self.protocol = ""
         self._spec, self._label, self._link, self._questions, self._tasks = spec, spec.label, link, questions, tasks
         self._numbers = count(1)
-        self._is_stateless = self._tells_of_changes = False
+        self.is_probing = self._is_stateless = self._tells_of_changes = False
         self._meta: Json = {}
         self._known: dict[str, ToolFacts] | None = None
 
-    async def shake_hands(self) -> None:
-        """Agrees on a protocol."""
+    async def shake_hands(self, *, probes: bool = True) -> None:
+        """Agrees on a protocol. With `probes`, the server is asked for the stateless one first."""
         try:
-            if not await self._discover():
+            self.is_probing = probes
+            is_agreed = probes and await self._discover()
+            self.is_probing = False
+            if not is_agreed:
                 await self._initialize_or_discover()
         except RequestRefused as error:
             raise HandshakeRefused(self._describe("the handshake", error), error.status) from error
@@ -414,7 +440,7 @@ class McpSession:
 
     async def _probe(self, meta: Json) -> Reply:
         method = "server/discover"
-        async with asyncio.timeout(DISCOVER_SECONDS):
+        async with asyncio.timeout(HTTP_DISCOVER_SECONDS if self._link.is_http else DISCOVER_SECONDS):
             return await self._link.ask(next(self._numbers), method, {"_meta": meta}, encode_headers([("Mcp-Method", method)]))
 
     async def _initialize_or_discover(self) -> None:
@@ -439,7 +465,8 @@ class McpSession:
         await self._link.tell(encode_notification("notifications/initialized"))
 
     def _note_capabilities(self, result: Json) -> None:
-        match result.get("serverInfo") or (result.get("_meta") or {}).get(f"{_META}serverInfo"):
+        meta = result.get("_meta")
+        match result.get("serverInfo") or (meta.get(f"{_META}serverInfo") if isinstance(meta, dict) else None):
             case {"name": str(name), "version": str(version)}:
                 self.server = shorten_line(f"{name} {version}", 200)
             case _:
