@@ -75,7 +75,15 @@ def test_a_module_alone_stands_for_each_of_its_tools_once(write: Write) -> None:
     ("reference", "told"),
     [
         ("my_tols:weather", r"there is no module `my_tols`; looked in /.* and in sys\.path"),
-        ("my_tools.py:weather", "there is no module `my_tools.py`; name the module as in an import, not its file"),
+        ("my_tools.py:weather", "there is no module `my_tools.py`; name the module as in an import, not its file: `my_tools`"),
+        (
+            "./my_tools.py:weather",
+            "there is no module `./my_tools.py`; name the module as in an import, not its file: `my_tools`",
+        ),
+        (
+            "lib/my_tools.py",
+            "there is no module `lib/my_tools.py`; name the module as in an import, not its file: `lib.my_tools`",
+        ),
         ("my_tools:wether", "module `my_tools` has no `wether`; did you mean `weather`?"),
         ("my_tools:xyz", "module `my_tools` has no `xyz`; it has: `NUMBER`, `Shop`, "),
         ("my_tools:Shop.ordr", "module `my_tools` has no `Shop.ordr`; did you mean `order`?"),

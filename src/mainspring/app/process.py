@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 from msgspec import Struct
@@ -112,22 +112,58 @@ def _rename_options(arguments: list[str]) -> Iterator[str]:
 def _tell_mistake(error: typer.TyperException) -> str:
     """What is wrong with a command line, with what may have been meant, or what there is."""
     context: typer.Context | None = getattr(error, "ctx", None)
-    message = error.format_message()
+    message = re.sub(r"^Invalid value for '?(.*?)'?: ", r"`\1`: ", error.format_message())
+    if (named := re.fullmatch(r"Option '(--\S+)' requires an argument\.?", message)) is not None:
+        return f"`{named[1]}` needs a value behind it"
     if context is None:
         return message
     if (option := getattr(error, "option_name", None)) is not None and hasattr(error, "possibilities"):
         options = [each for parameter in context.command.get_params(context) for each in parameter.opts if each.startswith("--")]
-        meant = parsed_file.hint(option.lstrip("-"), [each.lstrip("-") for each in options])  # the dashes alike would be alike
+        name, known = option.lstrip("-"), [each.lstrip("-") for each in options]  # with the dashes all would be alike
+        of_letter = [each for each in known if each.startswith(name)] if len(name) == 1 else []
+        meant = f"did you mean `{of_letter[0]}`?" if of_letter else parsed_file.hint(name, known)
         return f"there is no option `{option}`; {re.sub(r'`(?=[a-z])', '`--', meant)}"
     if (extra := re.fullmatch(r"Got unexpected extra argument\(s\) \((.*)\)", message, re.DOTALL)) is not None:
         return f"`{extra[1]}` is more than it takes; write quotes around what has blanks in it"
     if isinstance(context.command, typer.core.TyperGroup) and message.startswith(("Missing command", "No such command")):
         known = context.command.list_commands(context)
         name = (re.findall(r"^No such command '(.*?)'", message) or [""])[0]
-        return (
-            f"there is no command `{name}`; {parsed_file.hint(name, known)}" if name else f"say which command: {', '.join(known)}"
-        )
+        if not name:
+            return f"say which command: {', '.join(known)}"
+        options = [each for parameter in context.command.get_params(context) for each in parameter.opts]
+        meant = f"did you mean `--{name}`?" if f"--{name}" in options else parsed_file.hint(name, known)
+        return f"there is no command `{name}`; {meant}"
+    if (parameter := getattr(error, "param", None)) is not None:
+        return _tell_parameter(parameter, error)
     return message
+
+
+def _tell_parameter(parameter: Any, error: typer.TyperException) -> str:
+    """What is wrong with the value of an option or an argument, or that it is missing, with what it takes."""
+    is_option = parameter.param_type_name == "option"
+    name = max(parameter.opts, key=len) if is_option else parameter.metavar or parameter.name.upper()
+    choices, told = getattr(parameter.type, "choices", None), str(getattr(error, "message", ""))
+    if hasattr(error, "param_type"):
+        asked = f"; {parsed_file.hint('', [*choices])}" if choices else f". {getattr(parameter, 'help', None) or ''}".rstrip(". ")
+        return f"`{name}` is missing{asked}"
+    if choices and (chosen := re.match(r"'(.*)' is not one of ", told)) is not None:
+        return f"`{name}` cannot be `{chosen[1]}`; {parsed_file.hint(chosen[1], [*choices])}"
+    if (number := re.match(r"(.*) is not (?:a valid (?:int|float)|in the range)", told)) is not None:
+        return f"`{name}` cannot be `{number[1].strip(chr(39))}`; it takes {_describe_number(parameter.type)}"
+    return f"`{name}`: {told}"
+
+
+def _describe_number(kind: Any) -> str:
+    what = "a whole number" if kind.name.startswith("int") else "a number"
+    match getattr(kind, "min", None), getattr(kind, "max", None):
+        case None, None:
+            return what
+        case least, None:
+            return f"{what} of at least {least}"
+        case None, most:
+            return f"{what} of at most {most}"
+        case least, most:
+            return f"{what} from {least} to {most}"
 
 
 def _load_settings(given: Mapping[str, object], config: Path | None) -> Struct:

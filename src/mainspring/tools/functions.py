@@ -371,13 +371,16 @@ def _import_module(name: str) -> ModuleType:
     if "" not in sys.path and (here := os.getcwd()) not in sys.path:
         sys.path.insert(0, here)
     invalidate_caches()
+    module = ".".join([part for part in name.removesuffix(".py").split(os.sep) if part.strip(".")])
+    named = f"name the module as in an import, not its file: `{module}`"
+    if name.startswith(".") or os.sep in name:
+        raise InvalidRequest(f"there is no module `{name}`; {named}")
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise InvalidRequest(f"module `{name}` cannot be imported: {error}; install what it needs") from error
-        is_file = name.endswith(".py") or os.sep in name
-        advice = "name the module as in an import, not its file" if is_file else f"looked in {os.getcwd()} and in sys.path"
+        advice = named if name.endswith(".py") else f"looked in {os.getcwd()} and in sys.path"
         raise InvalidRequest(f"there is no module `{name}`; {advice}") from error
     # Importing runs foreign code, which may raise anything.
     except Exception as error:
