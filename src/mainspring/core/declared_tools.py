@@ -132,6 +132,10 @@ def _define_namespace(tool: Json) -> list[Tool]:
 def _define_function(tool: Json) -> ToolDefinition:
     """A function, or a custom tool as one that takes a text."""
     known = {key: tool[key] for key in ("type", "name", "description", "parameters", "strict") if tool.get(key) is not None}
+    if "name" not in known and isinstance(tool.get("function"), dict):
+        raise InvalidRequest(
+            "holds what stands beside `type` in this API: move `name`, `parameters` and the rest there", param="function"
+        )
     if tool["type"] == "custom":
         text = {"type": "string", "description": _describe_format(tool.get("format"))}
         known = {**known, "type": "function", "parameters": _object(["input"], input=text), "strict": None}

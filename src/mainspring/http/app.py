@@ -101,7 +101,7 @@ class RequestHandler:
         except (Fault, MainspringError) as error:
             return _refuse(error, request, found)
         except HTTPException as error:
-            return _refuse(Fault(error.status_code, "not_found", f"there is nothing at {request.url.path}"), request, found)
+            return _refuse(Fault(error.status_code, "not_found", self._tell_missing(request.url.path)), request, found)
         except Exception:
             log.exception("%s %s failed", request.method, request.url.path)
             return _refuse(Fault(500, "server_error", "the server failed; its log says why"), request, found)
@@ -116,10 +116,15 @@ class RequestHandler:
             async with self._lists.setdefault(get_caller(request).holder, Semaphore(LISTS_AT_ONCE)):
                 return await handler(request)
         if not found.allowed:
-            raise Fault(404, "not_found", f"there is nothing at {request.url.path}")
-        allowed = ", ".join(found.allowed)
-        message = f"{request.method} is not possible at {request.url.path}; use {allowed}"
+            raise Fault(404, "not_found", self._tell_missing(request.url.path))
+        allowed, path = ", ".join(found.allowed), request.url.path
+        meant = self._table.undouble(path)
+        message = f"{request.method} is not possible at {path}; {f'did you mean {meant}?' if meant else f'use {allowed}'}"
         raise Fault(405, "method_not_allowed", message, headers={"allow": allowed})
+
+    def _tell_missing(self, path: str) -> str:
+        meant = self._table.suggest(path)
+        return f"there is nothing at {path}; {f'did you mean {meant}?' if meant else '/docs lists what there is'}"
 
 
 def _refuse(fault: Fault | MainspringError, request: Request, found: FoundEndpoint) -> HttpResponse:

@@ -98,8 +98,17 @@ def _misfit(error: msgspec.ValidationError) -> InvalidRequest:
         if message.startswith(words):
             owner = f"a key in {field}" if " - at `key` in `" in str(error) else field
             code, told = name, f"{owner} {rule.format(message.removeprefix(words))}"
+    if (types := _TYPES.fullmatch(message)) is not None:
+        owner = f"a value in {field}" if "[...]" in str(error) else field or "the body"
+        wanted = " or ".join([_JSON_TYPES.get(each, each) for each in types[1].split(" | ")])
+        told = f"{owner} must be {wanted}, not {_JSON_TYPES.get(types[2], types[2])}"
     return InvalidRequest(told, param=field or "body", code=code)
 
+
+_TYPES: Final = re.compile(r"Expected `([^`]*)`, got `([^`]*)`")
+_JSON_TYPES: Final = {
+    "str": "a string", "int": "an integer", "float": "a number", "bool": "a boolean", "array": "an array", "object": "an object",
+}  # fmt: skip
 
 # What msgspec says of a value out of bounds, what OpenAI calls it, and what to tell.
 _BOUNDS = (

@@ -4,7 +4,9 @@ Rows stand beside their handlers. The routes of the server, the scopes that its 
 loops over the table; `scope` has no default, so no route exists without one.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from difflib import get_close_matches
 from inspect import getdoc
 from re import Pattern
 from typing import Any, Final, Literal
@@ -112,6 +114,10 @@ class FoundEndpoint(Struct, frozen=True):
         return own or (wrap_for_messages if MESSAGES_HEADER in headers else wrap_error)
 
 
+MOST_SUGGESTED: Final = 80
+_DOUBLED: Final = re.compile(r"(.*?)(/.+)\2")
+
+
 class _Row(Struct, frozen=True):
     path: Pattern[str]
     params: dict[str, Convertor[Any]]
@@ -143,6 +149,26 @@ class ScopeTable:
         """Those of which a key needs one."""
         found = self.find(method, path)
         return (found.scope,) if found.endpoint is None else (found.scope, *found.endpoint.also)
+
+    def suggest(self, path: str) -> str | None:
+        """The path that may have been meant: one that is like it, or what a client asks for whose base URL lacks `/v1`, or has
+        the path of an endpoint."""
+        if len(path) > MOST_SUGGESTED:
+            return None
+        if (once := self.undouble(path)) is not None:
+            return once
+        if self._has(f"/v1{path}"):
+            return f"/v1{path}"
+        return next(iter(get_close_matches(path, [each for _, each in self._plain if each != "/"], 1, 0.8)), None)
+
+    def undouble(self, path: str) -> str | None:
+        """A path that ends with the same twice, without the second."""
+        doubled = _DOUBLED.fullmatch(path) if len(path) <= MOST_SUGGESTED else None
+        once = f"{doubled[1]}{doubled[2]}" if doubled else ""
+        return once if self._has(once) else None
+
+    def _has(self, path: str) -> bool:
+        return any(row.path.match(path) for row in self._groups.get(_group(path), ()))
 
     def _match(self, method: str, path: str) -> FoundEndpoint:
         group = self._groups.get(_group(path), [])
