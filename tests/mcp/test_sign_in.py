@@ -230,6 +230,8 @@ async def test_sign_ins_that_are_begun_again_use_the_same_client(
     [
         ({"resource": "https://bank.example/mcp"}, {}),
         ({"resource": "http://127.0.0.1:1/mcp"}, {}),
+        ({"resource": "//127.0.0.1/mcp"}, {}),
+        ({"resource": "http://[::1"}, {}),
         ({"authorization_servers": []}, {}),
         ({"authorization_servers": ["http://10.0.0.1"]}, {}),
         ({}, {"issuer": "https://evil.example"}),

@@ -205,11 +205,12 @@ def covers(resource: str, url: str) -> bool:
     """Whether a token for this resource is for the server at the URL: its address, or one above it."""
     try:
         whole, part = URL(resource), URL(url)
-    except ValueError:
+        is_same = whole.origin() == part.origin()
+    except ValueError:  # also of an address without a scheme
         return False
     above = whole.path.rstrip("/")
     is_inside = part.path.rstrip("/") == above or part.path.startswith(above + "/")
-    return whole.is_absolute() and whole.origin() == part.origin() and is_inside and whole.query_string in ("", part.query_string)
+    return is_same and is_inside and whole.query_string in ("", part.query_string)
 
 
 async def send(
