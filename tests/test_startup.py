@@ -58,6 +58,14 @@ def test_a_command_brings_in_no_model_library(command: list[str]) -> None:
     assert not loaded & {"pydantic", "pydantic_core"}
 
 
+def test_the_help_of_the_whole_program_brings_in_little_of_ours() -> None:
+    """The parts, and what lists their commands: no item, no event, no settings."""
+    code = "import sys\nfrom mainspring.app.process import run_command\nrun_command(['--help'])\nprint()\nprint(*sys.modules)"
+    loaded = set(child(code).rsplit("\n", 2)[-2].split())
+    assert {"typer", "mainspring.features.workflows.part", "mainspring_tasks.part"} <= loaded
+    assert not loaded & {"mainspring.core.items", "mainspring.core.events", "mainspring.app.settings", "asyncio"}
+
+
 def test_the_server_brings_in_no_command_line_and_no_websockets() -> None:
     """They stay in memory for as long as it serves; the first WebSocket brings in its own."""
     loaded = set(child("import mainspring.app.serve, sys; print(*sys.modules)").split())

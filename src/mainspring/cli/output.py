@@ -8,9 +8,14 @@ from contextlib import suppress
 from datetime import datetime
 from shlex import quote
 from textwrap import wrap
-from typing import Final, Literal, TextIO, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TextIO, TypeVar
 
-from mainspring.core.items import encode
+from mainspring.late_module import LateModule
+
+if TYPE_CHECKING:
+    from mainspring.core import items
+else:
+    items = LateModule("mainspring.core.items")
 
 T = TypeVar("T")
 
@@ -121,7 +126,7 @@ def say_more(limit: int) -> None:
 
 def write_lines(values: Sequence[object]) -> None:
     """Writes each value as a line of JSON, all in one write."""
-    sys.stdout.buffer.write(b"".join([encode(value) + b"\n" for value in values]))
+    sys.stdout.buffer.write(b"".join([items.encode(value) + b"\n" for value in values]))
     sys.stdout.buffer.flush()
 
 

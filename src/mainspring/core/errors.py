@@ -50,8 +50,10 @@ Each class carries the `code` clients see and the HTTP `status` it becomes. `ret
 """
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from mainspring.core.items import Adaptation, Usage
+if TYPE_CHECKING:
+    from mainspring.core.items import Adaptation, Usage
 
 
 class MainspringError(Exception):
