@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from tests.kit.waiting import PATIENCE
 
 from mainspring.core.errors import InvalidRequest, ProviderError
 from mainspring.core.events import TurnEnded
@@ -95,7 +96,7 @@ async def test_servers_on_this_machine_are_found_by_what_they_say() -> None:
             "vllm": ModelServer("chat", f"{second}/v1", "vllm"),
             "llamacpp": ModelServer("chat", f"{other}/v1", "llamacpp"),
         }
-        found = await discovery.find_on_this_machine({}, servers)
+        found = await discovery.find_on_this_machine({}, servers, PATIENCE)
     assert {name: entry.backend.model for name, entry in found.items()} == {"ollama": "qwen3:4b", "vllm": "qwen"}
     assert backends.pick_default_model(found) == "ollama/qwen3:4b"
 
@@ -104,7 +105,7 @@ async def test_servers_on_this_machine_are_found_by_what_they_say() -> None:
 async def test_ollama_is_looked_for_where_its_own_variable_says(host: str) -> None:
     async with listening({"models": [{"name": "qwen3:4b", "model": "qwen3:4b"}]}) as (url, _):
         environment = {"OLLAMA_HOST": host.format(host=url.removeprefix("http://"))}
-        found = await discovery.find_on_this_machine(environment, {"ollama": ModelServer("ollama", nobody())})
+        found = await discovery.find_on_this_machine(environment, {"ollama": ModelServer("ollama", nobody())}, PATIENCE)
     assert list(found) == ["ollama"]
 
 
@@ -237,7 +238,7 @@ async def test_a_name_that_no_configured_provider_has_is_refused() -> None:
 async def test_a_model_that_only_embeds_is_not_taken_for_one_that_talks() -> None:
     listed = {"data": [{"id": "text-embedding-nomic"}, {"id": "bge-reranker"}, {"id": "qwen3-4b"}]}
     async with listening(listed) as (url, _):
-        found = await discovery.find_on_this_machine({}, {"lmstudio": ModelServer("chat", f"{url}/v1")})
+        found = await discovery.find_on_this_machine({}, {"lmstudio": ModelServer("chat", f"{url}/v1")}, PATIENCE)
         assert found["lmstudio"].backend.model == "qwen3-4b"
         everything = await discovery.find_backends({"OPENAI_BASE_URL": f"{url}/v1", "OLLAMA_HOST": nobody()})
     assert everything["openai"].backend.model == "qwen3-4b"

@@ -55,9 +55,9 @@ def find_in_environment(environment: Mapping[str, str]) -> dict[str, FoundBacken
 
 
 async def find_on_this_machine(
-    environment: Mapping[str, str], servers: Mapping[str, ModelServer] = SERVERS
+    environment: Mapping[str, str], servers: Mapping[str, ModelServer] = SERVERS, seconds: float = PROBE_SECONDS
 ) -> dict[str, FoundBackend]:
-    """The model servers that answer on their usual ports, each with its first model."""
+    """The model servers that answer on their usual ports within so many seconds, each with its first model."""
     found: dict[str, FoundBackend] = {}
 
     async def look(name: str, server: ModelServer) -> None:
@@ -65,7 +65,7 @@ async def find_on_this_machine(
         probed = ProviderSettings(kind=server.kind, base_url=base_url, attempts=1, failures=None)
         provider = make_provider(name, probed, environment)
         try:
-            with fail_after(PROBE_SECONDS):
+            with fail_after(seconds):
                 models = await provider.models()
         except (ProviderError, TimeoutError):
             return
