@@ -301,6 +301,25 @@ def test_a_socket_that_does_not_begin_with_get_is_refused(served: Served, start:
     assert b"invalid_http" in told
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param(b"content-length: 5\r\n\r\nhello", id="a body"),
+        pytest.param(b"transfer-encoding: chunked\r\n\r\n", id="a body in chunks"),
+        pytest.param(b"x: y\r\n" * 130 + b"\r\n", id="many headers"),
+        pytest.param(b"x: " + b"y" * 9_000 + b"\r\n\r\n", id="a long header"),
+    ],
+)
+def test_a_socket_that_cannot_be_read_is_refused(served: Served, more: bytes) -> None:
+    """A stranger would hold its connection for ever."""
+    upgrade = b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: %b\r\n"
+    with closing(connect(served)) as line:
+        line.sendall(b"GET /v1/responses HTTP/1.1\r\nhost: localhost\r\n" + upgrade % b64encode(b"x" * 16) + more)
+        told = read_all(line)
+    assert told.startswith(b"HTTP/1.1 400 ")
+    assert b"invalid_http" in told
+
+
 def test_no_socket_begins_while_an_answer_is_due(served: Served) -> None:
     """It would take the connection over, and the answer would be written whether or not it is read."""
     key, body = b"host: localhost\r\nauthorization: Bearer secret\r\n", b'{"input": "hi", "stream": true}'

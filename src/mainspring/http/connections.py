@@ -258,10 +258,15 @@ class BoundedProtocol(WatchedReader, HttpToolsProtocol):
         """Closes the connection, and says why unless an answer to something else is due on it."""
         cycle = self.cycle
         if cycle is None or (cycle.response_complete if self._is_head else not cycle.response_started):
-            body = encode({"error": render_error(fault)})
-            head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-            self.transport.write(STATUS_LINE[fault.status] + head + body)
+            write_refusal(self.transport, fault)
         self.transport.close()
+
+
+def write_refusal(transport: asyncio.Transport, fault: Fault) -> None:
+    """Says on a connection that ends why it does."""
+    body = encode({"error": render_error(fault)})
+    head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+    transport.write(STATUS_LINE[fault.status] + head + body)
 
 
 class _Signal:

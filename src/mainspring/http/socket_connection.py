@@ -8,7 +8,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from mainspring.core.errors import MemoryLimit
 from mainspring.core.memory_quota import Hold, MemoryQuota
 from mainspring.http.auth import get_caller
-from mainspring.http.connections import WatchedReader
+from mainspring.http.connections import WatchedReader, write_refusal
+from mainspring.http.faults import Fault
 
 # Frames that a client may send in a second, and one more for each so many bytes.
 MOST_FRAMES: Final = 256
@@ -16,6 +17,10 @@ BYTES_PER_FRAME: Final = 1024
 POLICY_VIOLATION: Final = 1008
 INVALID_DATA: Final = 1007
 TRY_AGAIN_LATER: Final = 1013
+# The bounds on headers are those of the library that reads them.
+_BAD_HANDSHAKE: Final = Fault(
+    400, "invalid_http", "a WebSocket begins without a body, with up to 128 headers of 8,192 bytes each"
+)
 
 
 class BoundedSocket(WatchedReader, WebSocketsSansIOProtocol):
@@ -37,6 +42,9 @@ class BoundedSocket(WatchedReader, WebSocketsSansIOProtocol):
             piece = data[start : start + BYTES_PER_FRAME]
             self._bytes += len(piece)
             super().data_received(piece)
+            if self.conn.handshake_exc is not None and not self.handshake_initiated:  # nobody else would ever answer it
+                write_refusal(self.transport, _BAD_HANDSHAKE)
+                self.transport.close()
             if self._frames > MOST_FRAMES + self._bytes // BYTES_PER_FRAME and not self.close_sent:
                 self._end(POLICY_VIOLATION, "too many frames")
             if self.close_sent or self.transport.is_closing():
