@@ -302,6 +302,20 @@ def test_a_socket_that_does_not_begin_with_get_is_refused(served: Served, start:
 
 
 @pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(b"content-length: 32000000\r\n\r\n", id="announced"),
+        pytest.param(b"transfer-encoding: chunked\r\n\r\n2400\r\n" + b" " * 0x2400 + b"\r\n", id="in chunks"),
+    ],
+)
+def test_a_stranger_has_no_more_kept_than_a_key_takes(served: Served, sent: bytes) -> None:
+    """To sign in is to show a key: until that has come whole, nobody knows whose the bytes are."""
+    with closing(connect(served)) as line:
+        line.sendall(b"POST /v1/session HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n" + sent)
+        assert line.recv(65_536).startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize(
     "more",
     [
         pytest.param(b"content-length: 5\r\n\r\nhello", id="a body"),

@@ -47,13 +47,13 @@ async def read_body(request: Request, most: int = MOST_BODY_BYTES) -> bytes:
     return b"".join(pieces)
 
 
-async def read_json_body(request: Request) -> bytes:
+async def read_json_body(request: Request, most: int = MOST_BODY_BYTES) -> bytes:
     """The body of a request that says it is JSON. Raises `Fault` 415 for another content type, 413 for too much."""
     kind = media_type(request)
     if kind != "application/json":
         message = f"send the body as application/json, not as `{kind[:80] or 'nothing'}`"
         raise Fault(415, "unsupported_media_type", message, param="content-type")
-    body = await read_body(request)
+    body = await read_body(request, most)
     await check_value_count(body)
     return body
 

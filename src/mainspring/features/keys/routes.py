@@ -18,6 +18,8 @@ from mainspring.http.sessions import make_cookie, read_token
 from mainspring.http.tenants import TENANT, choose_tenant
 
 _SESSION: Final = "/v1/session"
+# Strangers may send it.
+MOST_SIGN_IN_BYTES: Final = 8 * 1024
 _KEYS: Final = "/v1/keys"
 
 
@@ -92,7 +94,7 @@ class KeyRoutes:
         """Signs in: an API key becomes a cookie, which stands for the key until it ends."""
         if "origin" in request.headers:
             require_same_origin(request)
-        body = parse_body(await read_json_body(request), SignIn)
+        body = parse_body(await read_json_body(request, MOST_SIGN_IN_BYTES), SignIn)
         caller = await self._keys.caller(f"Bearer {body.key}")
         token = await self._keys.open_session(body.key)
         return _answer(request, _tell_session(caller, await needs_key(request)), token)
