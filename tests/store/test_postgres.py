@@ -27,7 +27,7 @@ from tests.kit.link import Link, linked, linked_port, tls_door
 from tests.kit.pooler import pooled
 from tests.kit.postgres import Postgres, replica_of, running
 from tests.kit.processes import run
-from tests.kit.waiting import PATIENCE
+from tests.kit.waiting import PATIENCE, until
 from tests.memory.world import embeddings
 from tests.store.groups import check_a_group
 from tests.store.logs import answer, begin, end, say
@@ -559,6 +559,45 @@ async def test_a_user_without_rights_is_told_which(postgres: Postgres) -> None:
         await store.append("a", begin("a"), notes=[Note(b"{}")])
 
 
+async def test_a_server_that_takes_no_more_connections_is_told_so(postgres: Postgres) -> None:
+    name = urlsplit(postgres.database()).path.strip("/")
+    limited = f"DROP ROLE IF EXISTS few_{name}; CREATE ROLE few_{name} LOGIN CONNECTION LIMIT 0; "
+    postgres.psql(postgres.url(name), f"{limited} GRANT ALL ON SCHEMA public TO few_{name};")
+    async with refused(postgres.url(name, f"few_{name}")) as [told]:
+        assert "takes no more connections" in told
+
+
+async def test_tables_that_are_gone_are_told_with_what_to_do(postgres: Postgres) -> None:
+    url = postgres.database()
+    async with open_store(parse_location(url)) as store:
+        postgres.psql(url, "DROP SCHEMA public CASCADE; CREATE SCHEMA public;")
+        for work in (store.documents("x"), store.append("a", begin("a"))):
+            with pytest.raises(StoreError, match="restore a backup"):
+                await work
+
+
+async def test_why_writing_is_tried_again_is_logged_once(
+    postgres: Postgres, emptied: Location, caplog: pytest.LogCaptureFixture
+) -> None:
+    def find_told() -> list[str]:
+        return [told for record in caplog.records if "read-only" in (told := record.getMessage())]
+
+    name = urlsplit(emptied.given).path.strip("/")
+    async with open_store(emptied) as store:
+        postgres.psql(postgres.url("postgres"), f"ALTER DATABASE {name} SET default_transaction_read_only = on;")
+        try:
+            postgres.psql(
+                postgres.url("postgres"), f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}';"
+            )
+            writing = asyncio.ensure_future(store.append("a", begin("a")))
+            await until(lambda: bool(find_told()))
+            await asyncio.sleep(0.5)  # in which it is tried again
+        finally:
+            postgres.psql(postgres.url("postgres"), f"ALTER DATABASE {name} RESET default_transaction_read_only;")
+        await writing
+    assert len(find_told()) == 1
+
+
 async def test_what_is_read_only_is_refused(postgres: Postgres, emptied: Location) -> None:
     name = urlsplit(emptied.given).path.strip("/")
     async with refused(postgres.url(name, default_transaction_read_only="on")) as [told]:
@@ -691,7 +730,7 @@ async def test_the_url_says_whom_to_trust(
             assert "TLS" in told
     async with tls_door(postgres.socket, None) as port:
         async with refused(f"postgresql://postgres:hunter2@localhost:{port}/{name}?sslmode=require") as [told]:
-            assert "SSL" in told
+            assert "has no TLS" in told
         async with open_store(parse_location(f"postgresql://postgres@localhost:{port}/{name}?sslmode=disable")) as store:
             await store.append("plain", begin("plain"))
 

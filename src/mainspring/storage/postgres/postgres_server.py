@@ -81,6 +81,12 @@ def is_lost(error: BaseException) -> bool:
     return isinstance(error, _LOST) and not isinstance(error, ssl.SSLError | asyncpg.ClientConfigurationError)
 
 
+def say_why(error: BaseException) -> str:
+    """What the server says, or what happened where it says nothing, in one line."""
+    unsaid = "it does not answer" if isinstance(error, TimeoutError) else type(error).__name__
+    return (" ".join(str(error).split()) or unsaid)[:300]
+
+
 def is_to_repeat(error: BaseException) -> bool:
     """Whether the server took everything back, and asks to be asked again."""
     return isinstance(error, _AGAIN)
@@ -299,12 +305,22 @@ class Server:
                 return StoreError(f"{self.name} is behind a pooler; add pgbouncer=true to the options of the URL")
             case asyncpg.TargetServerAttributeNotMatched():
                 return StoreError(f"{self.name}: none of the hosts is what target_session_attrs asks for; name the primary")
+            case asyncpg.TooManyConnectionsError():
+                return StoreError(
+                    f"{self.name} takes no more connections ({error}); each process needs up to six: raise max_connections, or "
+                    "the limit of the user, or put a pooler between"
+                )
+            case asyncpg.UndefinedTableError():
+                return StoreError(
+                    f"{self.name}: {error}; tables are missing that were there: restore a backup, or start this process again, "
+                    "which makes empty ones"
+                )
+            case ConnectionError() if "rejected SSL" in str(error):
+                return StoreError(f"{self.name} has no TLS, and sslmode asks for it; turn it on there, or leave sslmode out")
             case asyncpg.DiskFullError():
                 return StoreError(f"the disk of {self.name} is full; free space, then resume the run")
             case _ if is_lost(error):
-                unsaid = "it does not answer" if isinstance(error, TimeoutError) else type(error).__name__
-                reason = " ".join(str(error).split()) or unsaid
-                return StoreError(f"{self.name} cannot be reached ({reason[:300]}); check that it runs, and the URL")
+                return StoreError(f"{self.name} cannot be reached ({say_why(error)}); check that it runs, and the URL")
         return StoreError(f"this cannot be written or read ({type(error).__name__}: {error})")
 
 

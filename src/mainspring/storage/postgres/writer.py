@@ -26,7 +26,7 @@ from mainspring.storage.audit_chain import make_anchor
 from mainspring.storage.postgres.anchors import Anchors
 from mainspring.storage.postgres.batch import Batch, Job, build_statement
 from mainspring.storage.postgres.log_shrinker import LogShrinker
-from mainspring.storage.postgres.postgres_server import PATIENCE_SECONDS, Connection, Row, Server, is_lost, is_to_repeat
+from mainspring.storage.postgres.postgres_server import PATIENCE_SECONDS, Connection, Row, Server, is_lost, is_to_repeat, say_why
 from mainspring.storage.postgres.run_tables import make_key
 from mainspring.storage.segment import explain_mismatch
 
@@ -296,7 +296,7 @@ class Writer:
     ) -> Sequence[int]:
         """Writes until it is known to be written, and returns who was refused. Raises once that has taken too long."""
         self._number += 1
-        number, pause, is_in_doubt = self._number, FIRST_PAUSE, False
+        number, pause, is_in_doubt, said = self._number, FIRST_PAUSE, False, ""
         while True:
             try:
                 connection = self._connection or await self._connect()
@@ -313,7 +313,9 @@ class Writer:
                     if is_in_doubt and is_lost(error):
                         raise StoreDoubt(f"{self._server.name} cannot be reached, and may have written this") from error
                     raise
-                log.warning("%s: %s; trying again", self._server.name, type(error).__name__)
+                if (reason := say_why(error)) != said:
+                    log.warning("%s: %s; trying again", self._server.name, reason)
+                said = reason
             self._expire()
             await sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
