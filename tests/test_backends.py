@@ -167,6 +167,10 @@ def test_a_vendor_s_name_brings_its_wire_format_along() -> None:
             lambda: model_choice.resolve_provider("gpt-5", environment={}),
             "needs a backend: set OPENAI_API_KEY, ANTHROPIC_API_KEY",
         ),
+        (
+            lambda: model_choice.resolve_provider("antropic/claude-sonnet-5-5", environment={}),
+            r"did you mean `anthropic/claude-sonnet-5-5`\? Or else set OPENAI_API_KEY",
+        ),
         (lambda: model_choice.resolve_provider("anthropic/claude", environment={"OPENAI_API_KEY": KEY}), "set ANTHROPIC_API_KEY"),
         (
             lambda: backends.make_provider("x", ProviderSettings(kind="chat"), {}),

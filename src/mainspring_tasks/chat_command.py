@@ -66,10 +66,10 @@ def chat(
     and "undo" takes the last change back. /help says more.
 
     Tasks, conversations and the log of decisions are stored in your data folder. The model should be able:
-    a vendor's, or one that `mainspring models pull` fetches. The small one that comes along is often wrong:
+    a vendor's, or one that `mainspring models pull` fetches. The small one that comes along is refused:
 
         mainspring chat
-        mainspring chat "What is left to do?" --model local
+        mainspring chat "What is left to do?" --model local/qwen3-4b
         mainspring chat --conversation conv_... --model anthropic/claude-sonnet-5-5
 
     The exit code is 1 if an outage left the last message without an answer.

@@ -104,6 +104,13 @@ def test_mistakes_are_told_and_nothing_runs(bees: Shell, options: tuple[str, ...
     assert "never" not in done.out
 
 
+def test_an_agent_that_is_not_there_is_told_before_a_model_is_looked_for(bees: Shell) -> None:
+    assert (
+        bees.run("agents", "run", "wasp", "--folder", "agents").err
+        == "mainspring: there is no agent `wasp`; known: `ant`, `bee`\n"
+    )
+
+
 def test_an_agent_that_was_interrupted_is_taken_up_with_its_agents(bees: Shell) -> None:
     written(bees.folder / "agents", "queen", dependencies=[{"agent": "ant"}])
     (bees.folder / "mainspring.toml").write_text('agents = ["agents"]\n')

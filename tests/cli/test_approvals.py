@@ -77,6 +77,19 @@ async def test_what_waits_is_listed_shown_approved_and_runs_once(shell: Shell) -
     assert "has been given already" in again.err
 
 
+async def test_an_approval_is_named_by_the_beginning_of_its_id_or_as_last(shell: Shell) -> None:
+    first, second = await paused(shell, (1, 2), (3, 4))
+    for given in (second[:-1], "last"):
+        assert shown(shell, given)["id"] == second
+    assert f"`{first[:5]}` is the beginning of 2 approvals" in shell.run("approvals", "show", first[:5], *THERE).err
+    waits = answered(shell, "deny", first[:-1])
+    assert (waits.code, f"`{first}` is refused" in waits.err) == (0, True)
+    done = answered(shell, "approve", "last")
+    assert (done.code, tally(shell)) == (0, ["3 + 4"])
+    unknown = shell.run("approvals", "show", "nope", *THERE, "--tenant", "acme")
+    assert unknown.err.endswith("list them with: mainspring approvals list --state all --tenant acme\n")
+
+
 async def test_what_is_denied_does_not_run_and_the_model_is_told_why(shell: Shell) -> None:
     [id] = await paused(shell, (1, 2))
     model = shell.script({"say": "A pity.", "expect": "A person refused this call: too early."})
@@ -177,8 +190,10 @@ def tamper(path: Path, statement: str) -> None:
 async def test_a_call_is_explained_in_words_from_the_audit_or_else_from_the_log(shell: Shell, audit: bool) -> None:
     [id] = await paused(shell, (1, 2), audit=audit)
     [run] = await shell.stored()
-    call_id = next(item.call_id for item in (run.response.output if run.response else ()) if isinstance(item, ApprovalRequest))
-    told = shell.run("explain", str(call_id), *THERE)
+    call_id = next(
+        str(item.call_id) for item in (run.response.output if run.response else ()) if isinstance(item, ApprovalRequest)
+    )
+    told = shell.run("explain", call_id, *THERE)
     assert told.code == 0
     head, asked = told.out.splitlines()
     assert head.startswith(f"{call_id}: add(a=1, b=2), arguments sha256 ")
@@ -186,9 +201,11 @@ async def test_a_call_is_explained_in_words_from_the_audit_or_else_from_the_log(
     assert f"[{run.id}, event " in asked
     if audit:
         answered(shell, "approve", id, "--reason", "go ahead")
-        lines = shell.run("explain", str(call_id), *THERE).out.splitlines()[2:]
+        lines = shell.run("explain", call_id, *THERE).out.splitlines()[2:]
         for line, words in zip(lines, ("approved by user:", "allowed, no rule", "started", "ended, without error"), strict=True):
             assert words in line
+        for given in (call_id[:-1], "last"):
+            assert shell.run("explain", given, *THERE).out.startswith(f"{call_id}: add(a=1, b=2)")
     missing = shell.run("explain", "call_none", *THERE)
     assert missing.code == 2
     assert "has a call `call_none`" in missing.err

@@ -33,7 +33,7 @@ def test_an_unknown_command(shell: Shell) -> None:
         (("Hi", "--modle", "x"), "--model"),
         (("Hi", "--max-turns", "many"), "--max-turns"),
         (("Hi", "--max-turns", "0"), "--max-turns"),
-        (("Hi", "--preset", "lazy"), "'iterative'"),
+        (("Hi", "--preset", "lazy"), "`iterative`"),
     ],
 )
 def test_arguments_that_are_not_right(shell: Shell, arguments: tuple[str, ...], about: str) -> None:

@@ -112,6 +112,11 @@ async def test_a_killed_run_is_taken_up_again_where_it_was(shell: Shell) -> None
     assert "Three it is." in result.out
     assert (shell.folder / "tally").read_text() == "1 + 2\n"
     assert len([record for record in await shell.log(run.id) if isinstance(record.event, ToolEnded)]) == 2
+    again = shell.run("resume", "last", "--database", "runs.db")  # which asks for no tools
+    told = (
+        f"run `{run.id}` has ended (completed), so nothing is left to resume; show it with: mainspring show {run.id} --database"
+    )
+    assert (again.code, again.out, again.err) == (0, "", f"mainspring: {told} runs.db\n")
 
 
 async def test_every_interrupted_run_is_taken_up_again_with_all(shell: Shell) -> None:

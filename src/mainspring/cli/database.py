@@ -1,6 +1,6 @@
 """Opening a database to look into it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from mainspring.cli.options import name_database
@@ -42,12 +42,18 @@ async def find_run(engine: Engine, given: str, database: Location) -> Handle:
 
 async def find_run_id(store: Store, given: str) -> str:
     """The id that is meant by `last`, or by the beginning of one of the newest. Raises `InvalidRequest` if several begin so."""
+    newest = (await store.list(limit=1 if given == LAST else NEWEST)).runs
+    return choose_id(given, [run.id for run in newest], "runs")
+
+
+def choose_id(given: str, newest: Sequence[str], kind: str) -> str:
+    """The id of these, the newest first, that is meant by `last` or by its beginning; what is given if there is none. Raises
+    `InvalidRequest` if several begin so."""
     if given == LAST:
-        newest = (await store.list(limit=1)).runs
-        return newest[0].id if newest else given
-    meant = [run.id for run in (await store.list(limit=NEWEST)).runs if run.id.startswith(given)]
+        return newest[0] if newest else given
+    meant = [each for each in newest if each.startswith(given)]
     if len(meant) > 1 and given not in meant:
-        raise InvalidRequest(f"`{given}` is the beginning of {len(meant)} runs: {', '.join(meant[:3])}; write more of it")
+        raise InvalidRequest(f"`{given}` is the beginning of {len(meant)} {kind}: {', '.join(meant[:3])}; write more of it")
     return meant[0] if len(meant) == 1 else given
 
 

@@ -114,8 +114,7 @@ def run_agent(
         cat ticket.json | mainspring agents run triage --inputs - --level 1
     """
     registry, _ = _read_folders(_load_settings(folder, config))
-    defined = registry.definitions.get(name)
-    model = model or (None if defined is None else defined.model)
+    model = model or registry.get(name).model
     loop = None if once else ToolLoopConfig(max_iterations=max_turns, enable_double_confirmation=confirm)
     given = options.read_inputs(input, inputs)
     where = None if no_store else options.choose_database(database, config)

@@ -1,5 +1,6 @@
 """`mainspring approvals`: calls that wait for a person, and the answer that lets their run go on."""
 
+import shlex
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -10,20 +11,24 @@ from mainspring.cli import options
 from mainspring.cli.ask import follow_with_answers
 from mainspring.cli.console import format_call
 from mainspring.cli.context import Assembly, EngineOptions, build_engine
-from mainspring.cli.database import find_run, open_database
+from mainspring.cli.database import choose_id, find_run, open_database
 from mainspring.cli.operator import name_operator
 from mainspring.cli.output import format_moment, say, say_more, write_lines, write_table
 from mainspring.cli.tenants import choose_tenants, write_of_tenants
-from mainspring.core.errors import InvalidRequest
+from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.items import to_json
+from mainspring.engine.engine import Engine
 from mainspring.features.approvals.pending import Approval, Approvals
 
 # Policies that are only in force if the settings say so.
 _OF_SETTINGS: Final = ("tool_rules", "autonomy_level", "commands", "paths", "domains")
 
+# A person types the beginning of an id that they have just seen; what an approval shows is read from its run.
+LOOKED_AT: Final = 100
+
 app = typer.Typer()
 
-ApprovalId = Annotated[str, typer.Argument(metavar="APPROVAL_ID", help="Approval, as `list` names it.")]
+ApprovalId = Annotated[str, typer.Argument(metavar="APPROVAL_ID", help="Approval: its id, the beginning of it, or `last`.")]
 Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="Why; a refusal tells it to the model.")]
 
 
@@ -56,7 +61,7 @@ async def show(
 ) -> None:
     """Shows the call, its arguments, and which rule asks."""
     async with open_database(database) as engine:
-        approval = await Approvals(engine).get(approval_id, tenant=tenant)
+        approval = await _find_approval(engine, approval_id, tenant)
     if json:
         write_lines([approval])
     else:
@@ -110,7 +115,7 @@ async def _answer(said: GivenAnswer, onward: options.Continuation, as_json: bool
     """Gives the answer, and shows the run that goes on; returns its exit code."""
     database = onward.choose_database()
     async with open_database(database) as reading:
-        approval = await Approvals(reading).get(said.id, tenant=said.tenant)
+        approval = await _find_approval(reading, said.id, said.tenant)
         run = (await find_run(reading, approval.response_id, database)).run
     settings = {
         "database": database.given,
@@ -126,7 +131,7 @@ async def _answer(said: GivenAnswer, onward: options.Continuation, as_json: bool
     assembly.check_run(run)
     async with assembly.lifespan:
         done = await Approvals(assembly.engine, assembly.mcp_labels).answer(
-            said.id,
+            approval.id,
             approve=said.approve,
             reason=said.reason,
             digest=said.digest,
@@ -137,9 +142,25 @@ async def _answer(said: GivenAnswer, onward: options.Continuation, as_json: bool
         )
         if done.handle is None:
             more = f"mainspring approvals list{options.name_database(database)}"
-            say(f"`{said.id}` is {done.approval.state}; its run goes on when its other calls are answered: {more}")
+            say(f"`{approval.id}` is {done.approval.state}; its run goes on when its other calls are answered: {more}")
             return 0
         return await follow_with_answers(assembly, done.handle, database, as_json=as_json)
+
+
+async def _find_approval(engine: Engine, given: str, tenant: str) -> Approval:
+    """The one that is meant by its id, by the beginning of it among the newest, or by `last`: the newest that waits, or else the
+    newest. Raises `NotFound` that says how to list them."""
+    approvals = Approvals(engine)
+    try:
+        return await approvals.get(given, tenant=tenant)
+    except NotFound as error:
+        for state in ("pending", None):
+            page = await approvals.list(tenant=tenant, state=state, limit=LOOKED_AT)
+            if (meant := choose_id(given, [each.id for each in page.approvals], "approvals")) != given:
+                return await approvals.get(meant, tenant=tenant)
+        whose = f" --tenant {shlex.quote(tenant)}" if tenant else ""
+        how = f"list them with: mainspring approvals list --state all{whose}"
+        raise NotFound(f"{error.message.rstrip('.')}; {how}") from error
 
 
 def _parse_content(text: str | None) -> dict[str, Any] | None:

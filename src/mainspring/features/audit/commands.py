@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from mainspring.cli.console import format_call
-from mainspring.cli.database import open_database
+from mainspring.cli.database import NEWEST, choose_id, open_database
 from mainspring.cli.exit import FAILURE
 from mainspring.cli.options import AsJson, Database, Limit, OneTenant
 from mainspring.cli.output import format_moment, say, write_lines, write_table, write_text
@@ -78,20 +78,29 @@ async def list_records(database: Database, tenant: OneTenant = None, limit: Limi
 
 
 async def explain(
-    call_id: Annotated[str, typer.Argument(metavar="CALL_ID", help="Call.")], database: Database, json: AsJson = False
+    call_id: Annotated[str, typer.Argument(metavar="CALL_ID", help="Call: its id, the beginning of it, or `last`.")],
+    database: Database,
+    json: AsJson = False,
 ) -> None:
     """Says which rule decided about a call and why, who approved it, and what came of it."""
     async with open_database(database) as engine:
+        call_id = await _find_call_id(engine, call_id)
         entries = [entry_of(link.note) for link in await engine.store.audit(call=call_id)]
         entries = entries or await _read_logs(engine, call_id)
     if not entries:
-        raise NotFound(f"no run in {database} has a call `{call_id}`; `mainspring show RUN_ID` shows the calls of a run")
+        raise NotFound(f"no run in {database} has a call `{call_id}`; `mainspring show last` shows the calls of the newest run")
     if json:
         write_lines(entries)
         return
     write_text(f"{call_id}: {_describe_call(entries)}")
     for entry in entries:
         write_text(f"  {format_moment(entry.at, SECONDS)}  {describe(entry)}  [{entry.run}, event {entry.seq}]")
+
+
+async def _find_call_id(engine: Engine, given: str) -> str:
+    """The id that is meant, if it is one of the newest that the audit has."""
+    newest = await engine.store.audit(limit=NEWEST, newest_first=True)
+    return choose_id(given, [*dict.fromkeys([call for link in newest if (call := entry_of(link.note).call)])], "calls")
 
 
 async def _read_logs(engine: Engine, call_id: str) -> list[AuditEntry]:

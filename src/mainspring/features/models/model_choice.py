@@ -3,6 +3,7 @@ much they take, and what they are known to be unable to do."""
 
 import os
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Final
 
 from msgspec import Struct
@@ -89,6 +90,8 @@ def resolve_provider(
         needed = " or ".join(VENDORS[vendor].keys) if vendor in VENDORS else "OPENAI_API_KEY, ANTHROPIC_API_KEY or GEMINI_API_KEY"
         address = "pass an address as base_url or --base-url (for example http://127.0.0.1:11434/v1)"
         advice = f"set {needed}, or {address}, or use `local`, or `scripted:FILE`"
+        if close := get_close_matches(vendor, {*VENDORS, *SERVERS} - {vendor}, 1, 0.8):
+            advice = f"did you mean `{close[0]}{model.removeprefix(vendor)}`? Or else {advice}"
         raise InvalidRequest(f"model `{model}` needs a backend: {advice}", param="model")
     return make_router(known, default=_guess_provider(model, known), environment=environment, progress=progress, tape=tape)
 

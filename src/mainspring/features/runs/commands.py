@@ -236,6 +236,10 @@ async def prune(
 async def _resume(run_id: str, given: EngineOptions, database: Location, as_json: bool) -> int:
     async with open_database(database) as reading:
         left = (await find_run(reading, run_id, database)).run
+    if left.status not in ("in_progress", "queued", "requires_action"):
+        show = f"mainspring show {left.spec.id}{options.name_database(database)}"
+        say(f"run `{left.spec.id}` has ended ({left.status}), so nothing is left to resume; show it with: {show}")
+        return 0
     assembly = build_engine(replace(given, model=given.model or left.spec.model))
     assembly.check_run(left)
     async with assembly.lifespan:
