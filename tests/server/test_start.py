@@ -88,6 +88,23 @@ def test_a_bucket_that_is_not_there_is_told_at_the_start(bucket: S3, tmp_path: P
     assert re.fullmatch("mainspring: files cannot be kept in s3://other/x: there is no such bucket; create it.*\n", ended.stderr)
 
 
+@pytest.mark.parametrize("command", [("serve", "--port", "0"), ("serve", "--check")], ids=" ".join)
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ('builtins = ["shel"]', "there is no built-in tool `shel`; known: shell,"),
+        ('tools = ["nowhere"]', "there is no module `nowhere`;"),
+    ],
+)
+def test_what_a_server_refuses_to_start_with_its_check_refuses_too(
+    tmp_path: Path, command: tuple[str, ...], settings: str, told: str
+) -> None:
+    (tmp_path / "mainspring.toml").write_text(f"{settings}\n")
+    ended = start_in(tmp_path, command, {})
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert f"mainspring: the settings are not right: mainspring.toml:1: {told}" in ended.stderr
+
+
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[S3]:
     with running_s3() as s3:

@@ -70,7 +70,10 @@ def serve(
         str | None, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error. Default: warning.")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Examine every configured model as `mainspring doctor` does, and do not serve.")
+        bool,
+        typer.Option(
+            "--check", help="Check the settings, examine every configured model as `mainspring doctor` does, and do not serve."
+        ),
     ] = False,
     config: Config = None,
 ) -> Coroutine[object, object, int]:
@@ -96,15 +99,17 @@ def serve(
     settings = load(given, file=config)
     if not check:
         become_server(given, settings, config)
-    return _check(settings)
+    return _check(settings, config)
 
 
-async def _check(settings: Settings) -> int:
-    """Examines the models, once what else the settings name has been tried out."""
+async def _check(settings: Settings, file: Path | None) -> int:
+    """Examines the models, once what else the settings name has been tried out; `file` is where they are from."""
     # A server has no use for the one, and starts the other by itself.
+    from mainspring.app.assembly import build_server_engine
     from mainspring.app.build import check_surroundings
     from mainspring.features.models.doctor import SandboxChoice, check_configured
 
+    build_server_engine(settings, file)
     await check_surroundings(settings)
     choice = SandboxChoice(settings.sandbox, settings.kubernetes)
     return await check_configured(settings, choice, parse_location(settings.database))
