@@ -192,6 +192,9 @@ async def test_nothing_is_read_of_a_server_that_was_not_compared_yet(tmp_path: P
     [
         *("Read_File", "read-file", "readFile", "read.file", "re\u0430d_file", "read_f1le\u200b".replace("1", "\u0456")),
         *("read_fiIe", "rea\u0501_file", "re\u1d00d_file", "r\u2c89ad_file", "read_fi\u01c0e"),
+        # With letters and signs that cannot be seen, or that the model is not shown; and in small capitals.
+        *("read\u3164file", "read_\uffa0file", "read\u2800file", "read+file", "\u2603read_file"),
+        "\u0280\u1d07\u1d00\u1d05_\ua730\u026a\u029f\u1d07",
     ],
 )
 def test_a_tool_that_imitates_another_servers_is_refused(name: str) -> None:
