@@ -79,12 +79,14 @@ def test_calls_that_others_must_perform_or_allow_are_marked(capsys: pytest.Captu
         capsys,
         ItemDone(CALL), CallJudged("call_1", "ask", "approval", "Really deploy?"), CallJudged("call_1", "client", "hand_off"),
         CallJudged("call_1", "deny", "approval", "A person refused this call."),
+        CallJudged("call_1", "ask", "elicitation", "MCP server `a` asks: \u202e?yas \x1b[2J"),
     )  # fmt: skip
     assert shown == snapshot("""\
 → deploy(to="production")
 ? deploy waits for a person to agree: Really deploy?
 … deploy is left to the caller
 ✗ deploy: A person refused this call.
+? deploy waits for a person to agree: MCP server `a` asks: \\u202e?yas \\x1b[2J
 """)
 
 

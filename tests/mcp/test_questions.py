@@ -19,7 +19,7 @@ from tests.server.linter import events_of, linted
 from tests.server.process import Script, serving, working
 
 from mainspring import Engine
-from mainspring.core.elicitation import list_flaws, parse_field
+from mainspring.core.elicitation import fill_defaults, list_flaws, parse_field, read_elicitation
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import ApprovalRequest, ApprovalResponse, FunctionCallOutput
 from mainspring.core.run import Run
@@ -162,12 +162,24 @@ async def test_a_form_that_no_client_can_draw_is_refused_before_anybody_is_asked
         {**LINK, "url": "https://bank.example\n.pay.example/1"},
         {**LINK, "url": "https://b\u0430nk.example/1"},
         {**FORM, "requestedSchema": {"type": "object", "properties": {"a": {"type": "string", "title": "a" * 70_000}}}},
+        {**FORM, "mode": "voice"},
     ],
-    ids=["long link", "link with a name", "link with a break", "link that looks like another", "form"],
+    ids=["long link", "link with a name", "link with a break", "link that looks like another", "form", "neither"],
 )
 async def test_a_question_that_cannot_be_shown_as_it_is_is_not_asked(question: Json, is_modern: bool) -> None:
     async with serve(Hotel(is_modern=is_modern, questions=(question,))) as hotel, engine_of(hotel) as engine:
         assert (await engine.run("Book.")).status == "completed"
+
+
+def test_a_value_that_is_no_answer_to_its_field_is_not_proposed() -> None:
+    fields: Json = {
+        "room": {"type": "string", "enum": ["red", "blue"], "default": "green"},
+        "nights": {"type": "integer", "default": "two"},
+        "extras": {"type": "array", "items": {"type": "string", "enum": ["tea"]}, "default": "tea"},
+        "late": {"type": "boolean", "default": False},
+    }
+    asked = read_elicitation("hotel", {"message": "?", "requestedSchema": {"type": "object", "properties": fields}})
+    assert fill_defaults(asked["requested_schema"]) == {"late": False}
 
 
 async def test_what_is_no_name_among_the_required_fields_does_not_end_the_session() -> None:

@@ -11,7 +11,7 @@ from typing import assert_never
 from msgspec import Struct
 
 from mainspring.cli.console import ConsoleWriter, TextFlow, fit_line, format_call, format_count, format_duration
-from mainspring.cli.output import clean
+from mainspring.cli.output import clean, spell_out
 from mainspring.core import events
 from mainspring.core.drafts import item_id, words
 from mainspring.core.items import (
@@ -162,7 +162,7 @@ class Screen:
             case "deny":
                 self._writer.block("✗ ", f"{name}: {event.reason}", "red", ERROR_LINES)
             case "ask":
-                self._writer.block("? ", f"{name} waits for a person to agree: {event.reason}", "yellow", ERROR_LINES)
+                self._writer.block("? ", f"{name} waits for a person to agree: {spell_out(event.reason)}", "yellow", ERROR_LINES)
             case "client":
                 self._writer.put(f"… {name} is left to the caller\n", "yellow")
             case _:

@@ -47,12 +47,15 @@ _FORMATS: Final = {
 def read_elicitation(server: str, params: Json) -> Json:
     """The question as people and clients are shown it, with who asks. Raises `ValueError` if it is none that can be shown."""
     message = str(params.get("message") or "")[:LONGEST_MESSAGE]
-    if params.get("mode", "form") == "url":
+    mode = params.get("mode", "form")
+    if mode == "url":
         return {"server": server, "mode": "url", "message": message, "url": _check_link(params.get("url"))}
+    if mode != "form":
+        raise ValueError("it is neither a form nor a link")
     schema = params.get("requestedSchema")
     if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
         raise ValueError("its form has no fields")
-    fields: Mapping[object, object] = schema["properties"]
+    fields: Mapping[str, Json] = schema["properties"]
     if len(fields) > MOST_FIELDS:
         raise ValueError(f"its form has more than {MOST_FIELDS} fields")
     for name, field in fields.items():
@@ -66,8 +69,19 @@ def read_elicitation(server: str, params: Json) -> Json:
         "server": server,
         "mode": "form",
         "message": message,
-        "requested_schema": {"type": "object", "properties": dict(fields), "required": required},
+        "requested_schema": {
+            "type": "object",
+            "properties": {name: _drop_wrong_default(field) for name, field in fields.items()},
+            "required": required,
+        },
     }
+
+
+def _drop_wrong_default(field: Json) -> Json:
+    """The field without a value that is no answer to it: whoever leaves the field as it is would be told that they are wrong."""
+    if "default" not in field or _find_flaw(field, field["default"]) is None:
+        return field
+    return {name: value for name, value in field.items() if name != "default"}
 
 
 def _check_link(url: object) -> str:
