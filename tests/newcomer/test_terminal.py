@@ -157,6 +157,13 @@ def test_what_may_have_been_meant_is_told(capfd: pytest.CaptureFixture[str], arg
     assert capfd.readouterr().err.startswith(f"mainspring: {told}")
 
 
+def test_settings_without_quotes_are_told_where_they_belong(folder: Path) -> None:
+    (folder / "mainspring.toml").write_text("model = scripted:script.json\n")
+    told = Shell(folder).run("config", "show").err
+    assert told.startswith("mainspring: the settings are not right: mainspring.toml:1: this is not TOML: ")
+    assert told.endswith("; text needs quotes around it\n")
+
+
 def test_an_address_of_another_machine_is_no_matter_of_the_port(folder: Path) -> None:
     done = Shell(folder).run("serve", "--host", "192.0.2.1", "--model", "scripted:script.json")
     assert (done.code, "--host" in done.err, "--port" in done.err) == (2, True, False)

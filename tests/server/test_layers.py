@@ -3,9 +3,11 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from sys import executable
 
 import httpx2
 import pytest
+from tests.kit.processes import run
 from tests.kit.waiting import until
 from tests.server.process import Script, Served, serving
 from tests.server.test_connections import create_key
@@ -35,14 +37,17 @@ async def test_every_request_is_one_line_without_content(logged: Served, tmp_pat
         assert "response.completed" in answer.text
         assert client.get("/responses/resp_none?include=x").status_code == 404
         assert httpx2.get(f"{logged.url}/models").status_code == 401
-    await until(lambda: len(read_lines(tmp_path)) == 3)
-    streamed, missing, refused = read_lines(tmp_path)
+        narrow = client.post("/keys", json={"scopes": ["models"]}).json()["key"]
+        assert httpx2.get(f"{logged.url}/runs", headers={"authorization": f"Bearer {narrow}"}).status_code == 403
+    await until(lambda: len(read_lines(tmp_path)) == 5)
+    streamed, missing, refused, _, forbidden = read_lines(tmp_path)
     assert {**streamed, "at": "", "ms": 0} == {
         "at": "", "request_id": "mine-1", "method": "POST", "path": "/v1/responses", "status": 200, "ms": 0,
         "key": key.split("_")[1], "tenant": "acme",
     }  # fmt: skip
     assert (missing["status"], missing["path"], missing["tenant"]) == (404, "/v1/responses/resp_none", "acme")
     assert (refused["status"], "key" in refused, refused["request_id"][:4]) == (401, False, "req_")
+    assert (forbidden["status"], forbidden["key"]) == (403, narrow.split("_")[1])
     written = (tmp_path / "requests.jsonl").read_text()
     assert "secret word" not in written
     assert key.split("_")[2] not in written
@@ -89,6 +94,12 @@ async def test_without_the_setting_no_page_is_told_that_it_may(tmp_path: Path) -
         key = {"authorization": "Bearer secret", "origin": PAGE}
         assert "access-control-allow-origin" not in httpx2.get(f"{served.url}/models", headers=key).headers
     assert not (tmp_path / "requests.jsonl").exists()
+
+
+def test_a_switch_in_place_of_the_name_of_a_log_is_answered_with_what_to_write(tmp_path: Path) -> None:
+    (tmp_path / "mainspring.toml").write_text("[http]\nrequest_log = true\n")
+    told = run([executable, "-m", "mainspring", "config", "show"], cwd=tmp_path).stderr
+    assert told.endswith("2: `request_log`: it must be text, not `true`; write the name of a file, or `-` for standard error\n")
 
 
 def test_a_log_that_cannot_be_written_is_said_at_the_start(tmp_path: Path) -> None:

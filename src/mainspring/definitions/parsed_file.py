@@ -194,7 +194,8 @@ def tell_misfit(error: ValidationError, kind: Any, value: object, *, quotes: boo
     told = str(error).partition(" - at `")[0]
     if (types := _TYPES.fullmatch(told)) is not None:
         wanted = " or ".join([_WORDS.get(each, each) for each in types[1].split(" | ") if each != "null"])
-        return f"it must be {wanted}, not {_name(value) if quotes or isinstance(value, bool) else _WORDS.get(types[2], types[2])}"
+        given = _name(value) if quotes or isinstance(value, bool) else _WORDS.get(types[2], types[2])
+        return f"it must be {wanted}, not {given}{f'; write {about}' if (about := _description(kind)) else ''}"
     if (bound := _BOUND.fullmatch(told)) is not None:
         return f"it must be {_BOUNDS[bound[1]]} {bound[2].removesuffix('.0')}, not {_name(value)}"
     if (length := _LENGTH.fullmatch(told)) is not None:

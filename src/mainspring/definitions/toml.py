@@ -21,6 +21,7 @@ MOST_KEYS: Final = 20
 # The library takes time in the square of a key's length.
 _DEEP_KEY: Final = re.compile(rf"^[ \t[]*(?:[\w\"'-]{{1,100}}[ \t]*\.[ \t]*){{{MOST_KEYS}}}", re.MULTILINE)
 _ERROR_LINE: Final = re.compile(r"\(at line (\d+)")
+_BARE_TEXT: Final = re.compile(r"[ \t]*[\w.-]+[ \t]*=[ \t]*[A-Za-z/][^\"'=]*")
 _BLANK: Final = re.compile(r"(?:\s|#[^\n]*)*")
 _KEY: Final = re.compile(r"""[A-Za-z0-9_-]+|"(?:\\.|[^"\\])*"|'[^']*'""")
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -46,7 +47,10 @@ def parse_toml(file: Path, text: str) -> ParsedFile:
     except tomllib.TOMLDecodeError as error:
         found = _ERROR_LINE.search(str(error))
         line = int(found[1]) if found is not None else text.count("\n") + 1
-        raise InvalidRequest(f"{file}:{line}: this is not TOML: {error}") from None
+        bare = found is not None and _BARE_TEXT.fullmatch(text.splitlines()[line - 1]) is not None
+        raise InvalidRequest(
+            f"{file}:{line}: this is not TOML: {error}{'; text needs quotes around it' if bare else ''}"
+        ) from None
     except ValueError as error:  # a number of thousands of digits
         raise InvalidRequest(f"{file}:1: this is not TOML: {error}") from None
     except RecursionError:

@@ -413,6 +413,7 @@ class AuthMiddleware:
         if PUBLIC in needed:
             return ApiCaller()
         caller = await self.identify(connection)
+        connection.scope.setdefault(_CALLER, caller)  # the log names whom it refuses
         if not any(caller.may(scope) for scope in needed if scope != PUBLIC):
             scopes = ", ".join([f"`{scope}`" for scope in caller.scopes])
             wanted = " or ".join([f"`{scope}`" for scope in needed])

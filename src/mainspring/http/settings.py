@@ -30,7 +30,7 @@ class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The most connections at a time; as many as the process may open files, less 256, if not given."""
     connections_per_address: Annotated[int, Meta(ge=1)] | None = None
     """The most connections of one address; half of `connections` if not given. A proxy in front is one address."""
-    request_log: str | None = None
+    request_log: Annotated[str | None, Meta(description="the name of a file, or `-` for standard error")] = None
     """A file that gets a line of JSON for every request: when, request id, method, path, status, milliseconds, id of the API key
     and tenant, and no content. `-` is standard error. A file that is moved away is begun anew."""
     cors_origins: tuple[str, ...] = ()

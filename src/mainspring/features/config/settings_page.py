@@ -97,6 +97,8 @@ def _fields(kind: type[Struct]) -> tuple[types.Field, ...]:
 
 def _name_type(info: types.Type) -> str:
     match info:
+        case types.Metadata(type=inner):
+            return _name_type(inner)
         case types.LiteralType(values=values):
             return ", ".join([f"`{msgspec.json.encode(value).decode()}`" for value in values])
         case types.VarTupleType(item_type=inner):

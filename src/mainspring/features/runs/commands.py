@@ -185,7 +185,7 @@ async def runs(
         write_lines(newest)
         return
     if not newest:
-        say("there are no runs here; `mainspring run` makes one")
+        say(f"tenant `{tenant}` has no runs here" if tenant else "there are no runs here; `mainspring run` makes one")
         return
     _print_table(newest)
     if page.has_more:
