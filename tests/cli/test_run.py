@@ -170,6 +170,7 @@ def test_a_run_that_takes_too_long_says_so(shell: Shell) -> None:
     ("limits", "status", "why"),
     [
         ("max_tokens = 5", "failed", "which is more than the budget of this run leaves"),
+        ("max_tokens = 120", "incomplete", "what is left of the budget is too little for another turn. Allow more with [budget]"),
         ("max_tool_calls = 0", "incomplete", "a call would exceed the budget. Allow more with [budget]"),
         ("max_iterations = 1", "incomplete", "the budget of 1 turns is used up"),
     ],

@@ -2,6 +2,7 @@
 
 from typing import assert_never
 
+from mainspring.core.context_window import exceeds_allowance
 from mainspring.core.events import ErrorInfo, Reason
 from mainspring.core.run import Run
 
@@ -58,6 +59,8 @@ def _describe_budget(run: Run) -> str:
         return f"the budget of {limits.max_tokens} tokens is used up"
     if limits.budget_turns is not None and run.turns + run.delegated.turns >= limits.budget_turns:
         return f"the budget of {limits.budget_turns} turns is used up"
+    if exceeds_allowance(run):
+        return "what is left of the budget is too little for another turn"
     return "a call would exceed the budget"
 
 
