@@ -73,7 +73,7 @@ async def test_files_are_kept_by_browsers_and_nothing_beside_them_is_sent(addres
     status, headers, text = await fetch(f"{address}/console/files/index-abc.js")
     assert (status, text, headers["content-type"]) == (200, "1", "text/javascript; charset=utf-8")
     assert "immutable" in headers["cache-control"]
-    for name in (".stamp", "missing.js", "..%2Foutside.js", "%2e%2e/outside.js", "index.html"):
+    for name in (".stamp", "missing.js", "..%2Foutside.js", "%2e%2e/outside.js", "index.html", f"{'a' * 5000}.js"):
         status, _, text = await fetch(f"{address}/console/files/{name}")
         assert status in (401, 404), name
         assert "secret" not in text

@@ -23,6 +23,7 @@ from mainspring.tools.contract import EXECUTE, has_tool_scope
 FILES: Final = files("mainspring.features.console") / "files"
 BUILD_COMMAND: Final = "scripts/build_console"
 KINDS: Final = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
+LONGEST_NAME: Final = 200
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
@@ -76,7 +77,7 @@ class ConsoleRoutes:
     async def send_file(self, request: Request) -> HttpResponse:
         """Sends a file of the console. Its name says what is in it, so it never changes."""
         name = str(request.path_params["name"])
-        kind = KINDS.get(name[name.rfind(".") :])
+        kind = KINDS.get(name[name.rfind(".") :]) if len(name) <= LONGEST_NAME else None
         content = None if kind is None else await run_sync(_read_file, self._folder / name)
         if content is None:
             raise Fault(404, "not_found", "the console has no such file; reload its page")
