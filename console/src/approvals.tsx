@@ -10,7 +10,7 @@ import { Markdown } from "./markdown";
 import { link } from "./router";
 import { questionOf } from "./run_model";
 import { mayUse } from "./session";
-import { Empty, Failure, now, Time, useKeys, useTitle, Value } from "./parts";
+import { Empty, Failure, isTooLong, now, parse, Time, useKeys, useTitle, Value, Whole } from "./parts";
 
 const MOST = 20;
 
@@ -101,6 +101,7 @@ export function ApprovalCard({ approval, answered, showsRun = false }: CardProps
     else return;
     event.preventDefault();
   };
+  const given = parse(approval.arguments) ?? approval.arguments;
   const left = approval.expires_at === null ? null : approval.expires_at - now.value;
   const name = approval.server_label ? `${approval.server_label} / ${approval.tool}` : approval.tool;
   return (
@@ -120,7 +121,7 @@ export function ApprovalCard({ approval, answered, showsRun = false }: CardProps
           {background.description} {background.effects.length ? <span class="effects">Declares: {background.effects.join(", ")}</span> : null}
         </p>
       ) : null}
-      <div class="section"><h3>Arguments</h3><Value value={approval.arguments} /></div>
+      <div class="section asked"><h3>Arguments</h3><Whole.Provider value={true}><Value value={approval.arguments} /></Whole.Provider></div>
       {showsRun && maySeeRuns() ? <RunSoFar id={approval.response_id} /> : null}
       {asked ? <ElicitationForm asked={asked} content={content} change={setContent} /> : null}
       {signIn ? <p><a class="button main" href={siteAddress(signIn)} target="_blank" rel="noopener">Sign in</a> <span class="faint">The run goes on once you have.</span></p> : null}
@@ -128,6 +129,7 @@ export function ApprovalCard({ approval, answered, showsRun = false }: CardProps
         Reason (the model reads it)
         <input ref={field} value={reason} maxLength={4096} onInput={(event) => setReason(event.currentTarget.value)} />
       </label>
+      {isTooLong(given) ? <p class="bad">Not all of the arguments is shown above: they are too long.</p> : null}
       <div class="actions">
         {signIn ? null : <button class="main" disabled={isSending} onClick={() => void send(true)}>{asked ? (asked.mode === "form" ? "Send" : "Done") : "Approve"}</button>}
         <button class="danger" disabled={isSending} onClick={() => void send(false)}>Deny</button>

@@ -7,7 +7,7 @@ import { clockTime, duration, reasonSentence } from "./format";
 import { Markdown } from "./markdown";
 import { link } from "./router";
 import type { Call, Entry } from "./run_model";
-import { Copy, Failure, Time, useLoaded, Value } from "./parts";
+import { Copy, Failure, Said, Time, useLoaded, Value } from "./parts";
 
 interface Props {
   entry: Entry;
@@ -41,8 +41,10 @@ export class EntryView extends Component<Props> {
           <span class="fill" />
           {entry.kind === "message" && entry.until !== null ? <Copy kind="link" text={() => entry.text} /> : null}
           {action?.takes.includes(entry.kind) ? <button class="link" onClick={() => action.act(entry)}>{action.name}</button> : null}
-          {entry.at ? <Time at={entry.at} told={clockTime} /> : null}
-          {runId === null ? null : <a class="anchor" href={link(`runs/${runId}`, { event: entry.seq })} aria-label={`Link to event ${entry.seq}`}>#{entry.seq}</a>}
+          <span class="place">
+            {entry.at ? <Time at={entry.at} told={clockTime} /> : null}
+            {runId === null ? null : <a class="anchor" href={link(`runs/${runId}`, { event: entry.seq })} aria-label={`Link to event ${entry.seq}`}>#{entry.seq}</a>}
+          </span>
         </div>
         <Body entry={entry} runId={runId} revision={revision} />
       </li>
@@ -85,9 +87,9 @@ function Body({ entry, runId, revision }: { entry: Entry; runId: string | null; 
     case "call":
       return <CallBody call={entry.call!} runId={runId} revision={revision} />;
     case "end":
-      return <p>{reasonSentence(entry.title)} {entry.text}</p>;
+      return <p>{reasonSentence(entry.title)} <Said text={entry.text} /></p>;
     case "note":
-      return entry.text ? <p>{entry.text}</p> : null;
+      return entry.text ? <p><Said text={entry.text} /></p> : null;
     default:
       return <Value value={entry.data} />;
   }
@@ -109,7 +111,7 @@ function CallBody({ call, runId }: { call: Call; runId: string | null; revision:
       <div class="section"><p class="part">Arguments</p><Value value={call.arguments || "{}"} /></div>
       {call.verdict ? (
         <p class={`verdict ${call.verdict}`}>
-          <strong>{VERDICTS[call.verdict] ?? call.verdict}</strong> by <code>{call.policy}</code>{call.reason ? `: ${call.reason}` : ""}
+          <strong>{VERDICTS[call.verdict] ?? call.verdict}</strong> by <code>{call.policy}</code>{call.reason ? <>: <Said text={call.reason} /></> : ""}
         </p>
       ) : null}
       {progress.length ? (
@@ -134,7 +136,7 @@ function Explanation({ runId, callId }: { runId: string; callId: string }) {
     <details onToggle={(event) => setOpen(event.currentTarget.open)}>
       <summary>Explain</summary>
       {told.error ? <Failure error={told.error} /> : null}
-      <ol>{(told.value?.entries ?? []).map((each) => <li><Time at={each.at} /> {each.said}</li>)}</ol>
+      <ol>{(told.value?.entries ?? []).map((each) => <li><Time at={each.at} /> <Said text={each.said} /></li>)}</ol>
     </details>
   );
 }

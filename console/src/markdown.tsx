@@ -25,11 +25,9 @@ function inline(text: string): ComponentChild[] {
 
 function anchor(target: string, label: string): ComponentChild {
   if (!/^(https?:|mailto:)/i.test(target)) return `${label} (${target})`;
-  return (
-    <a href={target} target="_blank" rel="noopener noreferrer nofollow" title={target}>
-      {label}
-    </a>
-  );
+  const shown = <a href={target} target="_blank" rel="noopener noreferrer nofollow" title={target}>{label}</a>;
+  // A name that looks like an address may be that of another place.
+  return label !== target && /[\w-]\.[\w-]{2,}/.test(label) && !target.includes(label.trim()) ? <>{shown} ({target})</> : shown;
 }
 
 const ITEM = /^(\s*)(?:[-*+]|(\d{1,9})[.)])\s+(.*)$/;
@@ -117,12 +115,13 @@ function list(lines: string[], depth: number): ComponentChild {
 function Table({ lines }: { lines: string[] }) {
   const [most, setMost] = useState(MOST_ROWS);
   const cells = (line: string): string[] => line.trim().replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
-  const [head, , ...rows] = lines;
+  const [head, rule, ...rows] = lines;
+  const sides = cells(rule!).map((cell) => (cell.endsWith(":") ? (cell.startsWith(":") ? "centre" : "right") : undefined));
   return (
     <div class="scroll" tabIndex={0} role="region" aria-label="Table">
       <table>
-        <thead><tr>{cells(head!).map((cell) => <th scope="col">{inline(cell)}</th>)}</tr></thead>
-        <tbody>{rows.slice(0, most).map((row) => <tr>{cells(row).map((cell) => <td>{inline(cell)}</td>)}</tr>)}</tbody>
+        <thead><tr>{cells(head!).map((cell, at) => <th scope="col" class={sides[at]}>{inline(cell)}</th>)}</tr></thead>
+        <tbody>{rows.slice(0, most).map((row) => <tr>{cells(row).map((cell, at) => <td class={sides[at]}>{inline(cell)}</td>)}</tr>)}</tbody>
       </table>
       {rows.length > most ? <button class="quiet" onClick={() => setMost(most * 10)}>{number(rows.length - most)} more</button> : null}
     </div>

@@ -1,6 +1,6 @@
 // What every screen is made of.
-import type { ComponentChildren } from "preact";
-import { useEffect, useLayoutEffect, useState } from "preact/hooks";
+import { type ComponentChildren, createContext } from "preact";
+import { useContext, useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import { ApiError, get, type Json, type JsonObject, type Query, returned } from "./api";
 import { exactTime, number, statusName, time, visible } from "./format";
@@ -31,10 +31,15 @@ export function Time({ at, told = time }: { at: number; told?: (seconds: number)
   );
 }
 
+/** What the server says, with the names that it marks as code. */
+export function Said({ text }: { text: string }) {
+  return <>{text.split(/`([^`\n]+)`/).map((part, at) => (at % 2 ? <code>{part}</code> : part))}</>;
+}
+
 export function Failure({ error, retry }: { error: unknown; retry?: () => void }) {
   return (
     <div class="failure" role="alert">
-      <p>{error instanceof Error ? error.message : String(error)}</p>
+      <p><Said text={error instanceof Error ? error.message : String(error)} /></p>
       {retry ? <button onClick={retry}>Try again</button> : null}
     </div>
   );
@@ -81,8 +86,22 @@ export function Code({ text, label }: { text: string; label: string }) {
 
 const LONGEST = 8000;
 
-export function Text({ text, limit = LONGEST }: { text: string; limit?: number }) {
+/** Whether nothing is folded or cut, but for what is longer than anybody reads: what is approved has to be seen. */
+export const Whole = createContext(false);
+const WHOLE_TEXT = 20_000;
+const WHOLE_LIST = 1000;
+
+/** Whether a value is too long to be shown at once even then. */
+export function isTooLong(value: Json | undefined): boolean {
+  if (typeof value === "string") return value.length > WHOLE_TEXT;
+  if (isLeaf(value ?? null)) return false;
+  const inner = Object.values(value as JsonObject);
+  return inner.length > WHOLE_LIST || inner.some(isTooLong);
+}
+
+export function Text({ text, limit: usual = LONGEST }: { text: string; limit?: number }) {
   const [isWhole, setWhole] = useState(false);
+  const limit = useContext(Whole) ? WHOLE_TEXT : usual;
   const shown = visible(isWhole || text.length <= limit ? text : text.slice(0, limit));
   return (
     <>
@@ -120,11 +139,28 @@ export function Value({ value }: { value: Json | undefined }) {
 export function parse(text: string): Json | undefined {
   if (!/^\s*[[{]/.test(text)) return undefined;
   try {
-    return JSON.parse(text);
+    return LONG_NUMBER.test(text) ? JSON.parse(text, keepNumber) : JSON.parse(text);
   } catch {
     return undefined;
   }
 }
+
+/** A number as it was written, where JavaScript has none that is the same: the ids of many services are as long. */
+class WrittenNumber {
+  constructor(readonly text: string) {}
+
+  toString(): string {
+    return this.text;
+  }
+}
+
+const LONG_NUMBER = /\d{16}/;
+
+function keepNumber(_: string, value: unknown, context?: { source?: string }): unknown {
+  return typeof value === "number" && context?.source !== undefined && String(value) !== context.source ? new WrittenNumber(context.source) : value;
+}
+
+const isLeaf = (value: Json): value is null | boolean | number | string => value === null || typeof value !== "object" || value instanceof WrittenNumber;
 
 const isPart = (part: Json): boolean =>
   part !== null && typeof part === "object" && !Array.isArray(part) && /^(input|output)_(text|image|file)$/.test(String(part.type));
@@ -133,7 +169,8 @@ function Part({ part }: { part: JsonObject }) {
   const image = part.image_url;
   if (typeof image === "string") {
     if (/^data:image\/(png|jpeg|gif|webp);base64,/.test(image)) return <img class="picture" src={image} alt="Picture in the result" />;
-    return <p class="faint">Picture from elsewhere, not loaded: {image.slice(0, 300)}</p>;
+    const kind = /^data:([\w/+.-]+)/.exec(image)?.[1];
+    return <p class="faint">{kind ? `A picture that is not shown here: ${kind}` : `A picture from elsewhere, not loaded: ${image.slice(0, 300)}`}</p>;
   }
   return part.text !== undefined ? <Value value={textOf([part])} /> : <Tree value={part} />;
 }
@@ -142,7 +179,7 @@ const MOST_UNFOLDED = 8;
 
 export function Tree({ value, depth = 0, name }: { value: Json; depth?: number; name?: string }) {
   const key = name === undefined ? null : <span class="key">{name}: </span>;
-  if (value === null || typeof value !== "object") return <div class="leaf">{key}<Leaf value={value} /></div>;
+  if (isLeaf(value)) return <div class="leaf">{key}<Leaf value={value} /></div>;
   const entries: [string, Json][] = Array.isArray(value) ? value.map((each, index) => [String(index), each]) : Object.entries(value);
   const told = Array.isArray(value) ? `[${entries.length}]` : `{${entries.length}}`;
   if (!entries.length) return <div class="leaf">{key}{Array.isArray(value) ? "[]" : "{}"}</div>;
@@ -153,8 +190,9 @@ export function Tree({ value, depth = 0, name }: { value: Json; depth?: number; 
 }
 
 function Branch({ summary, entries, depth }: { summary: ComponentChildren; entries: [string, Json][]; depth: number }) {
-  const [isOpen, setOpen] = useState(depth === 0 || (depth < 3 && entries.length <= 8));
-  const [most, setMost] = useState(100);
+  const isWhole = useContext(Whole);
+  const [isOpen, setOpen] = useState(isWhole || depth === 0 || (depth < 3 && entries.length <= 8));
+  const [most, setMost] = useState(isWhole ? WHOLE_LIST : 100);
   return (
     <details class="branch" open={isOpen} onToggle={(event) => setOpen(event.currentTarget.open)}>
       <summary>{summary}</summary>
@@ -176,20 +214,22 @@ function isTable(value: Json): boolean {
   if (!Array.isArray(value) || value.length < 2) return false;
   const plain = (row: Json) =>
     row !== null && typeof row === "object" && !Array.isArray(row) && Object.keys(row).length <= 12 &&
-    Object.values(row).every((cell) => cell === null || typeof cell !== "object");
+    Object.values(row).every(isLeaf);
   const names = (row: Json) => Object.keys(row as JsonObject).join();
   return value.every(plain) && value.every((row) => names(row) === names(value[0]!));
 }
 
 function Table({ rows }: { rows: JsonObject[] }) {
   const names = Object.keys(rows[0]!);
-  const [most, setMost] = useState(100);
+  const [most, setMost] = useState(useContext(Whole) ? WHOLE_LIST : 100);
+  const areFigures = names.map((name) => rows.every((row) => typeof row[name] === "number"));
+  const side = (at: number) => (areFigures[at] ? "right" : undefined);
   return (
     <div class="scroll" tabIndex={0} role="region" aria-label="Table">
       <table>
-        <thead><tr>{names.map((name) => <th scope="col">{name}</th>)}</tr></thead>
+        <thead><tr>{names.map((name, at) => <th scope="col" class={side(at)}>{name}</th>)}</tr></thead>
         <tbody>
-          {rows.slice(0, most).map((row) => <tr>{names.map((name) => <td>{String(row[name] ?? "")}</td>)}</tr>)}
+          {rows.slice(0, most).map((row) => <tr>{names.map((name, at) => <td class={side(at)}>{String(row[name] ?? "")}</td>)}</tr>)}
         </tbody>
       </table>
       {rows.length > most ? <button class="quiet" onClick={() => setMost(most * 10)}>{number(rows.length - most)} more</button> : null}
@@ -279,7 +319,7 @@ export const More = <T,>({ of }: { of: LoadedList<T> }) => (of.more ? <button cl
 
 /** A part of a screen that is read from the server: its failure is its own, and that one's key is not for it is none. */
 export function Loading<T>({ of, children }: { of: Loaded<T>; children: (value: T) => ComponentChildren }) {
-  if (of.error instanceof ApiError && of.error.code === "insufficient_scope") return <p class="faint">{of.error.message}</p>;
+  if (of.error instanceof ApiError && of.error.code === "insufficient_scope") return <p class="faint"><Said text={of.error.message} /></p>;
   if (of.error) return <Failure error={of.error} retry={of.reload} />;
   if (of.value === null) return <p class="faint" role="status">Loading…</p>;
   return <>{children(of.value)}</>;
@@ -287,12 +327,14 @@ export function Loading<T>({ of, children }: { of: Loaded<T>; children: (value: 
 
 /** `figures` is the first of the columns that have figures. */
 export function Grid({ label, head, rows, figures = head.length }: { label: string; head: ComponentChildren[]; rows: ComponentChildren[][]; figures?: number }) {
+  // On a phone each row stands for itself, with the names beside its cells; figures are compared in columns.
+  const stacks = figures === head.length;
   const side = (at: number) => (at >= figures ? "right" : undefined);
   return (
-    <div class="scroll grid" tabIndex={0} role="region" aria-label={label}>
+    <div class={`scroll grid${stacks ? " stacks" : ""}`} tabIndex={0} role="region" aria-label={label}>
       <table>
         <thead><tr>{head.map((name, at) => <th scope="col" class={side(at)}>{name}</th>)}</tr></thead>
-        <tbody>{rows.map((row) => <tr>{row.map((cell, at) => <td class={side(at)}>{cell}</td>)}</tr>)}</tbody>
+        <tbody>{rows.map((row) => <tr>{row.map((cell, at) => <td class={side(at)} data-name={typeof head[at] === "string" ? head[at] : ""}>{cell}</td>)}</tr>)}</tbody>
       </table>
     </div>
   );

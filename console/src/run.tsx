@@ -1,7 +1,7 @@
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { get, post, serverUrl } from "./api";
 import { Again, type Origin } from "./again";
-import type { Approval } from "./api_types";
+import type { Approval, RunDetails } from "./api_types";
 import { approvals, type OwnedApproval } from "./approvals_data";
 import { ApprovalCard } from "./approvals";
 import { EntryView, type EntryAction } from "./entry";
@@ -12,7 +12,7 @@ import { readLog, save, writeMarkdown } from "./run_files";
 import { RunTree } from "./run_tree";
 import { exampleHeader, exampleKey, hasTenants, mayUse } from "./session";
 import { adjust, go, link, place } from "./router";
-import { Copy, Failure, now, Status, Time, useKeys, useLoaded, useTitle } from "./parts";
+import { Copy, Failure, now, Said, Status, Time, useKeys, useLoaded, useTitle } from "./parts";
 import { type Entry, isAnswer, questionOf, type RunModel, textOf, type Turn } from "./run_model";
 import { Waterfall } from "./waterfall";
 
@@ -116,8 +116,8 @@ function Head({ id, model, connected, isRead, prompt, again }: HeadProps) {
   const spec = model.spec;
   const took = (model.endedAt ?? now.value) - model.startedAt;
   const calls = model.entries.filter((entry) => entry.kind === "call").length;
-  // Prices are the server's to know.
-  const priced = useLoaded(async () => (model.isOver ? (await get<{ cost: number | null }>(`runs/${encodeURIComponent(id)}`)).cost : null), `${id} ${model.isOver}`);
+  // Prices are the server's to know, and which limit a run has met.
+  const ended = useLoaded(async () => (model.isOver ? get<RunDetails>(`runs/${encodeURIComponent(id)}`) : null), `${id} ${model.isOver}`).value;
   const cancel = () => post(`runs/${encodeURIComponent(id)}/cancel`).then(() => setError(null), setError);
   return (
     <header class="runhead">
@@ -135,10 +135,10 @@ function Head({ id, model, connected, isRead, prompt, again }: HeadProps) {
         <span title={`${number(model.usage.input_tokens)} in, ${number(model.usage.output_tokens)} out, ${number(model.usage.cached)} from the cache`}>
           <span class="faint">Tokens</span> {compact(model.usage.total_tokens)}
         </span>
-        {priced.value === null ? null : <span><span class="faint">Cost</span> {money(priced.value)}</span>}
+        {ended?.cost == null ? null : <span><span class="faint">Cost</span> {money(ended.cost)}</span>}
       </div>
       <p class="why" role="status">
-        {model.isOver ? `${reasonSentence(model.reason)} ${model.error}` : !isRead ? "Reading what has happened…" : connected ? "It is running; this page follows it." : "The connection is lost; trying again."}
+        {model.isOver ? <Said text={whyItEnded(model, ended)} /> : !isRead ? "Reading what has happened…" : connected ? "It is running; this page follows it." : "The connection is lost; trying again."}
       </p>
       <div class="actions">
         {isRead && model.startedAt && !model.isOver && mayUse("responses") ? <button class="danger" onClick={cancel}>Cancel</button> : null}
@@ -154,6 +154,12 @@ function Head({ id, model, connected, isRead, prompt, again }: HeadProps) {
       {spec?.instructions || spec?.tools?.length ? <details class="instructions"><summary>Instructions and tools</summary>{spec.instructions ? <p>{spec.instructions}</p> : null}<Tools spec={spec} /></details> : null}
     </header>
   );
+}
+
+/** In a sentence; the server names the limit, where it was one. */
+function whyItEnded(model: RunModel, ended: RunDetails | null): string {
+  const isLimit = model.status === "incomplete" && ended?.why;
+  return isLimit ? `${ended.why![0]!.toUpperCase()}${ended.why!.slice(1)}.` : `${reasonSentence(model.reason)} ${model.error}`;
 }
 
 function Tools({ spec }: { spec: any }) {
@@ -175,8 +181,12 @@ function bodyOf(spec: any) {
   };
 }
 
+/** What a terminal would act on, or nobody would see, as JSON and Python write it alike. */
+const escapeSigns = (json: string): string =>
+  json.replace(/[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g, (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
+
 function asCurl(spec: any): string {
-  const body = JSON.stringify(bodyOf(spec)).replace(/'/g, "'\\''");
+  const body = escapeSigns(JSON.stringify(bodyOf(spec))).replace(/'/g, "'\\''");
   return `curl ${serverUrl}/responses${exampleHeader()} -H 'content-type: application/json' -d '${body}'`;
 }
 
@@ -184,7 +194,7 @@ function asCurl(spec: any): string {
 function asLiteral(value: any): string {
   if (Array.isArray(value)) return `[${value.map(asLiteral).join(", ")}]`;
   if (value !== null && typeof value === "object") return `{${Object.entries(value).map(([name, each]) => `${JSON.stringify(name)}: ${asLiteral(each)}`).join(", ")}}`;
-  return value === null ? "None" : typeof value === "boolean" ? (value ? "True" : "False") : JSON.stringify(value);
+  return value === null ? "None" : typeof value === "boolean" ? (value ? "True" : "False") : escapeSigns(JSON.stringify(value));
 }
 
 function asPython(spec: any): string {
