@@ -65,7 +65,8 @@ export function Chat() {
   const models = useLoaded(() => get<{ data: { id: string }[] }>("models"));
   const agents = useLoaded(() => get<{ data: { name: string }[] }>("agents").catch(() => ({ data: [] })));
   const tools = useLoaded(() => get<{ data: { name: string; description: string }[] }>("tools", { limit: 100 }));
-  const names = (models.value?.data ?? []).map((each) => each.id);
+  // Agents are models, too; they have a group of their own.
+  const names = (models.value?.data ?? []).map((each) => each.id).filter((id) => !id.startsWith("agent:"));
   const [off, setOff] = useState<string[]>([]);
   const [files, setFiles] = useState<Attached[]>([]);
   const [edited, setEdited] = useState<Edited | null>(null);

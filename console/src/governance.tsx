@@ -4,7 +4,7 @@ import type { AuditRecord, SettingList } from "./api_types";
 import { Inline } from "./markdown";
 import { adjust, link, place } from "./router";
 import { isOperator } from "./session";
-import { Failure, Grid, Loading, More, Time, Tree, useList, useLoaded, useTitle } from "./parts";
+import { Failure, Grid, Loading, More, Said, Time, Tree, useList, useLoaded, useTitle } from "./parts";
 
 interface Policy {
   policies: { name: string; description: string }[];
@@ -129,7 +129,7 @@ function Audit() {
       <Loading of={audit}>
         {(data) => data.length === 0 ? <p class="faint">The audit has no such record.</p> : (
           <><Grid label="Audit" head={["when", "tool", "what", "who", "run"]} rows={data.map((record) => [
-            record.entry?.at ? <Time at={record.entry.at} /> : "", record.entry?.tool ? <code>{record.entry.tool}</code> : "", <span class="said">{record.said}</span>,
+            record.entry?.at ? <Time at={record.entry.at} /> : "", record.entry?.tool ? <code>{record.entry.tool}</code> : "", <span class="said"><Said text={record.said} /></span>,
             [record.entry?.subject, record.entry?.tenant].filter(Boolean).join(" of "),
             record.entry?.run ? <a href={link(`runs/${record.entry.run}`)}>{record.entry.run.slice(0, 14)}…</a> : "",
           ])} /><More of={audit} /></>

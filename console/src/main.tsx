@@ -2,6 +2,7 @@ import { Component, type ComponentChildren, options, render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { effect } from "@preact/signals";
 import "./style.css";
+import icon from "./icon.svg";
 import { isReachable } from "./api";
 import { Agents, WorkflowScreen } from "./agents";
 import { Approvals } from "./approvals";
@@ -78,7 +79,7 @@ function App() {
     <>
       <a class="skip" href="#content" onClick={(event) => { event.preventDefault(); content.current?.focus(); }}>Skip to the content</a>
       <header class="top">
-        <a class="brand" href={link("")}>Mainspring</a>
+        <a class="brand" href={link("")}><img src={icon} alt="" width="22" height="22" />Mainspring</a>
         {isSignedOut.value ? null : <nav aria-label="Screens">
           {SCREENS.filter(([, , ...scopes]) => mayUse(...scopes)).map(([screen, name]) => (
             <a href={link(screen)} aria-current={here === screen ? "page" : undefined}>

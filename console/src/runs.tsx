@@ -147,7 +147,7 @@ function FilterBar({ filters, rows }: { filters: Filters; rows: RunLine[] }) {
       <label class="grow">
         Search
         <input
-          ref={search} type="search" value={filters.q} placeholder="words of the question, or an id"
+          ref={search} type="search" value={filters.q} placeholder="part of a question or an error, or an id"
           onChange={(event) => adjust({ q: event.currentTarget.value })}
         />
       </label>

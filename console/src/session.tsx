@@ -2,7 +2,7 @@
 import type { SessionState } from "./api_types";
 import { useState } from "preact/hooks";
 import { signal } from "@preact/signals";
-import { get, post, remove } from "./api";
+import { ApiError, get, post, remove } from "./api";
 import { Failure, useTitle } from "./parts";
 
 export const session = signal<SessionState | null>(null);
@@ -61,7 +61,7 @@ export function SignIn() {
       await post("session", { key: key.trim() });
       location.reload();
     } catch (failure) {
-      setError(failure);
+      setError(failure instanceof ApiError && failure.status === 401 ? new Error("This key is not known here, or was revoked.") : failure);
     }
   };
   return (

@@ -3,7 +3,7 @@ import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { get, post, remove } from "./api";
 import { isOperator, mayUse, session, startSession } from "./session";
-import { Code, Confirm, Failure, Grid, Loading, More, Time, Tree, useList, useLoaded, useTitle } from "./parts";
+import { Code, Confirm, Failure, Grid, Loading, More, Said, Time, Tree, useList, useLoaded, useTitle } from "./parts";
 
 export function System() {
   useTitle("System");
@@ -45,7 +45,7 @@ function Operation() {
         <Loading of={workers}>{({ data, live, unfinished, claimable }) => (
           <>
             <p>{live} {live === 1 ? "run is" : "runs are"} driven here, {unfinished} {unfinished === 1 ? "has" : "have"} not ended{claimable ? `, and nobody drives ${claimable} of them` : ""}. Who drives a run holds a lease.</p>
-            {data.length ? <Grid label="Workers" head={["process", "where", "this one"]} rows={data.map((each) => [each.pid, each.place, each.is_self ? "yes" : ""])} /> : <p class="faint">No process holds one now.</p>}
+            {data.length ? <Grid label="Workers" head={["process", "where", "this one"]} rows={data.map((each) => [each.pid, <span title={each.place}>{each.place.split(" ")[0]}</span>, each.is_self ? "yes" : ""])} /> : <p class="faint">No process holds one now.</p>}
           </>
         )}</Loading>
       </section>
@@ -57,10 +57,25 @@ function Operation() {
             <div class="filters">
               <label class="grow">Find a setting<input type="search" value={wanted} placeholder="part of its name, or where it is from" onInput={(event) => want(event.currentTarget.value)} /></label>
             </div>
-            <Grid label="Settings" head={["setting", "value", "from"]} rows={data.filter((each) => `${each.name} ${each.source}`.toLowerCase().includes(wanted.trim().toLowerCase())).map((each) => [<code>{each.name}</code>, <Tree value={each.value} />, each.source])} />
+            <SettingsTable settings={data} wanted={wanted.trim().toLowerCase()} />
           </>
         )}</Loading>
       </section>
+    </>
+  );
+}
+
+/** Those that somebody has set, and on demand or when they are looked for those that are as they come. */
+function SettingsTable({ settings, wanted }: { settings: SettingList["data"]; wanted: string }) {
+  const [isWhole, setWhole] = useState(false);
+  const found = settings.filter((each) => `${each.name} ${each.source}`.toLowerCase().includes(wanted));
+  const set = found.filter((each) => each.source !== "default");
+  const others = found.length - set.length;
+  const shown = isWhole || wanted ? [...set, ...found.filter((each) => each.source === "default")] : set;
+  return (
+    <>
+      {shown.length ? <Grid label="Settings" head={["setting", "value", "from"]} rows={shown.map((each) => [<code>{each.name}</code>, <Tree value={each.value} />, each.source])} /> : null}
+      {shown.length < found.length ? <button class="quiet" onClick={() => setWhole(true)}>Show {others} that are as they come</button> : null}
     </>
   );
 }
@@ -75,12 +90,16 @@ function list(value: unknown): string {
   return value !== null && typeof value === "object" ? Object.entries(value).map(([name, each]) => `${name} ${each}`).join(", ") : String(value);
 }
 
+/** What the parts of its state mean, where their names do not say it. */
+const SANDBOX: Record<string, string> = { totals: "limits by", isolates: "keeps apart", uid: "runs as user", warm: "ready for use", leases: "in use", refused: "refused as", languages: "programs" };
+
 function factsOf(state: SystemState): [name: string, told: ComponentChildren][] {
   const { sandbox } = state;
   return [
     ["Version", state.version], ["Model", state.model], ["Provider", state.provider], ["Database", state.database], ["Audit", state.is_audited ? "kept" : "not kept"],
     ["Runs", `${state.live} under way here${state.drives ? "" : "; workers drive them"}`],
-    ["Sandbox", sandbox === null ? "no tool needs one" : Object.entries(sandbox).filter(([, value]) => !Array.isArray(value) || value.length).map(([name, value]) => <div>{name.replaceAll("_", " ")}: {list(value)}</div>)],
+    ["Sandbox", sandbox === null ? "no tool needs one" : Object.entries(sandbox).filter(([name, value]) => name !== "is_ok" && (!Array.isArray(value) || value.length)).map(([name, value]) => <div>{SANDBOX[name] ?? name.replaceAll("_", " ")}: {list(value)}</div>)],
+    ...(sandbox === null ? [] : [["Sandbox is", sandbox.is_ok ? "in order" : <span class="bad">not in order</span>] as [string, ComponentChildren]]),
   ];
 }
 
@@ -90,9 +109,9 @@ function ServerTools({ server }: { server: ShownServer }) {
   return (
     <details open={server.error !== null}>
       <summary><code>{server.label}</code> <span class={server.error === null ? "faint" : "bad"}>{server.state}</span> <span class="faint">{server.tools.length} {server.tools.length === 1 ? "tool" : "tools"}{server.latency_ms === null ? "" : `, ${Math.round(server.latency_ms)} ms`} {server.server} {server.protocol}</span></summary>
-      {why ? <p class="bad">{why}</p> : null}
+      {why ? <p class="bad"><Said text={why} /></p> : null}
       {server.tools.length ? <Grid label={`Tools of ${server.label}`} head={["tool", "what it does"]} rows={server.tools.map((each) => [<code>{each.name}</code>, each.description])} /> : null}
-      {server.rejected.length ? <Grid label={`Tools of ${server.label} that cannot be used`} head={["not usable", "why"]} rows={server.rejected.map((each) => [<code>{each.name}</code>, each.reason])} /> : null}
+      {server.rejected.length ? <Grid label={`Tools of ${server.label} that cannot be used`} head={["not usable", "why"]} rows={server.rejected.map((each) => [<code>{each.name}</code>, <Said text={each.reason} />])} /> : null}
     </details>
   );
 }

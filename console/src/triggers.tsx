@@ -62,8 +62,8 @@ function Schedule({ schedule, changed }: { schedule: ShownSchedule; changed: () 
         <h3 class="name"><code>{schedule.name}</code></h3>
         <span class={schedule.state === "active" ? "faint" : "bad"}>{schedule.state}</span>
         <span class="fill" />
-        <button onClick={() => act(() => post(`${path}/run`))}>Run now</button>
-        {schedule.state === "active" ? <button onClick={() => act(() => post(`${path}/pause`))}>Pause</button> : <button onClick={() => act(() => post(`${path}/resume`))}>Resume</button>}
+        <span class="actions"><button onClick={() => act(() => post(`${path}/run`))}>Run now</button>
+        {schedule.state === "active" ? <button onClick={() => act(() => post(`${path}/pause`))}>Pause</button> : <button onClick={() => act(() => post(`${path}/resume`))}>Resume</button>}</span>
       </div>
       {definition.description ? <p>{definition.description}</p> : null}
       <div class="facts">

@@ -73,7 +73,7 @@ export function Usage() {
 
 function download(lines: UsageLine[], by: string): void {
   const names = ["group", "runs", "failed", "seconds", "input_tokens", "output_tokens", "cost"] as const;
-  const quote = (value: unknown) => `"${String(value ?? "").replace(/"/g, '""').replace(/^([=+@-])/, "'$1")}"`;
+  const quote = (value: unknown) => `"${String(value ?? "").replace(/"/g, '""').replace(/^([=+@\t\r-])/, "'$1")}"`;
   const text = [names.join(","), ...lines.map((line) => names.map((name) => (name === "group" ? quote(line[name]) : (line[name] ?? ""))).join(","))].join("\n");
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
