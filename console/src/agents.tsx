@@ -1,11 +1,11 @@
-import type { ShownRun, ShownStep } from "./api_types";
+import type { DefinitionSource, ShownRun, ShownStep } from "./api_types";
 import { useEffect, useState } from "preact/hooks";
 import { ApiError, get, type Json, type JsonObject, post } from "./api";
 import { duration, exactTime } from "./format";
 import { type Given, type Input, Inputs, listGiven, startInputs } from "./inputs";
 import { go, link } from "./router";
 import { WorkflowGraph } from "./workflow_graph";
-import { Empty, Failure, Grid, Loading, More, now, Status, Time, Tree, useList, useLoaded, useTitle, Value } from "./parts";
+import { Empty, Failure, Grid, Loading, More, now, Said, Status, Text, Time, Tree, useList, useLoaded, useTitle, Value } from "./parts";
 
 interface Definition {
   name: string;
@@ -68,7 +68,7 @@ interface CardsProps {
 function Cards({ list, none, act, started, asked }: CardsProps) {
   return (
     <>
-      {list.problems?.length ? <div class="failure" role="alert">{list.problems.map((each) => <p>{each}</p>)}</div> : null}
+      {list.problems?.length ? <div class="failure" role="alert">{list.problems.map((each) => <p><Said text={each} /></p>)}</div> : null}
       {list.data.length === 0 ? <Empty><p>{none}</p></Empty> : list.data.map((each) => <Card key={each.name} definition={each} act={act} started={started} asked={asked} />)}
     </>
   );
@@ -102,8 +102,21 @@ function Card({ definition, act, started, asked }: Omit<CardsProps, "list" | "no
       {error ? <Failure error={error} /> : null}
       {definition.steps ? <WorkflowRuns name={definition.name} /> : null}
       {definition.steps ? <details><summary>Steps</summary><WorkflowGraph steps={definition.steps} after={definition.after} done={[]} /></details> : null}
+      <Source path={`${definition.steps ? "workflows" : "agents"}/${encodeURIComponent(definition.name)}/source`} />
       <details><summary>Definition</summary><Tree value={definition as unknown as Json} /></details>
     </article>
+  );
+}
+
+/** The file that somebody has written; what is read from it, with every default, is the definition. */
+function Source({ path }: { path: string }) {
+  const [isOpen, setOpen] = useState(false);
+  const source = useLoaded(async () => (isOpen ? get<DefinitionSource>(path) : null), `${path} ${isOpen}`);
+  return (
+    <details onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>Source</summary>
+      {isOpen ? <Loading of={source}>{(read) => read && <><p class="faint"><code>{read.file}</code></p><Text text={read.text} /></>}</Loading> : null}
+    </details>
   );
 }
 
@@ -171,7 +184,7 @@ export function WorkflowScreen({ name, id }: { name: string; id: string }) {
               <span><span class="faint">Took</span> {duration((value.ended_at ?? now.value) - value.created_at)}</span>
               <span><span class="faint">Steps</span> {value.steps.length} of {definition.value?.steps?.length ?? "…"}</span>
             </div>
-            {value.error ? <p class="bad">{value.error}</p> : null}
+            {value.error ? <p class="bad"><Said text={value.error} /></p> : null}
             <div class="actions">
               {isOver ? <button onClick={() => void again(value.inputs).catch(setFailure)}>Run again</button> : (
                 <>
@@ -186,10 +199,10 @@ export function WorkflowScreen({ name, id }: { name: string; id: string }) {
               {(definition.value?.steps ?? []).map((step: any) => {
                 const done = value.steps.find((each) => each.id === step.id);
                 return (
-                  <li class={`entry ${done?.status === "failed" ? "bad" : done ? "call" : ""}`}>
+                  <li class={`entry ${done?.status === "failed" ? "bad" : done?.status === "success" ? "call" : ""}`}>
                     <div class="head"><span class="who">{step.id}</span><span>{String(step.action ?? "")}</span>{done && done.attempt > 1 ? <span>attempt {done.attempt}</span> : null}<span class="fill" />{done?.started_at && done.ended_at ? <span>{duration(done.ended_at - done.started_at)}</span> : null}<span>{done?.status ?? "not yet"}</span></div>
                     {step.depends_on?.length ? <p class="faint">after {step.depends_on.join(", ")}</p> : null}
-                    {done?.error ? <p class="bad">{done.error}</p> : null}
+                    {done?.error ? <p class={done.status === "skipped" ? "faint" : "bad"}><Said text={done.error} /></p> : null}
                     {done && hasOutput(done) ? <div class="section"><p class="part">Output</p><Value value={done.output ?? done.outputs} /></div> : null}
                     {done?.run_id ? <p><a href={link(`runs/${done.run_id}`)}>Its run</a></p> : null}
                     {done?.approvals.length ? <p><a href={link("approvals")}>Waits for a person</a></p> : null}

@@ -59,6 +59,12 @@ export interface ChatReply {
   decision: Record<string, any>;
 }
 
+export interface DefinitionSource {
+  file: string;
+  text: string;
+  object: string;
+}
+
 export interface ExplainedEntry {
   at: number;
   seq: number;

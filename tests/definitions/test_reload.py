@@ -123,3 +123,20 @@ async def test_a_tool_blocked_while_the_engine_runs_is_not_performed(tmp_path: P
         await engine.run("Hello.")
     assert [len(request.tools) for request in script.requests] == [1, 0]
     assert registry.status("look") == "blocked"
+
+
+@pytest.mark.parametrize("kind", ["agent", "workflow"])
+async def test_the_file_of_a_definition_is_told_as_it_was_written_but_for_secrets(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "made"
+    folder.mkdir()
+    write, name = (write_agent, "bee") if kind == "agent" else (write_workflow, "flow")
+    file = folder / "made.yaml"
+    write(file, "new # sk-proj-abcdefghijklmnopqrst0123456789")
+    async with Engine(Scripted(), agents=[folder] * (kind == "agent"), workflows=[folder] * (kind == "workflow")) as engine:
+        read_source = engine.agents.registry.read_source if kind == "agent" else engine.workflows.folders.read_source
+        source = read_source(name)
+        assert (source.file, "# [redacted]" in source.text, "sk-proj" in source.text) == ("made.yaml", True, False)
+        file.write_text(file.read_text().replace("new", "newer"))
+        assert "newer" in read_source(name).text
+        with pytest.raises(NotFound):
+            read_source("other")

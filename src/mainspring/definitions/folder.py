@@ -17,6 +17,7 @@ from typing import Final, Generic, TypeVar
 from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest, NotFound
+from mainspring.core.redact import redact_text
 from mainspring.definitions.parsed_file import hint
 from mainspring.definitions.reader import SUFFIXES
 
@@ -38,6 +39,14 @@ class Defined(Struct, Generic[T], frozen=True):
     name: str
     value: T
     line: int = 1
+
+
+class DefinitionSource(Struct, frozen=True):
+    """What somebody has written: the name of the file, and its text without secrets. Several definitions may be in one file."""
+
+    file: str
+    text: str
+    object: str = "definition.source"
 
 
 class DefinitionFolders(Generic[T]):
@@ -86,6 +95,16 @@ class DefinitionFolders(Generic[T]):
             return state.definitions[name]
         broken = f"; some definitions cannot be used: `mainspring {self._kind}s list` says why" if state.problems else ""
         raise NotFound(f"there is no {self._kind} `{name[:80]}`; {hint(name, tuple(state.definitions))}{broken}", param="name")
+
+    def read_source(self, name: str) -> DefinitionSource:
+        """The file of a definition. Raises `NotFound`, also for a file that cannot be read any more."""
+        self.get(name)
+        versions = self._state.versions.items()
+        file = next(Path(file) for file, version in versions if any(each.name == name for each in version.defined))
+        try:
+            return DefinitionSource(file.name, redact_text(file.read_text("utf-8-sig")))
+        except (OSError, UnicodeDecodeError) as error:
+            raise NotFound(f"the file of the {self._kind} `{name[:80]}` cannot be read now", param="name") from error
 
     def _refresh(self) -> "_State[T]":
         if not self.folders:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Literal
 
+from anyio.to_thread import run_sync
 from msgspec import Meta, Struct
 from msgspec.structs import asdict, replace
 from starlette.requests import Request
@@ -13,6 +14,7 @@ from mainspring.core.events import Reason
 from mainspring.core.history import History
 from mainspring.core.items import Json, encode
 from mainspring.core.run import Run, fold, open_run
+from mainspring.definitions.folder import DefinitionSource
 from mainspring.engine.handle import Handle
 from mainspring.features.agents.agent_definition import AgentDefinition
 from mainspring.features.agents.agent_result import ToolLoopConfig, ToolLoopResult, has_answered, read_result
@@ -105,6 +107,7 @@ class AgentRoutes:
         return (
             Endpoint("GET", "/v1/agents", self.list, INVOKE, AgentList, errors=(503,)),
             Endpoint("GET", _PATH, self.retrieve, INVOKE, AgentDefinition, errors=(503,)),
+            Endpoint("GET", f"{_PATH}/source", self.source, INVOKE, DefinitionSource, errors=(503,)),
             Endpoint("POST", f"{_PATH}/invoke", self.invoke, INVOKE, InvokedAgent, AgentInvocation, errors=_ERRORS),
             Endpoint(
                 "POST",
@@ -136,6 +139,11 @@ class AgentRoutes:
         """Retrieves the definition of an agent."""
         runtime, name = _require(self._agents, _name(request)), _name(request)
         return json_response(await runtime.find(name, get_caller(request).tenant, {}))
+
+    async def source(self, request: Request) -> HttpResponse:
+        """Retrieves the file of an agent, as its author wrote it."""
+        registry = require_agents(self._agents).registry
+        return json_response(await run_sync(registry.read_source, _name(request)))
 
     async def invoke(self, request: Request) -> HttpResponse:
         """Runs an agent for one turn, without tools."""

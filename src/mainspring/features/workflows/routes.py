@@ -4,12 +4,14 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from anyio import move_on_after
+from anyio.to_thread import run_sync
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
 from mainspring.core.errors import NotFound
 from mainspring.core.items import Json, encode
+from mainspring.definitions.folder import DefinitionSource
 from mainspring.engine.traceparent import clean_traceparent
 from mainspring.features.workflows.view import ShownRun, ShownWorkflow, render_event, render_run, render_workflow
 from mainspring.features.workflows.workflows import WorkflowHandle, Workflows
@@ -63,6 +65,7 @@ class WorkflowRoutes:
         return (
             Endpoint("GET", "/v1/workflows", self.list, _SCOPE, WorkflowList),
             Endpoint("GET", _PATH, self.retrieve, _SCOPE, ShownWorkflow),
+            Endpoint("GET", f"{_PATH}/source", self.source, _SCOPE, DefinitionSource),
             Endpoint(
                 "POST", f"{_PATH}/runs", self.start, _SCOPE, ShownRun, StartWorkflow, takes_key=True, errors=(409, 422, 503)
             ),
@@ -82,6 +85,10 @@ class WorkflowRoutes:
     async def retrieve(self, request: Request) -> HttpResponse:
         """Retrieves the definition of a workflow."""
         return json_response(render_workflow(self._workflows.folders.get(_name(request))))
+
+    async def source(self, request: Request) -> HttpResponse:
+        """Retrieves the file of a workflow, as its author wrote it."""
+        return json_response(await run_sync(self._workflows.folders.read_source, _name(request)))
 
     async def start(self, request: Request) -> HttpResponse:
         """Runs a workflow. A client that disconnects does not stop it; one that sends its `Idempotency-Key` again joins it."""
