@@ -94,7 +94,7 @@ function Calls({ model }: { model: string }) {
   return (
     <section class="card">
       <h2>Call it from your own code</h2>
-      <p>It speaks the OpenAI Responses API at <code>{serverUrl}</code>. <a href={siteAddress("/docs")}>The reference</a> has every route, to be tried there.</p>
+      <p>It speaks the OpenAI Responses API at <code>{serverUrl}</code>. {mayUse("admin") ? <><a href={siteAddress("/docs")}>The reference</a> has every route, to be tried there.</> : null}</p>
       <div role="tablist" aria-label="Language" class="tabs" onKeyDown={move}>
         {names.map((name) => (
           <button

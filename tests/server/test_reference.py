@@ -20,7 +20,7 @@ async def test_the_reference_is_served_with_a_strict_policy_and_only_its_own_fil
         assert "require-trusted-types-for 'script'" in policy
         assert "unsafe" not in policy
         named = re.findall(r'(?:src|href)="([^"]+)"', page)
-        assert sorted(named) == ["docs/files/reference.css", "docs/files/reference.js", "openapi.json"], (
+        assert sorted(named) == ["./", "docs/files/reference.css", "docs/files/reference.js", "openapi.json"], (
             "relative, so that a prefix may be before"
         )
         assert not re.search(r"<script[^>]*>[^<]", page)

@@ -11,6 +11,11 @@ function make(tag, text, parent, fields) {
   return made;
 }
 
+// Text in which code is marked.
+function addText(parent, text) {
+  text.split(/`([^`]+)`/).forEach((part, at) => (at % 2 ? make("code", part, parent) : parent.append(part)));
+}
+
 function headers(isJson) {
   const key = byId("key").value.trim();
   return { ...(key ? { authorization: `Bearer ${key}` } : {}), ...(isJson ? { "content-type": "application/json" } : {}) };
@@ -37,12 +42,12 @@ function showSchema(schema, all, parent, title) {
   const box = make("details", "", parent);
   make("summary", `${title}: ${name}`, box);
   box.addEventListener("toggle", () => {
-    if (box.open && !box.querySelector("pre")) make("pre", JSON.stringify(all[name], null, 2), box);
+    if (box.open && !box.querySelector("pre")) make("pre", JSON.stringify(all[name], null, 2), box, { tabIndex: 0 });
   });
 }
 
 function fill(box, method, path, operation, all) {
-  make("p", operation.description, box);
+  addText(make("p", "", box), operation.description);
   const inputs = operation.parameters.map((parameter) => {
     const line = make("label", "", box, { className: "field" });
     make("span", `${parameter.name} (${parameter.in})`, line);
@@ -58,7 +63,7 @@ function fill(box, method, path, operation, all) {
   }
   showSchema(operation.responses["200"].content["application/json"]?.schema, all, box, "Answer");
   const send = make("button", "Try it", box, { type: "button" });
-  const answer = make("pre", "", box, { hidden: true });
+  const answer = make("pre", "", box, { hidden: true, tabIndex: 0, ariaLabel: "What the server answers" });
   send.addEventListener("click", () => ask(method, path, inputs, body, answer));
 }
 
@@ -112,13 +117,20 @@ function draw(told) {
       const line = make("summary", "", box);
       make("b", method, line);
       make("code", path, line);
-      line.append(` ${operation.summary}`);
+      addText(line, operation.summary);
       box.dataset.words = `${method} ${path} ${operation.summary} ${operation.description}`.toLowerCase();
       box.addEventListener("toggle", () => {
         if (box.open && box.children.length === 1) fill(box, method, path, operation, told.components.schemas);
       });
     }
   }
+  filter();
+}
+
+function filter() {
+  const wanted = byId("find").value.toLowerCase();
+  for (const box of document.querySelectorAll(".operation")) box.hidden = !box.dataset.words.includes(wanted);
+  for (const section of document.querySelectorAll("section")) section.hidden = !section.querySelector(".operation:not([hidden])");
 }
 
 async function load() {
@@ -128,8 +140,5 @@ async function load() {
 }
 
 byId("load").addEventListener("click", load);
-byId("find").addEventListener("input", (event) => {
-  const wanted = event.target.value.toLowerCase();
-  for (const box of document.querySelectorAll(".operation")) box.hidden = !box.dataset.words.includes(wanted);
-});
+byId("find").addEventListener("input", filter);
 load();
