@@ -187,6 +187,17 @@ OTHERS = {
         "some": {"httpUrl": "https://example.com/some", "timeout": 30_000, "includeTools": ["read"], "trust": False},
         "sure": {"type": "local", "command": CLOCK[0], "tools": ["*"], "timeout": 60, "autoApprove": ["read"]},
         "most": {"url": "https://example.com/most", "disabledTools": ["write"]},
+        # As Claude Code, Gemini CLI and Cursor have it.
+        "corp": {
+            "type": "http",
+            "url": "https://corp.example/mcp",
+            "oauth": {"clientId": "c", "callbackPort": 8080, "scopes": "a b"},
+        },
+        "open": {"httpUrl": "https://open.example/mcp", "oauth": {"enabled": True}},
+        "shut": {"httpUrl": "https://shut.example/mcp", "oauth": {"enabled": False}},
+        "ours": {"url": "https://ours.example/mcp", "auth": {"CLIENT_ID": "o", "CLIENT_SECRET": "s", "scopes": ["a"]}},
+        "moved": {"url": "https://moved.example/mcp", "oauth": {"authServerMetadataUrl": "https://auth.example"}},
+        "helped": {"url": "https://helped.example/mcp", "headersHelper": "/bin/token", "alwaysLoad": True},
     }
 }
 
@@ -201,9 +212,15 @@ def test_servers_of_other_programs_are_imported_and_what_is_left_out_is_told(she
         "docs": {"url": "https://example.com/mcp", "headers": {"X-Key": "k"}},
         "some": {"url": "https://example.com/some", "allowed_tools": ["read"], "timeout": 30.0},
         "sure": {"command": CLOCK[0], "timeout": 60, "network": True},
+        "corp": {"url": "https://corp.example/mcp", "oauth": {"client_id": "c", "scopes": ["a", "b"]}},
+        "open": {"url": "https://open.example/mcp", "oauth": {}},
+        "shut": {"url": "https://shut.example/mcp"},
+        "ours": {"url": "https://ours.example/mcp", "oauth": {"client_id": "o", "client_secret": "s", "scopes": ["a"]}},
     }
     assert "skipped `off`" in done.err
     assert "skipped `most`: it leaves tools out" in done.err
+    assert "skipped `moved`: it needs `authServerMetadataUrl`" in done.err
+    assert "skipped `helped`: it needs `headersHelper`" in done.err
     assert "skipped `asks`: it needs a value for ${input:key}" in done.err
     again = shell.run("mcp", "import", "other.json")
     assert again.code == 0

@@ -17,13 +17,22 @@ FETCHERS = frozenset({"npx", "uvx", "bunx", "pnpm", "pipx", "deno", "docker", "p
 _INPUT = re.compile(r"\$\{[^}]*\}")
 _VARIABLE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}")
 _ENTRY_FIELDS = frozenset({
-    "type", "transport", "command", "args", "env", "cwd", "url", "serverUrl", "httpUrl", "headers", "disabled", "enabled",
-    "description", "name", "timeout", "tools", "includeTools", "disabledTools", "excludeTools",
+    "type", "transport", "transportType", "command", "args", "env", "cwd", "url", "serverUrl", "httpUrl", "headers", "disabled",
+    "enabled", "description", "name", "timeout", "tools", "includeTools", "disabledTools", "excludeTools", "oauth", "auth",
 })  # fmt: skip
 # What these say is of no use here, and losing it changes nothing about the server. Which calls are asked about is said here.
 _IDLE_FIELDS = frozenset({
-    "gallery", "version", "icon", "dev", "$schema", "metadata", "autoApprove", "alwaysAllow", "trust",
+    "gallery", "version", "icon", "dev", "$schema", "metadata", "autoApprove", "alwaysAllow", "trust", "alwaysLoad", "watchPaths",
+    "sandbox", "sandboxEnabled",
 })  # fmt: skip
+# What only that program can do for the server.
+_FOREIGN_FIELDS = ("envFile", "headersHelper", "authProviderType", "targetAudience", "targetServiceAccount")
+# How clients for OAuth are described, and what of that has no meaning here: where the browser comes back to.
+_OAUTH_FIELDS = {
+    "clientId": "client_id", "client_id": "client_id", "CLIENT_ID": "client_id", "clientSecret": "client_secret",
+    "client_secret": "client_secret", "CLIENT_SECRET": "client_secret", "scopes": "scopes",
+}  # fmt: skip
+_IDLE_OAUTH_FIELDS = frozenset({"enabled", "callbackPort", "redirectUri", "redirect_uri"})
 _TRANSPORTS = {
     "stdio": "stdio", "local": "stdio", "http": "http", "streamable-http": "http", "streamable_http": "http",
     "streamableHttp": "http", "sse": "sse",
@@ -63,6 +72,8 @@ def read_other_settings(path: Path) -> ImportedServers:
             skipped[str(name)] = (
                 "it leaves tools out there; add it with `mainspring mcp add`, and name the others in `allowed_tools`"
             )
+        elif foreign := _find_foreign(entry):
+            skipped[str(name)] = f"it needs `{foreign}`, which only that program has; add it with `mainspring mcp add`"
         elif label in tables:
             skipped[str(name)] = f"another one is called `{label}` already"
         else:
@@ -134,9 +145,9 @@ def _read_json(path: Path) -> Json:
 
 
 def _convert_entry(path: Path, name: str, entry: Json) -> Json:
-    if unknown := sorted(entry.keys() - _ENTRY_FIELDS - _IDLE_FIELDS):
+    if unknown := sorted(entry.keys() - _ENTRY_FIELDS - _IDLE_FIELDS - set(_FOREIGN_FIELDS)):
         raise InvalidRequest(f"{path}: `{unknown[0]}` of the server `{name}` is not known here; nothing was imported")
-    told = entry.get("type") or entry.get("transport")
+    told = entry.get("type") or entry.get("transport") or entry.get("transportType")
     transport = None if told is None else _TRANSPORTS.get(str(told))
     if told is not None and transport is None:
         raise InvalidRequest(f"{path}: the server `{name}` has the transport `{told}`, which is not known; nothing was imported")
@@ -148,8 +159,31 @@ def _convert_entry(path: Path, name: str, entry: Json) -> Json:
         **({"url": url} if url else {}),
         **({"transport": "sse"} if transport == "sse" else {}),
         **({"allowed_tools": tools} if tools and tools != ["*"] else {}),
+        **({"oauth": oauth} if (oauth := _convert_oauth(entry)) is not None else {}),
         **({"timeout": seconds / 1000 if seconds >= _SHORTEST_IN_MS else seconds} if isinstance(seconds, int | float) else {}),
     }
+
+
+def _find_foreign(entry: Json) -> str | None:
+    """What the server needs of the program whose settings these are, if it needs something."""
+    needed = [field for field in _FOREIGN_FIELDS if entry.get(field)]
+    needed += [field for field in _get_oauth(entry) or {} if field not in _OAUTH_FIELDS and field not in _IDLE_OAUTH_FIELDS]
+    return needed[0] if needed else None
+
+
+def _get_oauth(entry: Json) -> Json | None:
+    """How the server is signed in to, if that is said."""
+    told = entry.get("oauth") or entry.get("auth")
+    return told if isinstance(told, dict) and told.get("enabled") is not False else None
+
+
+def _convert_oauth(entry: Json) -> Json | None:
+    told = _get_oauth(entry)
+    if told is None:
+        return None
+    found = {_OAUTH_FIELDS[field]: value for field, value in told.items() if field in _OAUTH_FIELDS and value}
+    scopes = found.get("scopes")
+    return {**found, "scopes": scopes.split()} if isinstance(scopes, str) else found
 
 
 def _list_tables(value: object) -> list[Json]:
