@@ -304,6 +304,10 @@ def test_variables_of_the_registry_s_file_are_filled_in_or_asked_for(shell: Shel
     code, told = add("web", packages=[{**package, "transport": by_http}])
     assert (code != 0, "reached by streamable-http" in told) == (True, True)
 
+    for wrong in ({"runtimeHint": "bash"}, {"identifier": "--call=sh"}):
+        code, told = add("shell", packages=[{**package, "runtimeArguments": [{"type": "positional", "value": "-c"}], **wrong}])
+        assert (code != 0, "starts no package" in told) == (True, True)
+
     token = {"name": "Authorization", "value": "Bearer {token}", "variables": {"token": {"isRequired": True}}}
     remote = {"type": "streamable-http", "url": "https://{tenant}.example/mcp", "headers": [token]}
     known = {**remote, "variables": {"tenant": {"default": "acme"}}}

@@ -40,6 +40,8 @@ _TRANSPORTS = {
 # Some programs count seconds, and some milliseconds.
 _SHORTEST_IN_MS = 1_000
 _RUNNERS = {"npm": ("npx", ("-y",)), "pypi": ("uvx", ())}
+# What else a file may say that starts a package. Another program, such as a shell, would start what the file says instead.
+_HINTS = {"npm": ("npx", "bunx", "pnpm"), "pypi": ("uvx", "pipx")}
 
 
 class ImportedServers(Struct, frozen=True):
@@ -115,12 +117,14 @@ def read_registry_entry(path: Path, env: Mapping[str, str], headers: Mapping[str
                 continue
             case _:
                 pass
+        command = str(package.get("runtimeHint") or runner[0])
+        if command not in _HINTS[kind] or name.startswith("-"):
+            raise InvalidRequest(f"{path} says to start the package `{name}` by `{command}`, which starts no package of {kind}")
         version = package.get("version")
         program = f"{name}@{version}" if isinstance(version, str) and version not in ("", "latest") else name
         before = _list_arguments(path, _list_tables(package.get("runtimeArguments")))
         behind = _list_arguments(path, _list_tables(package.get("packageArguments")))
         variables = _fill_values(path, "variable", _list_tables(package.get("environmentVariables")), env)
-        command = str(package.get("runtimeHint") or runner[0])
         flags = [flag for flag in runner[1] if flag not in before]
         return {
             "command": command,
