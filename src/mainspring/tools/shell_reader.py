@@ -39,6 +39,8 @@ _OTHERWISE_READ = "a plain sh reads it in another way"
 _WRITES = frozenset({">", ">>", ">|", "<>", ">&", "&>", "&>>"})
 _COMPARES = frozenset({"==", "!=", "<=", ">="})
 _SETS_BY_NAME = frozenset({"read", "mapfile", "readarray", "getopts", "unset"})
+_DECLARES = frozenset({"declare", "typeset", "local", "export", "readonly"})
+_DECLARED = re.compile(r"-[xrpag]+|[A-Za-z_]\w*(?:=[\s\S]*)?")
 _DEFAULTS = frozenset({"-", ":-", "=", ":=", "?", ":?", "+", ":+"})
 _GLOB = frozenset("*?[{~")
 _MOVES = frozenset({"cd", "pushd", "popd"})
@@ -133,7 +135,9 @@ class ShellReader:
             reading.doubts.append(_OTHERWISE_READ)
             return
         # No program is called `[[` or like an option; they are what is left of a test.
-        other.commands = [words for words in other.commands if not (words[0] or "").startswith(("[[", "-"))]
+        commands = [words for words in other.commands if not (words[0] or "").startswith(("[[", "-"))]
+        other.commands = [words for words in commands if not _is_plain_declaration(words)]
+        other.sets += [word.partition("=")[0] for words in commands if _is_plain_declaration(words) for word in words[1:] if word]
         reading.join(other)
 
     async def _parse_tree(self, text: str, language: str) -> Json:
@@ -405,6 +409,11 @@ def _list_sets(words: tuple[str | None, ...]) -> tuple[str, ...]:
     if words[0] not in _SETS_BY_NAME:
         return ()
     return tuple([word for word in words[1:] if word is not None and not word.startswith("-")])
+
+
+def _is_plain_declaration(words: tuple[str | None, ...]) -> bool:
+    """Whether a plain sh reads a program where bash reads a declaration of variables, all written out."""
+    return words[0] in _DECLARES and all(word and _DECLARED.fullmatch(word) for word in words[1:])
 
 
 def _doubt_builtin(words: tuple[str | None, ...]) -> tuple[str, ...]:
