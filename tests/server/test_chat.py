@@ -335,7 +335,7 @@ async def test_a_message_that_nobody_began_to_decide_is_decided_for_the_same_key
         ({"content": ""}, 400, "content"),
         ({"content": "   "}, 400, "content"),
         ({"content": "x" * 32_001}, 400, "content"),
-        ({}, 400, "body"),
+        ({}, 400, "content"),
         ({"content": 7}, 400, "content"),
         ({"content": "hi", "conversation_id": "../../etc"}, 400, "conversation_id"),
         ({"content": "hi", "conversation_id": "conv_nowhere"}, 404, "conversation_id"),
@@ -403,7 +403,7 @@ async def test_a_decision_needs_nothing_but_its_context(tmp_path: Path) -> None:
         ({"message": "x" * 4001, "conversation_id": "c"}, "at most 4000 characters, not 4001", "message"),
         ({"message": "hi", "conversation_id": ""}, "DecisionContext.conversation_id must not be empty", "conversation_id"),
         ({"message": "hi", "conversation_id": "c" * 257}, "256", "conversation_id"),
-        ({"message": "hi"}, "conversation_id", "body"),
+        ({"message": "hi"}, "conversation_id", "conversation_id"),
         (
             {
                 "message": "hi",

@@ -313,7 +313,7 @@ async def test_a_server_without_containers_says_how_to_have_them() -> None:
         ({"name": "c", "network_policy": {"type": "disabled"}}, "network_policy"),
         ({"name": "c", "expires_after": {"anchor": "last_active_at", "minutes": 0}}, "expires_after.minutes"),
         ({"name": "c", "expire_after": {"anchor": "last_active_at", "minutes": 1}}, "expire_after"),
-        ({}, "body"),
+        ({}, "name"),
     ],
 )
 async def test_what_cannot_be_set_is_refused_by_name(body: dict[str, object], param: str) -> None:
