@@ -83,9 +83,9 @@ def test_sub_agents_and_the_steps_of_a_workflow_are_a_tree(served: Served, run: 
     expect(tree.get_by_role("link", name="ant")).to_have_count(0)
     tree.get_by_role("button", name="Runs of bee").click()
     tree.get_by_role("link", name="ant").click()
-    expect(page.locator(".entry.message")).to_contain_text("onerror")
-    # From below, the way up is there at once.
+    # From below, the way up is there at once. Before it is, the page may still show the run it came from, which says more.
     expect(tree.get_by_role("link", name="ant")).to_have_attribute("aria-current", "page")
+    expect(page.locator(".entry.message")).to_contain_text("onerror")
     expect(tree.get_by_role("listitem").filter(has=page.get_by_role("link", name="bee")).last).to_contain_text("Carry")
     tree.get_by_role("link", name="Workflow tidy").click()
     expect(page.locator(".steps .entry")).to_have_count(2)
