@@ -237,8 +237,9 @@ def test_a_json_object_is_asked_for(client: OpenAI, model: Model) -> None:
 
 
 def test_images_and_files_are_shown_to_the_model(client: OpenAI, model: Model) -> None:
-    model.hears("What are these", says("A pixel and a note."))
-    file = "data:text/plain;base64," + base64.b64encode(b"a note").decode()
+    model.hears("What are these", says("A pixel, a note and a paper."))
+    text = "data:text/plain;base64," + base64.b64encode(b"a note").decode()
+    pdf = "data:application/pdf;base64," + base64.b64encode(b"%PDF-1.7").decode()
     answer = client.responses.create(
         model=model.name,
         input=[
@@ -247,16 +248,18 @@ def test_images_and_files_are_shown_to_the_model(client: OpenAI, model: Model) -
                 "content": [
                     {"type": "input_text", "text": "What are these?"},
                     {"type": "input_image", "image_url": PIXEL, "detail": "low"},
-                    {"type": "input_file", "filename": "note.txt", "file_data": file},
+                    {"type": "input_file", "filename": "note.txt", "file_data": text},
+                    {"type": "input_file", "filename": "paper.pdf", "file_data": pdf},
                 ],
             }
         ],
     )
-    assert answer.output_text == "A pixel and a note."
+    assert answer.output_text == "A pixel, a note and a paper."
     assert model.messages()[0]["content"] == [
         {"type": "text", "text": "What are these?"},
         {"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}},
-        {"type": "file", "file": {"filename": "note.txt", "file_data": file}},
+        {"type": "text", "text": "[file note.txt]\na note"},
+        {"type": "file", "file": {"filename": "paper.pdf", "file_data": pdf}},
     ]
 
 

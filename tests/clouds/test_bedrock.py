@@ -103,15 +103,17 @@ async def test_signed_thoughts_return_to_the_model_that_had_them_and_to_no_other
 
 
 async def test_images_and_documents_are_sent_as_bedrock_takes_them(stand: Stand, tmp_path: Path) -> None:
-    stand.on("/model/", tell(stream(say("Seen."))))
+    stand.on("/model/", tell(*[stream(say("Seen."))] * 2))
     pdf, text = b64encode(b"%PDF-1.7").decode(), b64encode(b"a,b").decode()
     content = [
         {"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"},
         {"type": "input_file", "filename": "our plan_(v2).pdf", "file_data": f"data:application/pdf;base64,{pdf}"},
-        {"type": "input_file", "filename": "t.csv", "file_data": f"data:text/csv;base64,{text}"},
+        {"type": "input_file", "filename": "plan.pdf", "file_data": f"data:application/pdf;base64,{pdf}"},
     ]
+    table = {"type": "input_file", "filename": "t.csv", "file_data": f"data:text/csv;base64,{text}"}
     async with Site(tmp_path, settings(stand), ENV).serve() as client:
-        assert (await ask(client, f"aws/{NOVA}", input=[{"role": "user", "content": content}])).output_text == "Seen."
+        for shown in (content, [table]):
+            assert (await ask(client, f"aws/{NOVA}", input=[{"role": "user", "content": shown}])).output_text == "Seen."
         far = {"type": "input_image", "image_url": "https://example.com/a.png"}
         with pytest.raises(openai.BadRequestError) as caught:
             await ask(client, f"aws/{NOVA}", input=[{"role": "user", "content": [far]}])
@@ -119,8 +121,10 @@ async def test_images_and_documents_are_sent_as_bedrock_takes_them(stand: Stand,
     blocks = stand.asked[0].json["messages"][0]["content"]
     assert blocks[0] == {"image": {"format": "png", "source": {"bytes": PNG}}}
     assert blocks[1] == {"document": {"format": "pdf", "name": "our plan (v2) 1", "source": {"bytes": pdf}}}
-    assert blocks[2] == {"document": {"format": "txt", "name": "t 2", "source": {"bytes": text}}}
+    assert blocks[2] == {"document": {"format": "pdf", "name": "plan 2", "source": {"bytes": pdf}}}
     assert "text" in blocks[3]
+    # Text is text to every model, also to those that take no documents.
+    assert stand.asked[1].json["messages"][0]["content"] == [{"text": "[file t.csv]\na,b"}]
 
 
 def make_history() -> tuple[object, ...]:
