@@ -5,6 +5,7 @@ import os
 import zipfile
 from collections.abc import AsyncIterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -126,8 +127,11 @@ PRESENTATION = make_archive(
         ("a.csv", "Müller;1".encode("cp1252"), [(None, "", "Müller;1")]),
         ("a.py", "print('é')".encode("utf-16"), [(None, "", "print('é')")]),
         ("a.html", '<meta charset="shift_jis"><p>日本'.encode("shift_jis"), [(None, "", "日本")]),
+        ("a.txt", b"A PDF begins with %PDF-1.7.", [(None, "", "A PDF begins with %PDF-1.7.")]),
+        ("log.txt", b"\x1b[31mred\x1b[0m", [(None, "", "\x1b[31mred\x1b[0m")]),
         ("README", b"no ending", [(None, "", "no ending")]),
         ("no ending", make_pdf("By its bytes"), [(1, "", "By its bytes")]),
+        ("sent.pdf", b"X-Mail: 1\r\n\r\n" + make_pdf("After a head"), [(1, "", "After a head")]),
         ("--help.txt", b"no option", [(None, "", "no option")]),
         ("empty.txt", b"", [(None, "", "")]),
     ],
@@ -158,6 +162,7 @@ ENCRYPTED = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600) + "EncryptedPackage
         ("pdf.txt", make_pdf("x"), "invalid_file"),
         ("program.txt", b"\x7fELF" + bytes(1000), "unsupported_file"),
         ("picture.png", b"\x89PNG\r\n\x1a\n" + bytes(100), "unsupported_file"),
+        ("sealed.txt", bytes([byte or 1 for byte in Random(1).randbytes(2000)]), "unsupported_file"),
         ("archive.zip", make_archive(a="x"), "unsupported_file"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

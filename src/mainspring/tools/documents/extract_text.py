@@ -22,9 +22,14 @@ MOST_UNPACKED = 256 << 20
 MOST_RATIO = 200
 DOCUMENTS = {"pdf": "pdf", "docx": "docx", "docm": "docx", "pptx": "pptx", "pptm": "pptx"}
 SHEETS = ("xlsx", "xlsm", "xlsb", "xls", "ods")
+# Of what is compressed or encrypted, a tenth is control characters.
+MOST_CONTROLS = 0.02
 UNREADABLE = ("png", "jpg", "jpeg", "gif", "webp", "zip", "gz", "exe", "mp3", "mp4", "wav", "doc", "ppt")
 
 Page = tuple[int | None, str, str]
+# Other bytes may come before it, on lines of their own; a text that speaks of it is none.
+_PDF = re.compile(rb"(?:\A(?:\xef\xbb\xbf)?|[\r\n])[ \t]*%PDF-\d")
+_CONTROLS = bytes(set(range(32)) - set(b"\b\t\n\f\r\x1a\x1b"))
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _SLIDE = "{http://schemas.openxmlformats.org/presentationml/2006/main}sldId"
@@ -62,7 +67,7 @@ def find_kind(path: str) -> str:
     """What the bytes of a file are: `pdf`, `docx`, `pptx`, `sheet`, `text` or `binary`."""
     with open(path, "rb") as file:
         head = file.read(8192)
-    if b"%PDF-" in head[:1024]:
+    if _PDF.search(head[:1024]):
         return "pdf"
     if head.startswith(b"PK\x03\x04"):
         return find_archive_kind(path)
@@ -70,7 +75,8 @@ def find_kind(path: str) -> str:
         return "sheet" if holds_workbook(path) else "binary"
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "text"
-    return "binary" if b"\0" in head else "text"
+    controls = len(head) - len(head.translate(None, _CONTROLS))
+    return "binary" if b"\0" in head or controls > MOST_CONTROLS * len(head) else "text"
 
 
 def find_archive_kind(path: str) -> str:
