@@ -271,7 +271,8 @@ async def test_every_block_becomes_what_the_model_is_shown() -> None:
             {"type": "text", "text": "See", "cache_control": {"type": "ephemeral", "ttl": "1h"}},
             {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}},
             {"type": "document", "title": "a.pdf", "source": {"type": "base64", "media_type": "application/pdf", "data": pdf}},
-            {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "hi"}},
+            {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "hi"}, "context": "A note."},
+            {"type": "document", "title": "Bits", "source": {"type": "content", "content": [{"type": "text", "text": "One."}]}},
         ]},
         {"role": "assistant", "content": [
             {"type": "text", "text": "I ask."}, {"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": "Oslo"}},
@@ -292,7 +293,10 @@ async def test_every_block_becomes_what_the_model_is_shown() -> None:
         InputText("See"),
         InputImage("data:image/png;base64,AAAA"),
         InputFile("a.pdf", f"data:application/pdf;base64,{pdf}"),
+        InputText("[about the document that follows]\nA note."),
         InputText("[file document.txt]\nhi"),
+        InputText("[file Bits]"),
+        InputText("One."),
     )
     assert isinstance(said, Message)
     assert said.content == (OutputText("I ask."),)

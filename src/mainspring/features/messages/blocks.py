@@ -35,7 +35,7 @@ from mainspring.http.ignored import IgnoredFields
 _FIELDS: Final = {
     "text": {"text", "citations"},
     "image": {"source"},
-    "document": {"source", "title"},
+    "document": {"source", "title", "context"},
     "search_result": {"source", "title", "content"},
     "tool_reference": {"tool_name"},
     "tool_result": {"tool_use_id", "content", "is_error"},
@@ -122,12 +122,8 @@ class BlockReader:
                     yield InputText(text)
             case {"type": "image", "source": dict(source)}:
                 yield _read_image(source, f"{place}.source")
-            case {"type": "document", "source": {"type": "content", "content": content}}:
-                for inner, where in self.list_blocks(content, f"{place}.source.content", ("text", "image")):
-                    yield from self.read_parts(inner, where)
             case {"type": "document", "source": dict(source)}:
-                title = block.get("title")
-                yield _read_document(source, title if isinstance(title, str) else None, f"{place}.source")
+                yield from self._read_document(block, source, place)
             case {"type": "search_result", "content": content, "title": str(title), "source": str(source)}:
                 found = self.list_blocks(content, f"{place}.content", ("text",))
                 said = [part for each, where in found for part in self.read_parts(each, where)]
@@ -137,6 +133,18 @@ class BlockReader:
                 yield InputText(f"The tool `{name}` is loaded.")
             case {"type": kind}:
                 raise _refuse(place, f"has not what a block of type `{kind}` needs", "invalid_type")
+
+    def _read_document(self, block: Json, source: Json, place: str) -> Iterator[Part]:
+        title = found if isinstance(found := block.get("title"), str) else None
+        if isinstance(context := block.get("context"), str) and context:
+            yield InputText(f"[about the document that follows]\n{context}")
+        if source.get("type") != "content":
+            yield _read_file(source, title, f"{place}.source")
+            return
+        if title:
+            yield InputText(f"[file {title}]")
+        for inner, where in self.list_blocks(source.get("content"), f"{place}.source.content", ("text", "image")):
+            yield from self.read_parts(inner, where)
 
     def _read_assistant(self, blocks: Sequence[tuple[Json, str]]) -> Iterator[Item]:
         kinds = ("mcp_tool_use", USE)
@@ -191,7 +199,7 @@ def _read_image(source: Json, place: str) -> InputImage:
             raise _refuse(place, "must be `base64` with `media_type` and `data`, a `url`, or a `file`", "invalid_value")
 
 
-def _read_document(source: Json, title: str | None, place: str) -> InputFile:
+def _read_file(source: Json, title: str | None, place: str) -> InputFile:
     match source:
         case {"type": "base64", "media_type": str(kind), "data": str(data)}:
             return InputFile(title or "document.pdf", f"data:{kind};base64,{data}")
