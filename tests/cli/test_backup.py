@@ -361,6 +361,19 @@ async def test_a_backup_of_before_a_column_and_a_table_were_there_is_restored(sh
     assert "newer Mainspring" in err
 
 
+async def test_a_backup_only_reads_so_that_a_replica_will_do(shell: Shell, postgres: Postgres) -> None:
+    database = parse_location(postgres.database())
+    async with open_store(database) as store:
+        await store.append("r1", begin("r1"))
+    read_only = f"{database.given}&default_transaction_read_only=on"
+    assert await run(shell, "backup", "all.backup", "--database", read_only) == (0, "mainspring: all.backup is complete\n")
+    assert (await run(shell, "restore", "all.backup", "--check"))[0] == 0
+    for version, told in ((1, "`mainspring upgrade` brings those of its primary up to date"), (99, "upgrade Mainspring")):
+        postgres.psql(database.given, f"UPDATE mainspring_schemas SET version = {version} WHERE name = 'runs'")
+        code, err = await run(shell, "backup", "more.backup", "--database", read_only)
+        assert (code, f"{told}\n" in err, (shell.folder / "more.backup").exists()) == (1, True, False)
+
+
 async def test_it_is_said_that_the_key_of_sign_ins_goes_along_with_nothing(shell: Shell, place: MakePlace) -> None:
     old, new = place("sqlite"), place("sqlite")
     async with open_store(old) as store:

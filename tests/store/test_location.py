@@ -43,6 +43,7 @@ def test_a_url_of_postgresql_is_shown_without_its_password(url: str, shown: str)
         f"postgresql://app:x@{SECRET}@h/runs",
         f"postgresql://app:#{SECRET}@h/runs",
         f"postgresql:app:{SECRET}@h/runs",
+        f"postgresql//app:{SECRET}@h/runs",
         f"postgresql:/app:{SECRET}@h/runs",
         f"postgresql://app:{SECRET}@h:port/runs",
         f"postgresql://app:{SECRET}@h:5432,h:port/runs",

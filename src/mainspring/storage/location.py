@@ -17,8 +17,9 @@ SCHEMES: Final = ("postgresql", "postgres")
 HIDDEN: Final = "***"
 _SCHEME = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*):(?://|(?<=postgres:)|(?<=postgresql:))", re.IGNORECASE)
 _SECRETS: Final = ("password", "sslpassword")
-# A URL with something before it, as with quotes or a space in a file of variables, or what libpq calls a connection string.
-_NO_FILE = re.compile(r"://|\bpassword\s*=", re.IGNORECASE)
+# A URL with something before it, as with quotes or a space in a file of variables, or without its colon; or what libpq calls a
+# connection string.
+_NO_FILE = re.compile(r"://|\bpassword\s*=|^postgres(ql)?//", re.IGNORECASE)
 
 
 class Location(Struct, frozen=True):

@@ -18,6 +18,7 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.parts import Part
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import Location, parse_location
+from mainspring.storage.transfer.archive import open_archive
 from mainspring.storage.transfer.content import Placed
 from mainspring.storage.transfer.copy_rows import CopiedTable
 from mainspring.storage.transfer.deployment import back_up, bring_up_to_date, check_archive, move
@@ -43,8 +44,10 @@ async def backup(
     source, tables = check_database(options.choose_database(database, config)), _read_tables(config)
     copied = await back_up(_place_contents(source, tables), file, Progress())
     _report(copied, f"{file} is complete", as_json=json)
+    with open_archive(file) as archive:  # not the database, which is only read: it may be a replica, or of an older version
+        has_sign_ins = archive.has_document(ACCOUNT)
     key = "`secret_key`" if source.file is None else str(find_key_file(source.file))
-    await _tell_of_sign_ins(source, tables, f"{key}, which is not in the backup: keep it, too")
+    _tell_of_sign_ins(tables, f"{key}, which is not in the backup: keep it, too", has_sign_ins=has_sign_ins)
 
 
 async def restore(
@@ -66,7 +69,7 @@ async def restore(
         _report(await check_archive(file, [each.content for each in places], Progress()), f"{file} is whole", as_json=json)
         return
     _report(await fill(file, places, Progress()), f"{target} is complete", as_json=json)
-    await _tell_of_sign_ins(target, tables, _name_old_key(target))
+    _tell_of_sign_ins(tables, _name_old_key(target), has_sign_ins=await _has_sign_ins(target))
 
 
 async def migrate(
@@ -96,7 +99,7 @@ async def migrate(
     sources = [each for each in _place_contents(check_database(source), tables) if not _stays(each, source)]
     copied = await move(sources, _place_contents(target, {}), Progress())
     _report(copied, f"{target} is complete; have the setting `database` name it", as_json=json)
-    await _tell_of_sign_ins(target, tables, _name_old_key(target))
+    _tell_of_sign_ins(tables, _name_old_key(target), has_sign_ins=await _has_sign_ins(target))
 
 
 async def upgrade(database: options.DatabaseOfSettings = None, config: options.Config = None) -> None:
@@ -141,12 +144,15 @@ def _stays(placed: Placed, source: Location) -> bool:
     return placed.location.file is None and placed.location != source
 
 
-async def _tell_of_sign_ins(database: Location, tables: dict[str, object], key: str) -> None:
+def _tell_of_sign_ins(tables: dict[str, object], key: str, *, has_sign_ins: bool) -> None:
     """Says by which key sign-ins are encrypted: it is nowhere in a database, so nothing copies it."""
-    if not tables.get("secret_key"):
-        async with open_store(database) as store:
-            if await store.documents(ACCOUNT, limit=1):
-                say(f"there are sign-ins to MCP servers in it, encrypted by {key}")
+    if has_sign_ins and not tables.get("secret_key"):
+        say(f"there are sign-ins to MCP servers in it, encrypted by {key}")
+
+
+async def _has_sign_ins(database: Location) -> bool:
+    async with open_store(database) as store:
+        return bool(await store.documents(ACCOUNT, limit=1))
 
 
 def _name_old_key(target: Location) -> str:

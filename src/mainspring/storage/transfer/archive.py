@@ -52,6 +52,12 @@ class ArchiveRows(FileRows):
         """The kinds of content that it has."""
         return () if self.manifest is None else self.manifest.contents
 
+    def has_document(self, kind: str) -> bool:
+        """Whether it has a document of this kind."""
+        if self.manifest is None or "documents" not in self.manifest.tables or not self.manifest.tables["documents"].count:
+            return False
+        return bool(self._reading.execute("SELECT EXISTS (SELECT 1 FROM documents WHERE kind = ?)", (kind,)).fetchone()[0])
+
     async def count(self, table: TableForm) -> Counted:
         known = None if self.manifest is None else self.manifest.tables.get(table.name)
         return Counted(0) if known is None else Counted(known.count, known.mark)

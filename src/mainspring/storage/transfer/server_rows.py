@@ -136,10 +136,11 @@ class ServerRows:
 @asynccontextmanager
 async def open_server(location: Location, contents: Sequence[ContentKind], *, is_source: bool) -> AsyncIterator[ServerRows]:
     """The server with the tables of these kinds: a source as it is at this moment, any other made if missing. Raises
-    `StoreError`."""
+    `StoreError`. A source may be a replica, if its tables are those of this version."""
     if not is_source:
         await _begin_copy(location)  # before there is a table that somebody could use
-    await make_tables(replace(location, is_unfinished=not is_source), contents)
+    if not is_source or not await _is_to_be_read_only(location, contents):
+        await make_tables(replace(location, is_unfinished=not is_source), contents)
     server = Server(location)
     with server.explain_errors():
         reading = await server.connect()
@@ -155,6 +156,25 @@ async def open_server(location: Location, contents: Sequence[ContentKind], *, is
     finally:
         for connection in {reading, writing}:
             connection.terminate()
+
+
+async def _is_to_be_read_only(location: Location, contents: Sequence[ContentKind]) -> bool:
+    """Whether nothing can be written there. Raises `StoreError` if the tables there are not those of this version."""
+    async with _ask(location) as connection:
+        if await connection.fetchval("SELECT current_setting('transaction_read_only')") != "on":
+            return False
+        versions = dict(await connection.fetch("SELECT name, version FROM mainspring_schemas"))
+        if UNFINISHED in versions:
+            raise StoreError(f"{location} is being filled; wait until that is complete")
+        for content in contents:
+            known, found = len(content.served.migrations), versions.get(content.served.name, 0)
+            if known and found != known:  # those that make their tables themselves count them elsewhere
+                remedy = "upgrade Mainspring" if found > known else "`mainspring upgrade` brings those of its primary up to date"
+                raise StoreError(
+                    f"{location} can only be read, and its tables of {content.name} are of another version ({found}, this one "
+                    f"knows {known}); {remedy}"
+                )
+    return True
 
 
 async def make_tables(location: Location, contents: Sequence[ContentKind]) -> None:
