@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import signal
 import socket
 import time
 from base64 import b64encode
@@ -95,7 +96,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server that waits for nobody."""
     folder = tmp_path_factory.mktemp("strict")
-    (folder / "mainspring.toml").write_text("[http]\nhead_seconds = 0.5\nbody_seconds = 0.5\n")
+    (folder / "mainspring.toml").write_text("[http]\nhead_seconds = 0.5\nbody_seconds = 0.5\nkeep_alive_seconds = 1\n")
     with serving(folder, HELLO) as served:
         yield served
 
@@ -171,6 +172,18 @@ def test_a_slow_body_and_half_a_second_request_are_not_waited_for(strict: Served
         told = read_all(line)
     assert told.startswith(b"HTTP/1.1 408 ")
     assert json.loads(told.partition(b"\r\n\r\n")[2])["error"]["param"] == "body"
+
+
+def test_a_connection_that_is_kept_ends_when_the_server_begins_to_stop(tmp_path: Path) -> None:
+    """A proxy sends the next request elsewhere; here it would begin a run that is soon broken off."""
+    turns: Script = [{"when": "", "say": "Never.", "pause": 600}]
+    with serving(tmp_path, turns, env={"MAINSPRING_DRAIN_SECONDS": str(2 * PATIENCE)}) as served:
+        with closing(connect(served)) as line:
+            line.sendall(post(b'{"input": "hello", "background": true}'))
+            assert read_answer(line)[0] == 200
+            served.process.send_signal(signal.SIGTERM)
+            assert read_all(line) == b""
+        assert served.process.poll() is None, "the run may still end"
 
 
 def test_an_open_stream_and_a_waiting_client_are_not_slow(tmp_path: Path) -> None:

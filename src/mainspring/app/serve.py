@@ -99,6 +99,7 @@ class EngineServer(Server):
                 ws_per_message_deflate=False,  # a kilobyte would become a megabyte, and every token would be deflated
                 server_header=False,
                 proxy_headers=False,  # nothing asks where a request is from; addresses are counted by connection
+                timeout_keep_alive=settings.http.keep_alive_seconds,
                 timeout_graceful_shutdown=GOODBYE_SECONDS,
             )
         )
@@ -164,9 +165,10 @@ class EngineServer(Server):
             listening.close()
         if self._accepting is not None:
             self._accepting.close()
-            for connection in list(self.server_state.connections):
-                if isinstance(connection, BoundedProtocol):
-                    connection.leave()  # the next request goes to another process
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, BoundedProtocol):
+                connection.leave()  # the next request goes to another process
+        if self._accepting is not None:
             await self._let_begin(self._accepting)
         for listener in sockets or ():
             listener.close()
