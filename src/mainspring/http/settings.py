@@ -24,8 +24,7 @@ class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True):
     unread_seconds: Annotated[float, Meta(gt=0)] = 120.0
     """How long a client may leave what it is sent unread."""
     keep_alive_seconds: Annotated[int, Meta(ge=1)] = 130
-    """How long a connection waits for another request: longer than proxies keep it, so that none of them sends one just when it is
-    closed."""
+    """How long a connection waits for another request: longer than proxies keep it, so that none sends one while it closes."""
     body_bytes: Annotated[int, Meta(ge=1024)] | None = None
     """The most bytes that requests and runs under way hold: bodies, the histories that they continue, and what models and tools
     have said in them. An eighth of the memory if not given. One key may have half."""
