@@ -176,7 +176,7 @@ def _server() -> _Server:
             [sys.executable, "-m", "tests.kit.fork_server", str(theirs.fileno())],
             cwd=ROOT,
             # As `mainspring serve` has it for the process that serves; the C library reads it only when a process starts.
-            env={**os.environ, "MALLOC_MMAP_THRESHOLD_": str(LARGE_BYTES)},
+            env={**os.environ, "MALLOC_MMAP_THRESHOLD_": str(LARGE_BYTES), "MALLOC_TRIM_THRESHOLD_": str(LARGE_BYTES)},
             stdin=DEVNULL,
             stdout=DEVNULL,
             pass_fds=[theirs.fileno()],

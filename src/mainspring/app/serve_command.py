@@ -181,7 +181,9 @@ def become_server(given: Mapping[str, object], settings: Settings, file: Path | 
             descriptor = listener.detach()
         command = ["mainspring.app.server_processes", *command[1:], str(descriptor), str(count), str(settings.drain_seconds)]
     # The C library then gives the memory of a large body back at once; else it keeps what it once had for one of 32 MB or less.
+    # With that, it would also give each smaller piece back at once and fetch it again: a long run writes one in every turn.
     os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(LARGE_BYTES))
+    os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(LARGE_BYTES))
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, "-P", "-m", *command])
