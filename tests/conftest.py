@@ -58,6 +58,13 @@ def share_ssl_contexts() -> None:
     vars(library)["default_ssl_context"] = share
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Names a case by the beginning of a long text: each name goes between processes, several times for each test."""
+    if isinstance(val, str | bytes) and len(val) > 100:
+        return f"{ascii(val[:60])[1:-1]}... {len(val)}"
+    return None
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
