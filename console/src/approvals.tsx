@@ -4,11 +4,11 @@ import type { Approval } from "./api_types";
 import { answer, approvals, approvalsError, type OwnedApproval, readApprovals, waitingTold } from "./approvals_data";
 import { ElicitationForm, type Elicitation, startContent } from "./elicitation";
 import { EntryView } from "./entry";
-import { duration } from "./format";
+import { duration, tenantName } from "./format";
 import { LiveRun } from "./live_run";
 import { Markdown } from "./markdown";
 import { link } from "./router";
-import { questionOf } from "./run_model";
+import { inLine, questionOf } from "./run_model";
 import { mayUse } from "./session";
 import { Empty, Failure, isTooLong, now, parse, Time, useKeys, useTitle, Value, Whole } from "./parts";
 
@@ -108,13 +108,13 @@ export function ApprovalCard({ approval, answered, showsRun = false }: CardProps
     <article class="card approval" tabIndex={0} aria-label={`Approve ${name}?`} onKeyDown={pressed}>
       <div class="head">
         <h2><code>{name}</code></h2>
-        {approval.tenant ? <span><span class="faint">Tenant</span> {approval.tenant}</span> : null}
+        {approval.tenant ? <span><span class="faint">Tenant</span> {tenantName(approval.tenant)}</span> : null}
         <span class="fill" />
         <span class={left !== null && left < 300 ? "bad" : "faint"}>{left === null ? "" : left > 0 ? `${duration(left)} left` : "expired"}</span>
       </div>
       <div class="question"><Markdown text={approval.question || "May this call be made?"} /></div>
       <p class="faint">
-        Asked by <code>{approval.policy}</code> at <Time at={approval.asked_at} />{maySeeRuns() ? <> in <a href={link(`runs/${approval.response_id}`)}>{background?.question ? `“${background.question.slice(0, 160)}”` : "this run"}</a></> : null}
+        Asked by <code>{approval.policy}</code> at <Time at={approval.asked_at} />{maySeeRuns() ? <> in <a href={link(`runs/${approval.response_id}`)}>{background?.question ? `“${inLine(background.question).slice(0, 160)}”` : "this run"}</a></> : null}
       </p>
       {background?.description || background?.effects.length ? (
         <p class="declared">

@@ -3,7 +3,7 @@ import { Component } from "preact";
 import { useState } from "preact/hooks";
 import { get } from "./api";
 import type { CallExplanation } from "./api_types";
-import { clockTime, duration, reasonSentence } from "./format";
+import { clockTime, duration, endSentence } from "./format";
 import { Markdown } from "./markdown";
 import { link } from "./router";
 import type { Call, Entry } from "./run_model";
@@ -87,7 +87,7 @@ function Body({ entry, runId, revision }: { entry: Entry; runId: string | null; 
     case "call":
       return <CallBody call={entry.call!} runId={runId} revision={revision} />;
     case "end":
-      return <p>{reasonSentence(entry.title)} <Said text={entry.text} /></p>;
+      return <p><Said text={endSentence(entry.title, entry.text)} /></p>;
     case "note":
       return entry.text ? <p><Said text={entry.text} /></p> : null;
     default:

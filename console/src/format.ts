@@ -61,6 +61,14 @@ export function visible(text: string): string {
   });
 }
 
+/** What an application does for a person belongs to a tenant of its own: the person's tenant, this sign, and the person. */
+const OWNED = "\u001f";
+
+/** The tenant that keys have, without the person. */
+export const tenantOf = (owner: string): string => owner.split(OWNED)[0]!;
+/** A tenant as people read it. */
+export const tenantName = (owner: string): string => owner.split(OWNED).filter(Boolean).join(", ");
+
 const STATUS: Record<string, string> = {
   queued: "queued",
   in_progress: "running",
@@ -94,3 +102,10 @@ const REASONS: Record<string, string> = {
 };
 
 export const reasonSentence = (reason: string | null | undefined): string => (reason ? (REASONS[reason] ?? reason) : "");
+
+/** Why a run ended, and what its error says as a sentence of its own. */
+export function endSentence(reason: string | null | undefined, error: string): string {
+  // Only a word begins with a capital: names stay as they are written.
+  const said = error.trim().replace(/^[a-z]+(?=[ ,])/, (word) => word[0]!.toUpperCase() + word.slice(1));
+  return [reasonSentence(reason), /[\w`)]$/.test(said) ? `${said}.` : said].filter(Boolean).join(" ");
+}

@@ -105,7 +105,7 @@ export function Text({ text, limit: usual = LONGEST }: { text: string; limit?: n
   const shown = visible(isWhole || text.length <= limit ? text : text.slice(0, limit));
   return (
     <>
-      <pre class="text" tabIndex={0}>{isDiff(shown) ? diff(shown) : shown}</pre>
+      <pre class="text" tabIndex={0}>{isDiff(shown) ? diff(shown.trimEnd()) : shown}</pre>
       {text.length > limit && !isWhole ? (
         <button class="quiet" onClick={() => setWhole(true)}>
           Show all {number(text.length)} characters

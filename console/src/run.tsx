@@ -6,14 +6,14 @@ import { approvals, type OwnedApproval } from "./approvals_data";
 import { ApprovalCard } from "./approvals";
 import { EntryView, type EntryAction } from "./entry";
 import { useFollowing } from "./following";
-import { compact, duration, exactTime, money, number, reasonSentence } from "./format";
+import { compact, duration, endSentence, exactTime, money, number, tenantName } from "./format";
 import { LiveRun } from "./live_run";
 import { readLog, save, writeMarkdown } from "./run_files";
 import { RunTree } from "./run_tree";
 import { exampleHeader, exampleKey, hasTenants, mayUse } from "./session";
 import { adjust, go, link, place } from "./router";
 import { Copy, Failure, now, Said, Status, Time, useKeys, useLoaded, useTitle } from "./parts";
-import { type Entry, isAnswer, questionOf, type RunModel, textOf, type Turn } from "./run_model";
+import { type Entry, inLine, isAnswer, questionOf, type RunModel, textOf, type Turn } from "./run_model";
 import { Waterfall } from "./waterfall";
 
 const GROUP = 40;
@@ -27,7 +27,7 @@ export function RunScreen({ id }: { id: string }) {
   const box = useRef<HTMLInputElement>(null);
   const given = place.value.query.get("event");
   const chosen = given === null ? null : Number(given);
-  const prompt = questionOf(model.spec);
+  const prompt = inLine(questionOf(model.spec));
   const [origin, setOrigin] = useState<Origin | null>(null);
   const canBegin = mayUse("responses") && model.spec && !model.spec.metadata?.demo && !isAnswer(model.spec);
   const branch: EntryAction = { name: "Branch", takes: ["message", "call", "input"], act: (entry) => setOrigin({ id, spec: model.spec, until: entry }) };
@@ -127,7 +127,7 @@ function Head({ id, model, connected, isRead, prompt, again }: HeadProps) {
         {isRead ? <Status status={model.status} waiting={model.reason === "approval_needed"} /> : null}
         {spec ? <span><span class="faint">Model</span> {spec.model}</span> : null}
         {spec?.agent ? <span><span class="faint">Agent</span> {spec.agent}</span> : null}
-        {spec?.tenant ? <span><span class="faint">Tenant</span> {spec.tenant}</span> : null}
+        {spec?.tenant ? <span><span class="faint">Tenant</span> {tenantName(spec.tenant)}</span> : null}
         {model.startedAt ? <span><span class="faint">Began</span> <Time at={model.startedAt} told={exactTime} /></span> : null}
         {isRead && model.startedAt ? <span><span class="faint">Took</span> {duration(took)}</span> : null}
         <span><span class="faint">Turns</span> {number(model.turns.length)}</span>
@@ -159,7 +159,7 @@ function Head({ id, model, connected, isRead, prompt, again }: HeadProps) {
 /** In a sentence; the server names the limit, where it was one. */
 function whyItEnded(model: RunModel, ended: RunDetails | null): string {
   const isLimit = model.status === "incomplete" && ended?.why;
-  return isLimit ? `${ended.why![0]!.toUpperCase()}${ended.why!.slice(1)}.` : `${reasonSentence(model.reason)} ${model.error}`;
+  return isLimit ? `${ended.why![0]!.toUpperCase()}${ended.why!.slice(1)}.` : endSentence(model.reason, model.error);
 }
 
 function Tools({ spec }: { spec: any }) {

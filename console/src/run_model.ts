@@ -89,6 +89,16 @@ export function questionOf(spec: any): string {
   return asked ? textOf(asked.content) : "";
 }
 
+/** A question in a line: what an agent is given as JSON by another one is told without it, where it has one text in it. */
+export function inLine(question: string): string {
+  const only = /^\{"\w+": ?("(?:[^"\\]|\\.)*")\}$/s.exec(question)?.[1];
+  try {
+    return (only ? (JSON.parse(only) as string) : question).replace(/\s+/g, " ");
+  } catch {
+    return question; // it was no JSON
+  }
+}
+
 export const makeEntry = (given: Partial<Entry> & Pick<Entry, "kind" | "key">): Entry => ({
   seq: 0, last: 0, at: 0, until: null, turn: 0, revision: 0, text: "", title: "", tone: "plain", call: null, data: null, ...given,
 });

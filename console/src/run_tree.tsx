@@ -4,6 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 import { get } from "./api";
 import { Failure, Loading, Status, useLoaded } from "./parts";
 import { link } from "./router";
+import { inLine } from "./run_model";
 import { changes, missed } from "./runs_data";
 
 interface Around {
@@ -64,7 +65,7 @@ export function RunTree({ spec, isOver, delegated, returned }: TreeProps) {
           </li>
         ) : tree}
       </ul>
-      {here.continued_by.map((next) => <p key={next.id}>Goes on in <a href={link(`runs/${next.id}`)}>{next.prompt || next.id}</a></p>)}
+      {here.continued_by.map((next) => <p key={next.id}>Goes on in <a href={link(`runs/${next.id}`)}>{inLine(next.prompt) || next.id}</a></p>)}
     </nav>
   );
 }
@@ -82,13 +83,13 @@ function StepNode({ step, path, here }: { step: ShownStep; path: RunDetails[]; h
 function Node({ line, path, here }: { line: RunLine; path: RunDetails[]; here: string }) {
   const known = path.find((each) => each.id === line.id);
   const [isOpen, setOpen] = useState(known !== undefined);
-  const name = line.agent || line.prompt || line.id;
+  const name = line.agent || inLine(line.prompt) || line.id;
   const isHere = line.id === here;
   return (
     <li>
       <Status status={line.status} waiting={line.waiting} />{" "}
       <a href={link(`runs/${line.id}`)} aria-current={isHere ? "page" : undefined}>{name}</a>{" "}
-      <span class="faint">{line.agent ? line.prompt.slice(0, 120) : null}</span>
+      <span class="faint">{line.agent ? inLine(line.prompt).slice(0, 120) : null}</span>
       {known ? null : <button class="quiet" aria-expanded={isOpen} aria-label={`Runs of ${name}`} onClick={() => setOpen(!isOpen)}>{isOpen ? "−" : "+"}</button>}
       {known ? <Nodes lines={known.children} path={path} here={here} /> : isOpen ? <Further id={line.id} path={path} here={here} /> : null}
     </li>

@@ -2,11 +2,12 @@ import type { RunLine } from "./api_types";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { useSignal } from "@preact/signals";
 import { get } from "./api";
-import { compact, duration, hasEnded, number, statusName } from "./format";
+import { compact, duration, hasEnded, number, statusName, tenantName, tenantOf } from "./format";
 import { adjust, go, link, place } from "./router";
 import { changes, isFeedUp, missed } from "./runs_data";
 import { isOperator } from "./session";
-import { Empty, Failure, now, Status, Time, useKeys, useTitle } from "./parts";
+import { inLine } from "./run_model";
+import { Empty, Failure, now, Said, Status, Time, useKeys, useTitle } from "./parts";
 
 const PAGE = 100;
 const STATUSES = ["in_progress", "completed", "failed", "incomplete", "cancelled", "requires_action"];
@@ -115,7 +116,7 @@ export function Runs() {
           <Empty><p>Nothing has run here yet.</p><p><a href={link("")}>Watch the demo</a> or <a href={link("chat")}>ask a model</a>.</p></Empty>
         )
       ) : (
-        <RunTable rows={rows.value} more={hasMore.value ? () => load(rows.value!.at(-1)!.id) : null} hasTenants={isOperator() && (!!filters.tenant || rows.value.some((row) => row.tenant))} />
+        <RunTable rows={rows.value} more={hasMore.value ? () => load(rows.value!.at(-1)!.id) : null} hasTenants={isOperator() && (!!filters.tenant || rows.value.some((row) => tenantOf(row.tenant)))} />
       )}
     </div>
   );
@@ -154,7 +155,7 @@ function FilterBar({ filters, rows }: { filters: Filters; rows: RunLine[] }) {
       {choice("status", "Status", STATUSES.map((status) => [status, statusName(status)]))}
       {choice("model", "Model", same(known("model")))}
       {choice("agent", "Agent", same(known("agent")))}
-      {isOperator() && tenants.length ? choice("tenant", "Tenant", same(tenants)) : null}
+      {isOperator() && tenants.some(tenantOf) ? choice("tenant", "Tenant", tenants.map((each) => [each, tenantName(each)])) : null}
       {choice("from", "Time", [["1h", "last hour"], ["1d", "last day"], ["7d", "last week"], ["30d", "last 30 days"]])}
       <label class="check">
         <input type="checkbox" checked={filters.status === "failed"} onChange={(event) => adjust({ status: event.currentTarget.checked ? "failed" : "" })} />
@@ -241,12 +242,12 @@ function Row({ row, number: at, isChosen, hasTenants }: { row: RunLine; number: 
       <td class="state"><Status status={row.status} waiting={row.waiting} /></td>
       <td class="asked">
         <div dir="auto">
-          <a href={link(`runs/${row.id}`)}>{(row.prompt || row.id).replace(/\s+/g, " ").slice(0, 300)}</a>
-          {row.error ? <span class="bad" title={row.error} dir="auto">{row.error.slice(0, 200)}</span> : null}
+          <a href={link(`runs/${row.id}`)}>{inLine(row.prompt || row.id).slice(0, 300)}</a>
+          {row.error ? <span class="bad" title={row.error} dir="auto"><Said text={row.error.slice(0, 200)} /></span> : null}
         </div>
       </td>
       <td class="name model" title={row.model}>{row.agent ? `${row.agent} · ` : ""}{row.model}</td>
-      {hasTenants ? <td class="name tenant">{row.tenant}</td> : null}
+      {hasTenants ? <td class="name tenant">{tenantName(row.tenant)}</td> : null}
       <td class="right tokens">{row.tokens ? compact(row.tokens) : ""}</td>
       <td class="right took">{duration(took)}</td>
       <td class="right began"><Time at={row.created_at} /></td>

@@ -1,7 +1,7 @@
 import type { ShownKey, Statement, StatementLine, UsageLine, UsageReport } from "./api_types";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get, getAll, post } from "./api";
-import { compact, money, number } from "./format";
+import { compact, money, number, tenantName } from "./format";
 import { adjust, link, place } from "./router";
 import { hasTenants, isOperator, mayUse } from "./session";
 import { Empty, Failure, Grid, Loading, useLoaded, useTitle } from "./parts";
@@ -23,7 +23,7 @@ export function Usage() {
   const tenants = useLoaded(async () => (hasTenants() ? get<UsageReport>("usage", { by: "tenant" }) : null), `${hasTenants()}`);
   // Keys are summed by their ids; people know them by their names.
   const keys = useLoaded(async () => (by === "key" && mayUse("admin") ? getAll<ShownKey>("keys", { tenant }) : []), `${by} ${tenant}`);
-  const nameOf = ({ group }: UsageLine): string => (keys.value ?? []).find((key) => key.name && `key:${key.id}` === group)?.name ?? (group || "(none)");
+  const nameOf = ({ group }: UsageLine): string => (keys.value ?? []).find((key) => key.name && `key:${key.id}` === group)?.name ?? (tenantName(group) || "(none)");
   const names = [...new Set([...(tenants.value?.data ?? []).map((line) => line.group), tenant])].filter(Boolean);
   return (
     <div class="page">
@@ -42,7 +42,7 @@ export function Usage() {
             Tenant
             <select value={tenant} onChange={(event) => adjust({ tenant: event.currentTarget.value })}>
               <option value="">any</option>
-              {names.map((name) => <option value={name}>{name}</option>)}
+              {names.map((name) => <option value={name}>{tenantName(name)}</option>)}
             </select>
           </label>
         ) : null}

@@ -90,5 +90,8 @@ def test_a_failure_is_red_and_names_are_code(page: Page, served: Served) -> None
     note = page.locator(".entry.note")
     expect(note.locator("code")).to_have_text("tiny")
     expect(page.locator(".why code")).to_have_text("tiny")
+    expect(page.locator(".why")).to_have_text("The model's provider failed. The model tiny is away.")
     red = page.locator(".status.failed").evaluate("(each) => getComputedStyle(each).color")
     expect(note).to_have_css("border-left-color", red)
+    page.get_by_role("link", name="Runs", exact=True).first.click()
+    expect(page.locator("td.asked .bad code")).to_have_text("tiny")

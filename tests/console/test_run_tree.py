@@ -35,6 +35,15 @@ steps:
   - {id: look, action: transform, value: seen}
   - {id: manage, action: invoke-agent, agent: boss, inputs: {task: Manage}, depends_on: [look]}
 """
+SLOW = """
+name: idle
+version: 1.0.0
+description: Never ends.
+steps:
+  - {id: look, action: transform, value: seen}
+  - {id: manage, action: invoke-agent, agent: boss, inputs: {task: Hang}, depends_on: [look]}
+  - {id: report, action: transform, value: "{{ steps.manage.output }}"}
+"""
 
 expect.set_options(timeout=PATIENCE * 1000)
 
@@ -55,6 +64,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     written(folder / "agents", "clerk", inputs=inputs, prompts={"user": "Carry {{ what }}, {{ times }} times."})
     (folder / "workflows").mkdir()
     (folder / "workflows" / "tidy.yaml").write_text(WORKFLOW)
+    (folder / "workflows" / "idle.yaml").write_text(SLOW)
     (folder / "mainspring.toml").write_text('agents = ["agents"]\nworkflows = ["workflows"]\n')
     with serving(folder, TURNS) as server:
         yield server
@@ -76,6 +86,7 @@ def address(served: Served, run: str) -> str:
 def test_sub_agents_and_the_steps_of_a_workflow_are_a_tree(served: Served, run: str, page: Page) -> None:
     page.goto(address(served, run))
     tree = page.get_by_role("navigation", name="Runs around this one")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Manage")
     expect(tree.get_by_role("link", name="Workflow tidy")).to_be_visible()
     expect(tree).to_contain_text(re.compile(r"\bStep look"))
     expect(tree.get_by_role("link", name="boss")).to_have_attribute("aria-current", "page")
@@ -105,6 +116,33 @@ def test_a_sub_agent_is_in_the_tree_while_it_works(served: Served, page: Page) -
     page.get_by_role("button", name="Cancel").click()
     expect(page.locator(".runhead .status")).to_have_text("cancelled")
     expect(below).to_contain_text("cancelled")
+
+
+def test_a_workflow_is_coloured_as_it_runs_and_leads_to_the_run_of_its_step(served: Served, page: Page) -> None:
+    asked = {"inputs": {}, "background": True}
+    begun = httpx.post(f"{served.url}/workflows/idle/runs", json=asked, timeout=PATIENCE).json()["id"]
+    page.goto(f"{served.url.removesuffix('/v1')}/#/workflows/idle/{begun}")
+    graph = page.get_by_role("region", name="Graph of the steps")
+    expect(graph.locator(".node.running")).to_contain_text("manage")
+    expect(graph.locator(".node.success")).to_contain_text("look")
+    expect(graph.locator(".node.not-yet")).to_contain_text("report")
+    graph.get_by_role("link").click()
+    expect(page.locator(".runhead .facts")).to_contain_text("Agent boss")
+    page.get_by_role("link", name="Workflow idle").click()
+    page.get_by_role("button", name="Cancel").click()
+    expect(graph.locator(".node.failed")).to_contain_text("manage")
+    expect(page.get_by_role("button", name="Run again")).to_be_visible()
+
+
+def test_a_run_is_run_again_with_another_agent(served: Served, run: str, page: Page) -> None:
+    page.goto(address(served, run))
+    page.get_by_role("button", name="Run again").click()
+    form = page.get_by_role("dialog", name="Run again")
+    form.get_by_label("Model or agent").fill("agent:ant")
+    form.get_by_label("Question").fill("Carry this.")
+    form.get_by_role("button", name="Start").click()
+    expect(page.locator(".runhead .facts")).to_contain_text("Agent ant")
+    expect(page.locator(".entry.message")).to_contain_text("onerror")
 
 
 def test_an_agent_starts_from_its_form_or_from_a_message(served: Served, page: Page) -> None:
