@@ -7,7 +7,7 @@ import { adjust, go, link, place } from "./router";
 import { changes, isFeedUp, missed } from "./runs_data";
 import { isOperator } from "./session";
 import { inLine } from "./run_model";
-import { Empty, Failure, now, Said, Status, Time, useKeys, useTitle } from "./parts";
+import { Empty, Failure, now, Said, Status, Time, useKeys, useLoaded, useTitle } from "./parts";
 
 const PAGE = 100;
 const STATUSES = ["in_progress", "completed", "failed", "incomplete", "cancelled", "requires_action"];
@@ -35,7 +35,7 @@ function fits(row: RunLine, filters: Filters): boolean {
     (!filters.agent || row.agent === filters.agent) &&
     (!filters.tenant || row.tenant === filters.tenant) &&
     (!filters.waiting || row.waiting) &&
-    (!text || `${row.prompt} ${row.id}`.toLowerCase().includes(text))
+    (!text || `${row.prompt} ${row.error} ${row.id}`.toLowerCase().includes(text))
   );
 }
 
@@ -70,7 +70,7 @@ export function Runs() {
       hasMore.value = page.has_more;
       error.value = null;
     } catch (failure) {
-      error.value = failure;
+      if (wanted.current === asked) error.value = failure;
     }
   };
   useEffect(() => {
@@ -122,12 +122,31 @@ export function Runs() {
   );
 }
 
-/** What can be chosen: all that was listed so far, so that a filter does not take away the others. */
+/** Milliseconds after the last key before the server is asked: it looks through the questions of all runs. */
+const REST = 300;
+
+const AGENT = "agent:";
+
+/** What can be chosen: what the server offers, and all that was listed so far, so that a filter does not take away the others. */
 const seen = { model: new Set<string>(), agent: new Set<string>(), tenant: new Set<string>() };
 
 function FilterBar({ filters, rows }: { filters: Filters; rows: RunLine[] }) {
   const search = useRef<HTMLInputElement>(null);
   useKeys({ "/": () => search.current?.focus() });
+  // What is typed stays in its box while rows come, and is looked for once somebody rests.
+  const [typed, setTyped] = useState(filters.q);
+  const timer = useRef(0);
+  const find = (text: string, wait: number) => {
+    setTyped(text);
+    clearTimeout(timer.current);
+    timer.current = window.setTimeout(() => adjust({ q: text }), wait);
+  };
+  useEffect(() => {
+    setTyped(filters.q);
+    return () => clearTimeout(timer.current);
+  }, [filters.q]);
+  const models = useLoaded(() => get<{ data: { id: string }[] }>("models"));
+  for (const { id } of models.value?.data ?? []) (id.startsWith(AGENT) ? seen.agent : seen.model).add(id.replace(AGENT, ""));
   const known = (name: "model" | "agent" | "tenant") => {
     for (const row of rows) seen[name].add(row[name]);
     return [...new Set([...seen[name], filters[name]])].filter(Boolean).sort();
@@ -148,8 +167,8 @@ function FilterBar({ filters, rows }: { filters: Filters; rows: RunLine[] }) {
       <label class="grow">
         Search
         <input
-          ref={search} type="search" value={filters.q} placeholder="part of a question or an error, or an id"
-          onChange={(event) => adjust({ q: event.currentTarget.value })}
+          ref={search} type="search" value={typed} placeholder="a question, an error or an id"
+          onInput={(event) => find(event.currentTarget.value, REST)} onChange={(event) => find(event.currentTarget.value, 0)}
         />
       </label>
       {choice("status", "Status", STATUSES.map((status) => [status, statusName(status)]))}

@@ -226,9 +226,19 @@ def test_runs_appear_by_themselves_and_filters_are_in_the_address(page: Page, se
     expect(page.get_by_role("row").filter(has_text="Later.")).to_have_count(0)
     page.get_by_role("button", name="Go on").click()
     expect(page.get_by_role("row").filter(has_text="Later.")).to_be_visible()
+    # What is typed is looked for without a further key, and stays while rows come.
+    page.get_by_label("Search").press_sequentially("clean")
+    expect(page.get_by_role("row").filter(has_text="Later.")).to_have_count(0)
+    assert "q=clean" in page.url
+    ask(served, "Cleaner.")
+    expect(page.get_by_role("row").filter(has_text="Cleaner.")).to_be_visible()
+    expect(page.get_by_label("Search")).to_have_value("clean")
+    page.get_by_label("Search").fill("")
+    expect(page.get_by_role("row").filter(has_text="Later.")).to_be_visible()
+    page.get_by_role("heading", name="Runs").click()
     # Who has chosen one keeps it when others come above, and what fits the filters no more leaves the list.
     page.keyboard.press("j")
-    expect(page.locator("tr.chosen")).to_contain_text("Later.")
+    expect(page.locator("tr.chosen")).to_contain_text("Cleaner.")
     page.get_by_label("waits for a person").check()
     expect(row).to_be_visible()
     waiting = page.request.get(f"{served.url}/approvals").json()["data"]
@@ -453,9 +463,10 @@ def test_usage_is_summed_a_call_is_tried_and_the_audit_verified(page: Page, serv
     expect(page.get_by_role("cell", name="scripted")).to_be_visible()
     page.goto(address(served, "governance"))
     page.locator("#tool").fill("remove_report")
+    expect(page.get_by_label("Arguments")).to_have_value('{\n  "path": ""\n}')
     page.get_by_label("Arguments").fill('{"path": "x"}')
     page.get_by_role("button", name="Try").click()
-    expect(page.locator(".verdict.ask")).to_contain_text("tool_rules")
+    expect(page.locator(".verdict.ask")).to_contain_text("a person is asked by tool_rules: The rule remove_report")
     page.get_by_role("button", name="Verify").click()
     expect(page.get_by_text("Whole: ")).to_be_visible()
     page.locator(".filters select").select_option("run ended")
