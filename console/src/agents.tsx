@@ -1,11 +1,11 @@
 import type { DefinitionSource, ShownRun, ShownStep } from "./api_types";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, get, type Json, type JsonObject, post } from "./api";
 import { duration, exactTime } from "./format";
 import { type Given, type Input, Inputs, listGiven, startInputs } from "./inputs";
 import { go, link } from "./router";
 import { WorkflowGraph } from "./workflow_graph";
-import { Empty, Failure, Grid, Loading, More, now, Said, Status, Text, Time, Tree, useList, useLoaded, useTitle, Value } from "./parts";
+import { Empty, Failure, Grid, Loading, More, now, Said, Status, Text, Time, Tree, useKeys, useList, useLoaded, useTitle, Value } from "./parts";
 
 interface Definition {
   name: string;
@@ -26,8 +26,16 @@ function hasNone(error: unknown): List {
   throw error;
 }
 
+const MANY = 4;
+
+const fits = (definition: Definition, wanted: string): boolean => `${definition.name} ${definition.description}`.toLowerCase().includes(wanted);
+
 export function Agents() {
   useTitle("Agents");
+  const [text, setText] = useState("");
+  const box = useRef<HTMLInputElement>(null);
+  useKeys({ "/": () => box.current?.focus() });
+  const wanted = text.trim().toLowerCase();
   const agents = useLoaded(() => get<List>("agents").catch(hasNone));
   const workflows = useLoaded(() => get<List>("workflows"));
   const invoke = async (agent: Definition, inputs: Record<string, Json>) => {
@@ -46,10 +54,13 @@ export function Agents() {
   return (
     <div class="page">
       <h1>Agents and workflows</h1>
+      {(agents.value?.data.length ?? 0) + (workflows.value?.data.length ?? 0) > MANY ? (
+        <div class="filters"><label class="grow">Find an agent or a workflow<input ref={box} type="search" value={text} placeholder="part of its name or description" onInput={(event) => setText(event.currentTarget.value)} /></label></div>
+      ) : null}
       <h2>Agents</h2>
-      <Loading of={agents}>{(list) => <Cards list={list} none="No agent is defined; name a folder in the setting agents." act="Start" started={invoke} asked={ask} />}</Loading>
+      <Loading of={agents}>{(list) => <Cards list={list} none="No agent is defined; name a folder in the setting agents." act="Start" wanted={wanted} started={invoke} asked={ask} />}</Loading>
       <h2>Workflows</h2>
-      <Loading of={workflows}>{(list) => <Cards list={list} none="No workflow is defined; name a folder in the setting workflows." act="Run" started={start} />}</Loading>
+      <Loading of={workflows}>{(list) => <Cards list={list} none="No workflow is defined; name a folder in the setting workflows." act="Run" wanted={wanted} started={start} />}</Loading>
     </div>
   );
 }
@@ -60,21 +71,24 @@ interface CardsProps {
   list: List;
   none: string;
   act: string;
+  /** Of many, those with this in their names or descriptions are shown. */
+  wanted: string;
   started: Started;
   /** Where what has no inputs takes a message. */
   asked?: (definition: Definition, message: string) => Promise<void>;
 }
 
-function Cards({ list, none, act, started, asked }: CardsProps) {
+function Cards({ list, none, act, wanted, started, asked }: CardsProps) {
+  const shown = list.data.filter((each) => fits(each, wanted));
   return (
     <>
       {list.problems?.length ? <div class="failure" role="alert">{list.problems.map((each) => <p><Said text={each} /></p>)}</div> : null}
-      {list.data.length === 0 ? <Empty><p>{none}</p></Empty> : list.data.map((each) => <Card key={each.name} definition={each} act={act} started={started} asked={asked} />)}
+      {list.data.length === 0 ? <Empty><p>{none}</p></Empty> : shown.length === 0 ? <p class="faint">None has this.</p> : shown.map((each) => <Card key={each.name} definition={each} act={act} started={started} asked={asked} />)}
     </>
   );
 }
 
-function Card({ definition, act, started, asked }: Omit<CardsProps, "list" | "none"> & { definition: Definition }) {
+function Card({ definition, act, started, asked }: Omit<CardsProps, "list" | "none" | "wanted"> & { definition: Definition }) {
   const inputs = definition.inputs ?? {};
   const takesMessage = asked !== undefined && Object.keys(inputs).length === 0;
   const [message, setMessage] = useState("");

@@ -103,17 +103,18 @@ function Attachments({ content }: { content: Entry["data"] }) {
 
 const VERDICTS: Record<string, string> = { allow: "allowed", deny: "denied", ask: "a person is asked", client: "handed to the client" };
 
+/** Which policy has decided about a call, or would, and why. */
+export function Verdict({ verdict, policy, reason }: { verdict: string; policy: string; reason: string }) {
+  return <span class={`verdict ${verdict}`}><strong>{VERDICTS[verdict] ?? verdict}</strong> by <code>{policy}</code>{reason ? <>: <Said text={reason} /></> : ""}</span>;
+}
+
 function CallBody({ call, runId }: { call: Call; runId: string | null; revision: number }) {
   const [showsAll, show] = useState(false);
   const progress = showsAll ? call.progress : call.progress.slice(-5);
   return (
     <>
       <div class="section"><p class="part">Arguments</p><Value value={call.arguments || "{}"} /></div>
-      {call.verdict ? (
-        <p class={`verdict ${call.verdict}`}>
-          <strong>{VERDICTS[call.verdict] ?? call.verdict}</strong> by <code>{call.policy}</code>{call.reason ? <>: <Said text={call.reason} /></> : ""}
-        </p>
-      ) : null}
+      {call.verdict ? <p class="section"><Verdict verdict={call.verdict} policy={call.policy} reason={call.reason} /></p> : null}
       {progress.length ? (
         <div class="section">
           <p class="part">Progress</p>

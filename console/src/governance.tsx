@@ -1,6 +1,8 @@
 import { useState } from "preact/hooks";
-import { get, post } from "./api";
-import type { AuditRecord, SettingList } from "./api_types";
+import { get, type Json, post } from "./api";
+import type { AuditRecord, SettingList, ShownTool } from "./api_types";
+import { Verdict } from "./entry";
+import { tenantOf } from "./format";
 import { Inline } from "./markdown";
 import { adjust, link, place } from "./router";
 import { isOperator } from "./session";
@@ -58,9 +60,28 @@ function PolicySettings() {
   );
 }
 
+const EMPTY: Record<string, Json> = { string: "", integer: 0, number: 0, boolean: false, array: [], object: {} };
+
+/** The arguments that a tool needs, to be filled in. */
+function outline(parameters: any): string {
+  const needed: string[] = parameters?.required ?? [];
+  const kind = (name: string) => [parameters.properties?.[name]?.type].flat()[0];
+  return JSON.stringify(Object.fromEntries(needed.map((name) => [name, EMPTY[kind(name)] ?? null])), null, 2);
+}
+
 function Try() {
   const [tool, setTool] = useState("");
   const [given, setGiven] = useState("{}");
+  /** What was not typed by a person, and may be replaced. */
+  const [offered, offer] = useState("{}");
+  const tools = useLoaded(() => get<{ data: ShownTool[] }>("tools", { limit: 100 }));
+  const choose = (name: string) => {
+    setTool(name);
+    const found = tools.value?.data.find((each) => each.name === name.trim());
+    if (!found || given !== offered) return;
+    offer(outline(found.parameters));
+    setGiven(outline(found.parameters));
+  };
   const [error, setError] = useState<unknown>(null);
   const [verdict, setVerdict] = useState<{ verdict: string; policy: string; reason: string } | null>(null);
   const send = async (event: Event) => {
@@ -79,13 +100,14 @@ function Try() {
       <p class="faint">Nothing is performed: the policies are asked which of them would decide.</p>
       <form class="ask" onSubmit={send}>
         <label for="tool">Tool</label>
-        <input id="tool" value={tool} onInput={(event) => setTool(event.currentTarget.value)} required />
+        <input id="tool" list="tools" value={tool} onInput={(event) => choose(event.currentTarget.value)} required />
+        <datalist id="tools">{(tools.value?.data ?? []).map((each) => <option value={each.name}>{each.description}</option>)}</datalist>
         <label for="arguments">Arguments (JSON)</label>
         <textarea id="arguments" rows={3} value={given} onInput={(event) => setGiven(event.currentTarget.value)} />
         <button class="main">Try</button>
       </form>
       <p role="status">
-        {verdict ? <span class={`verdict ${verdict.verdict}`}><strong>{verdict.verdict}</strong> by <code>{verdict.policy}</code> <Inline text={verdict.reason} /></span> : null}
+        {verdict ? <Verdict {...verdict} /> : null}
       </p>
       {error ? <Failure error={error} /> : null}
     </section>
@@ -130,7 +152,7 @@ function Audit() {
         {(data) => data.length === 0 ? <p class="faint">The audit has no such record.</p> : (
           <><Grid label="Audit" head={["when", "tool", "what", "who", "run"]} rows={data.map((record) => [
             record.entry?.at ? <Time at={record.entry.at} /> : "", record.entry?.tool ? <code>{record.entry.tool}</code> : "", <span class="said"><Said text={record.said} /></span>,
-            [record.entry?.subject, record.entry?.tenant].filter(Boolean).join(" of "),
+            [record.entry?.subject, tenantOf(record.entry?.tenant ?? "")].filter(Boolean).join(" of "),
             record.entry?.run ? <a href={link(`runs/${record.entry.run}`)}>{record.entry.run.slice(0, 14)}…</a> : "",
           ])} /><More of={audit} /></>
         )}

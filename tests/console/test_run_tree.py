@@ -101,6 +101,8 @@ def test_sub_agents_and_the_steps_of_a_workflow_are_a_tree(served: Served, run: 
     tree.get_by_role("link", name="Workflow tidy").click()
     expect(page.locator(".steps .entry")).to_have_count(2)
     page.get_by_role("link", name="Workflows").click()
+    page.get_by_label("Find an agent or a workflow").fill("tidies")
+    expect(page.get_by_role("article")).to_have_count(1)
     card = page.get_by_role("article").filter(has_text="Tidies up.")
     card.get_by_text("Runs", exact=True).click()
     expect(card.get_by_role("region", name="Runs of tidy").locator("tbody tr")).to_contain_text("success")
