@@ -5,7 +5,7 @@ from tests.kit.waiting import PATIENCE
 
 from mainspring.tools.builtin.readable import answer
 from mainspring.tools.builtin.subprocess_work import run_in_subprocess
-from mainspring.tools.work_turns import MOST_AT_ONCE, MOST_OF_TENANT, take_turn
+from mainspring.tools.work_turns import MOST_AT_ONCE, MOST_OF_TENANT, Turns, take_turn
 
 MODULE = "mainspring.tools.builtin.readable"
 
@@ -42,6 +42,49 @@ async def test_five_hundred_at_once_take_turns_and_keep_nobody_else_waiting() ->
             assert crowd.at_work[MOST_OF_TENANT:] == [f"other {number}" for number in range(MOST_AT_ONCE - MOST_OF_TENANT)]
             crowd.may_end.set()
     assert (crowd.most, crowd.most_of_one, crowd.done) == (MOST_AT_ONCE, MOST_OF_TENANT, 510)
+
+
+async def test_tenants_take_turns_and_who_gives_up_is_passed_over() -> None:
+    turns, served, may_go, given_up = Turns(1), list[str](), anyio.Event(), anyio.CancelScope()
+
+    async def work(name: str, scope: anyio.CancelScope) -> None:
+        with scope:
+            async with turns.take(name.split()[0]):
+                served.append(name)
+                await may_go.wait()
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as group:
+            for name, scope in [*[(f"busy {number}", anyio.CancelScope()) for number in range(4)], ("gone 0", given_up)]:
+                group.start_soon(work, name, scope)
+            group.start_soon(work, "other 0", anyio.CancelScope())
+            await anyio.wait_all_tasks_blocked()
+            given_up.cancel()
+            may_go.set()
+    assert served == ["busy 0", "busy 1", "other 0", "busy 2", "busy 3"]
+
+
+async def test_a_turn_that_comes_to_somebody_who_gives_up_goes_to_the_next() -> None:
+    turns, served, scope = Turns(1), list[str](), anyio.CancelScope()
+
+    async def give_up() -> None:
+        with scope:
+            async with turns.take("first"):
+                await anyio.sleep_forever()
+
+    async def work() -> None:
+        async with turns.take("second"):
+            served.append("second")
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as group:
+            async with turns.take("holder"):
+                group.start_soon(give_up)
+                await anyio.wait_all_tasks_blocked()
+                group.start_soon(work)
+                await anyio.wait_all_tasks_blocked()
+            scope.cancel()  # its turn has come, and it does not know yet
+    assert served == ["second"]
 
 
 async def test_a_question_is_made_when_its_turn_comes() -> None:

@@ -15,6 +15,7 @@ from logging import getLogger
 from anyio import current_time, move_on_after
 
 from mainspring.core.errors import RateLimited, StoreError
+from mainspring.core.fair_queue import FairQueue
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.model_stream import ModelStream
 from mainspring.ports import LIMIT_SECONDS, Grant, Provider, RateWindow, SharedLimit, SharedLimits
@@ -53,7 +54,7 @@ class RateLimiter(ProviderWrapper):
         super().__init__(provider)
         self._model = model
         self._concurrency, self._per_minute, self._longest, self._patience = concurrency, per_minute, line, patience
-        self._lines: dict[str, deque[Future[None]]] = {}
+        self._waiting: FairQueue[Future[None]] = FairQueue()
         self._open = 0
         self._begun: deque[float] = deque(maxlen=per_minute or 0)
         self._timer: TimerHandle | None = None
@@ -85,11 +86,10 @@ class RateLimiter(ProviderWrapper):
 
     async def _enter(self, tenant: str) -> None:
         """Waits for a place and takes it. On cancel the request leaves the queue."""
-        line = self._lines.get(tenant, ())
-        if len(line) >= self._longest:
-            raise self._refusal(f"{len(line)} requests of this tenant are waiting for it already")
+        if (count := self._waiting.count(tenant)) >= self._longest:
+            raise self._refusal(f"{count} requests of this tenant are waiting for it already")
         place: Future[None] = get_running_loop().create_future()
-        self._lines.setdefault(tenant, deque()).append(place)
+        self._waiting.add(tenant, place)
         self._admit()
         self._tell_others()
         with move_on_after(self._patience):
@@ -99,8 +99,7 @@ class RateLimiter(ProviderWrapper):
             except CancelledError:
                 self._withdraw(tenant, place)
                 raise
-        waiting = sum([len(line) for line in self._lines.values()])
-        raise self._refusal(f"no place became free in {self._patience:g} s, and {waiting} more requests wait")
+        raise self._refusal(f"no place became free in {self._patience:g} s, and {len(self._waiting)} more requests wait")
 
     def _refusal(self, why: str) -> RateLimited:
         return RateLimited(
@@ -110,14 +109,11 @@ class RateLimiter(ProviderWrapper):
         )
 
     def _withdraw(self, tenant: str, place: "Future[None]") -> None:
-        line = self._lines.get(tenant)
         if place.done() and not place.cancelled():
             # It was granted a moment ago, and nobody uses it.
             self._leave()
-        elif line is not None and place in line:
-            line.remove(place)
-            if not line:
-                del self._lines[tenant]
+        else:
+            self._waiting.remove(tenant, place)
 
     def _leave(self) -> None:
         self._open -= 1
@@ -126,13 +122,8 @@ class RateLimiter(ProviderWrapper):
 
     def _admit(self) -> None:
         """Grants the free places to waiting requests."""
-        while self._lines and self._has_place():
-            tenant = next(iter(self._lines))
-            line = self._lines.pop(tenant)
-            place = line.popleft()
-            if line:
-                self._lines[tenant] = line
-            if not place.cancelled():
+        while self._waiting and self._has_place() and (found := self._waiting.take()) is not None:
+            if not (place := found[1]).cancelled():
                 self._open += 1
                 self._granted -= 1
                 self._begun.append(current_time())
@@ -161,9 +152,9 @@ class RateLimiter(ProviderWrapper):
     async def _update_shared(self, shared: SharedLimit, changed: Event) -> None:
         """Tells the other processes how many places are used here and gets more, until there is nothing to tell."""
         pause, told = FIRST_PAUSE, -1
-        while self._open or self._lines or told:
+        while self._open or self._waiting or told:
             changed.clear()
-            waiting, told = sum([len(line) for line in self._lines.values()]), self._open
+            waiting, told = len(self._waiting), self._open
             try:
                 grant = await shared.update(told, waiting)
             except StoreError as error:
@@ -174,7 +165,7 @@ class RateLimiter(ProviderWrapper):
             self._granted = 0  # those that nobody waits for any more are given back
             pause = FIRST_PAUSE if grant.count else min(2 * pause, LONGEST_PAUSE)
             if self._open == told:
-                with move_on_after(min(max(pause, grant.wait), LIMIT_SECONDS / 3) if self._lines else LIMIT_SECONDS / 3):
+                with move_on_after(min(max(pause, grant.wait), LIMIT_SECONDS / 3) if self._waiting else LIMIT_SECONDS / 3):
                     await changed.wait()
 
     async def close(self) -> None:

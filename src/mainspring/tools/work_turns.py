@@ -1,39 +1,76 @@
-"""Turns for work that takes a process of its own: reading pages, documents and folders.
+"""Turns for work of which only so much is done at a time, whoever's it is.
 
-A few run at a time, and fewer of one tenant. Whoever has five hundred pages read at once waits for them, and for nobody else's;
-the memory that all of it takes is bounded by how many run.
+Tenants take turns: whoever has five hundred pages read at once waits for them, and holds up nobody else's.
 """
 
+from asyncio import Future, get_running_loop
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
-from weakref import WeakValueDictionary
 
-import anyio
 from anyio.lowlevel import RunVar
+
+from mainspring.core.fair_queue import FairQueue
 
 MOST_AT_ONCE: Final = 4
 MOST_OF_TENANT: Final = 2
 
 
+class Turns:
+    """At most `most` at a time have a turn, and `most_of_tenant` of each tenant."""
+
+    def __init__(self, most: int, most_of_tenant: int | None = None) -> None:
+        self._most, self._most_of_tenant = most, most if most_of_tenant is None else most_of_tenant
+        self._waiting: FairQueue[Future[None]] = FairQueue()
+        self._under_way: Counter[str] = Counter()
+
+    @asynccontextmanager
+    async def take(self, tenant: str) -> AsyncIterator[None]:
+        """Waits for a turn."""
+        await self._wait(tenant)
+        try:
+            yield
+        finally:
+            self._end(tenant)
+
+    async def _wait(self, tenant: str) -> None:
+        turn: Future[None] = get_running_loop().create_future()
+        self._waiting.add(tenant, turn)
+        self._give()
+        try:
+            await turn
+        except BaseException:
+            if turn.cancelled():
+                self._waiting.remove(tenant, turn)
+            else:  # it came when nobody wanted it any more
+                self._end(tenant)
+            raise
+
+    def _end(self, tenant: str) -> None:
+        self._under_way -= Counter([tenant])  # leaves out tenants that have none
+        self._give()
+
+    def _give(self) -> None:
+        while self._under_way.total() < self._most:
+            if (found := self._waiting.take(lambda tenant: self._under_way[tenant] < self._most_of_tenant)) is None:
+                break
+            tenant, turn = found
+            if not turn.cancelled():
+                self._under_way[tenant] += 1
+                turn.set_result(None)
+
+
 @asynccontextmanager
 async def take_turn(tenant: str) -> AsyncIterator[None]:
-    """Waits for a turn. Turns are those of the event loop."""
+    """Waits for a turn of work that takes a process of its own: reading pages, documents and folders. The memory that all of it
+    takes is bounded by how many run. Turns are those of the event loop."""
     turns = _turns.get(None)
     if turns is None:
-        turns = _Turns()
+        turns = Turns(MOST_AT_ONCE, MOST_OF_TENANT)
         _turns.set(turns)
-    async with turns.find(tenant), turns.all:
+    async with turns.take(tenant):
         yield
 
 
-class _Turns:
-    def __init__(self) -> None:
-        self.all = anyio.Semaphore(MOST_AT_ONCE)
-        self._of_tenants: WeakValueDictionary[str, anyio.Semaphore] = WeakValueDictionary()
-
-    def find(self, tenant: str) -> anyio.Semaphore:
-        return self._of_tenants.setdefault(tenant, anyio.Semaphore(MOST_OF_TENANT))
-
-
-_turns: RunVar[_Turns | None] = RunVar("work_turns")
+_turns: RunVar[Turns | None] = RunVar("work_turns")
