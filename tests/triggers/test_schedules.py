@@ -242,6 +242,28 @@ async def test_a_clock_fires_what_becomes_due_and_heeds_changes(world: World) ->
     assert told[0].outcome == "started"
 
 
+async def test_a_tenant_with_very_many_schedules_that_are_due_holds_up_nobody_elses(world: World) -> None:
+    many, told, is_over = 40, list[str](), anyio.Event()
+
+    def tell(tenant: str, facts: object, definition: object, fired: Firing) -> None:
+        told.append(tenant)
+        if len(told) == many + 1:
+            is_over.set()
+
+    for tenant, count in (("attacker", many), ("neighbour", 1)):
+        for number in range(count):
+            await world.schedules.create(tenant, replace(HOURLY, name=f"hourly-{number}"))
+            await world.schedules.ask(tenant, f"hourly-{number}")
+    clock = ScheduleClock(world.schedules, world.targets, world.engine.store, tell)
+    await clock.load(["attacker", "neighbour"])
+    async with anyio.create_task_group() as group:
+        group.start_soon(clock.run)
+        with anyio.fail_after(60):
+            await is_over.wait()
+        group.cancel_scope.cancel()
+    assert told.index("neighbour") < 2 * schedules_module.FIRED_AT_ONCE
+
+
 async def test_schedules_of_files_are_made_changed_and_removed_with_them(world: World) -> None:
     await world.schedules.create("", replace(HOURLY, name="by-request"))
     await sync_files(world.schedules, [HOURLY])

@@ -7,14 +7,14 @@ started is found by its id. Changes by other processes are found by their marks 
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from logging import getLogger
 from typing import Final
 
-from anyio import CancelScope, CapacityLimiter, Event, create_task_group, move_on_after
-from anyio.abc import TaskGroup
+from anyio import CancelScope, Event, create_task_group, move_on_after
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -28,6 +28,7 @@ from mainspring.core.errors import (
     StoreError,
     Superseded,
 )
+from mainspring.core.fair_queue import FairQueue
 from mainspring.core.ids import NewId
 from mainspring.core.items import decode, encode
 from mainspring.features.triggers.due_times import check_timing, find_next
@@ -51,7 +52,10 @@ CHANGE_SECONDS: Final = 10.0
 BUSY_SECONDS: Final = 1.0
 QUEUE_SECONDS: Final = 2.0
 RETRY_SECONDS: Final = 5.0
+# How many are fired at a time, and how many of them may be one tenant's.
 FIRED_AT_ONCE: Final = 16
+FIRED_OF_ONE: Final = 8
+READ_AT_ONCE: Final = 500
 LONGEST_PAUSE: Final = 60.0
 SPARE: Final = 64
 
@@ -113,6 +117,14 @@ class Schedules:
     async def list(self, tenant: str) -> Sequence[Schedule]:
         """Those of a tenant, by the time they were made."""
         return [_read(document) for document in await self._store.documents(SCHEDULE, tenant=tenant)]
+
+    async def iterate(self, tenant: str) -> AsyncGenerator[Schedule, None]:
+        """Those of a tenant, some at a time: there may be very many."""
+        number = None
+        while page := await self._store.documents(SCHEDULE, tenant=tenant, after=number, limit=READ_AT_ONCE):
+            for document in page:
+                yield _read(document)
+            number = page[-1].number
 
     async def list_page(self, tenant: str, cursor: Cursor) -> tuple[Sequence[Schedule], bool]:
         """Some of a tenant's, and whether there are more. Raises `NotFound` for an unknown `after`."""
@@ -238,14 +250,17 @@ def find_wake(state: ScheduleState, now: float) -> float | None:
 
 
 class ScheduleClock:
-    """Fires the schedules of a store when they are due, for as long as it runs."""
+    """Fires the schedules of a store when they are due, for as long as it runs. Tenants take turns, so that one with very many
+    holds up nobody else's."""
 
     def __init__(self, schedules: Schedules, targets: Targets, store: DocumentStore, tell: TellFiring) -> None:
         self._schedules, self._targets, self._store, self._tell = schedules, targets, store, tell
         self._heap: list[tuple[float, Key]] = []
         self._wakes: dict[Key, float] = {}
-        self._firing: set[Key] = set()
-        self._limiter = CapacityLimiter(FIRED_AT_ONCE)
+        # What is due and waits for its turn.
+        self._due: FairQueue[Key] = FairQueue()
+        self._taken: set[Key] = set()
+        self._firing: Counter[str] = Counter()
         self._offset = 0.0
         self._changed = Event()
 
@@ -258,7 +273,7 @@ class ScheduleClock:
         """Learns of all schedules of these tenants at once. Raises `StoreError`."""
         self._offset = await self._store.read_clock() - time.time()
         for tenant in tenants:
-            for schedule in await self._schedules.list(tenant):
+            async for schedule in self._schedules.iterate(tenant):
                 if (wake := find_wake(schedule.state, self._now())) is not None:
                     self._plan((tenant, schedule.state.definition.name), wake)
         self._changed.set()
@@ -268,7 +283,9 @@ class ScheduleClock:
         async with create_task_group() as tasks:
             while True:
                 self._changed = Event()
-                self._fire_due(tasks)
+                self._take_due()
+                while (key := self._choose()) is not None:
+                    tasks.start_soon(self._fire, key)
                 with move_on_after(self._find_pause()):
                     await self._changed.wait()
 
@@ -287,33 +304,43 @@ class ScheduleClock:
             self._heap = [(at, each) for each, at in self._wakes.items()]
             heapify(self._heap)
 
-    def _fire_due(self, tasks: TaskGroup) -> None:
+    def _take_due(self) -> None:
         now = self._now()
         while self._heap and self._heap[0][0] <= now:
             wake, key = heappop(self._heap)
             if self._wakes.get(key) != wake:
                 continue  # it was planned anew
             del self._wakes[key]
-            if key in self._firing:
+            if key in self._taken:
                 self._plan(key, now + BUSY_SECONDS)
                 continue
-            self._firing.add(key)
-            tasks.start_soon(self._fire, key)
+            self._taken.add(key)
+            self._due.add(key[0], key)
+
+    def _choose(self) -> Key | None:
+        """The schedule that is fired next, of the tenant whose turn it is; None if none may be now."""
+        if self._firing.total() >= FIRED_AT_ONCE:
+            return None
+        if (found := self._due.take(lambda tenant: self._firing[tenant] < FIRED_OF_ONE)) is None:
+            return None
+        tenant, key = found
+        self._firing[tenant] += 1
+        return key
 
     async def _fire(self, key: Key) -> None:
         wake: float | None = self._now() + RETRY_SECONDS
         try:
-            async with self._limiter:
-                now = await self._store.read_clock()
-                self._offset = now - time.time()
-                wake = await self._schedules.fire(key, self._targets, now, self._tell)
+            now = await self._store.read_clock()
+            self._offset = now - time.time()
+            wake = await self._schedules.fire(key, self._targets, now, self._tell)
         except (OurError, StoreError) as error:
             log.warning("schedule %s is tried again in %g s: %s", key[1], RETRY_SECONDS, error)
         finally:
-            self._firing.discard(key)
+            self._taken.discard(key)
+            self._firing -= Counter([key[0]])  # leaves out tenants of which none is fired
         if wake is not None and self._wakes.get(key, wake) >= wake:
             self._plan(key, wake)
-            self._changed.set()
+        self._changed.set()
 
 
 async def sync_files(schedules: Schedules, definitions: Sequence[ScheduleDefinition]) -> bool:
