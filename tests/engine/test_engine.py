@@ -11,6 +11,7 @@ from tests.kit.waiting import PATIENCE
 
 from mainspring.core.errors import Interrupted, InvalidRequest, NotFound, PreviousNotFound, StoreError, Superseded, Unavailable
 from mainspring.core.events import Event, Recorded, RunEnded, RunStarted, TextDelta, ToolEnded, ToolStarted, TurnAborted
+from mainspring.core.history import Entry
 from mainspring.core.ids import counting
 from mainspring.core.items import (
     ApprovalResponse,
@@ -100,6 +101,30 @@ async def test_a_conversation_goes_on_where_it_was_left_even_in_another_engine()
     assert run.text == "Still Tick."
     assert len(await store.events("resp_3")) > 0
     assert run.own_entries[0].item == user("Really?")
+
+
+async def test_a_history_that_takes_long_to_read_holds_up_no_other_tenant() -> None:
+    begun, go_on = anyio.Event(), anyio.Event()
+
+    class Slow(MemoryStore):
+        async def history(self, run_id: str, *, tenant: str | None = None) -> list[Entry]:
+            if tenant == "busy":
+                begun.set()
+                await go_on.wait()
+            return await super().history(run_id, tenant=tenant)
+
+    store = Slow()
+    async with engine_of(Scripted(say("Tick."), say("Tock.")), store) as engine:
+        for tenant in ("busy", "other"):
+            await (await engine.start(order(id=f"resp_{tenant}", tenant=tenant))).wait()
+    # Another engine remembers nothing of them.
+    async with engine_of(Scripted(say("Still."), say("Still.")), store) as engine, anyio.create_task_group() as group:
+        group.start_soon(engine.start, order(id="resp_1", tenant="busy", parent="resp_busy"))
+        with anyio.fail_after(PATIENCE):
+            await begun.wait()
+            run = await (await engine.start(order(id="resp_2", tenant="other", parent="resp_other"))).wait()
+            go_on.set()
+    assert run.text == "Still."
 
 
 async def test_an_unknown_parent_is_the_callers_fault_and_nothing_is_recorded() -> None:

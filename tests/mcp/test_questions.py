@@ -28,6 +28,7 @@ from mainspring.http.frame_log import DONE
 from mainspring.http.wire import Dialect, Wire
 from mainspring.providers.scripted import Scripted, call, say, turn
 from mainspring.storage.location import Location
+from mainspring.tools.mcp.call_limits import CallLimits
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.server_specs import ServerSpec
 
@@ -290,6 +291,18 @@ async def test_calls_beyond_the_rate_are_refused_and_those_beyond_the_concurrenc
         async with engine_of(hotel, many, say("Done."), concurrency=2) as engine:
             assert (await engine.run("Book.")).text == "Done."
         assert most <= 2
+
+
+async def test_tenants_take_turns_at_a_server_that_is_busy() -> None:
+    limits, served = CallLimits(ServerSpec("hotel", url="http://127.0.0.1", concurrency=1)), list[str]()
+
+    async def call_tool(tenant: str) -> None:
+        async with limits.admit(tenant):
+            served.append(tenant)
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*[call_tool(tenant) for tenant in [*["busy"] * 6, "other"]])
+    assert served.index("other") == 2
 
 
 async def test_the_calls_of_all_processes_count_for_the_rate(location: Location) -> None:

@@ -109,6 +109,32 @@ async def test_a_key_is_shown_what_it_is_for_and_its_own_tenants_files(tmp_path:
         assert "result" in await ada.ask("tasks/get", {"taskId": task["taskId"]}, FORMS_AND_TASKS)
 
 
+async def test_who_reads_many_files_at_once_holds_up_nobody_else(tmp_path: Path, http: aiohttp.ClientSession) -> None:
+    engine = make_engine(tmp_path, say("Done."))
+    keys = Keys(engine.store)
+    async with hosted(server(engine, keys=keys, offer=ALL)) as url:
+        files: dict[str, tuple[Wire, str]] = {}
+        for tenant in ("busy", "other"):
+            wire = Wire(http, url, await keys.create(tenant=tenant))
+            form = aiohttp.FormData({"purpose": "user_data"})
+            form.add_field("file", b"x" * 200_000, filename="x.txt")
+            async with http.post(f"{url}/files", data=form, headers={"authorization": wire.headers["authorization"]}) as answer:
+                assert answer.status == 200
+            [found] = (await wire.ask("resources/list"))["result"]["resources"]
+            files[tenant] = (wire, found["uri"])
+        order: list[str] = []
+
+        async def read(tenant: str) -> None:
+            wire, uri = files[tenant]
+            assert "result" in await wire.ask("resources/read", {"uri": uri})
+            order.append(tenant)
+
+        async with anyio.create_task_group() as group:
+            for tenant in [*["busy"] * 40, "other"]:
+                group.start_soon(read, tenant)
+        assert order.index("other") < 20
+
+
 async def test_leaving_cancels_a_call_without_a_session(tmp_path: Path, http: aiohttp.ClientSession) -> None:
     hung = Hung()
     async with hosted(server(make_engine(tmp_path, say("Done."), hung=hung), offer=ALL)) as url:

@@ -32,7 +32,7 @@ from mainspring.core.items import InputImage, InputText, Json, Part, ToolDefinit
 from mainspring.ports import CallContext, ToolCall, ToolExecutor, ToolResult
 from mainspring.providers.scripted import Scripted, call, calls, say
 from mainspring.tools.contract import ToolContext
-from mainspring.tools.functions import FunctionTool, parse_docstring, tool
+from mainspring.tools.functions import MOST_OF_TENANT, FunctionTool, parse_docstring, tool
 from mainspring.tools.registry import Registry
 from mainspring.tools.schema import Validator
 
@@ -525,6 +525,37 @@ async def test_a_blocking_function_lets_others_run() -> None:
             await began.wait()
             go_on.set()
     assert answers == ["done"]
+
+
+async def test_blocking_functions_of_a_tenant_keep_no_thread_from_others() -> None:
+    go_on, begun = threading.Event(), threading.Semaphore(0)
+
+    def block() -> None:
+        begun.release()
+        go_on.wait(PATIENCE)
+
+    def answer() -> str:
+        return "done"
+
+    tools, told = Registry([block, answer]), list[object]()
+
+    async def ask(name: str, tenant: str) -> None:
+        made = next(each for each in tools.definitions if each.name == name)
+        context = CallContext("resp_1", made, print, tenant=tenant)
+        told.append((await tools.execute(ToolCall("call_1", name, "{}", {}), context)).output)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(2 * MOST_OF_TENANT):
+            group.start_soon(ask, "block", "busy")
+        with anyio.fail_after(PATIENCE):
+            for _ in range(MOST_OF_TENANT):
+                await to_thread.run_sync(begun.acquire, limiter=anyio.CapacityLimiter(1))
+            # What the server does itself in threads, and what others have it do.
+            assert await to_thread.run_sync(lambda: "free") == "free"
+            await ask("answer", "other")
+        assert told == ["done"]
+        assert not begun.acquire(blocking=False)
+        go_on.set()
 
 
 async def test_a_blocking_function_is_abandoned_when_it_is_cancelled() -> None:

@@ -225,7 +225,7 @@ class Engine:
         self._attempts = ResumeAttempts(store, self.defaults.limits.resumes, clock)
         self._histories: LRUCache[tuple[str, str], History] = LRUCache(REMEMBERED, _measure, REMEMBERED_BYTES)
         self._shared: WeakValueDictionary[tuple[str, str], History] = WeakValueDictionary()
-        self._reading = Lock()
+        self._reading: WeakValueDictionary[str, Lock] = WeakValueDictionary()
         self._drivers: set[asyncio.Task[None]] | None = None
         self._followed: dict[str, Handle] = {}
         self._feeders: set[asyncio.Task[Any]] = set()
@@ -1040,7 +1040,8 @@ class Engine:
             return await reread(self.store, spec.tenant, spec.conversation)
         if (run_id := spec.parent) is None:
             return History()
-        async with self._reading:  # whoever wants the same one meanwhile gets what is read now
+        # Whoever wants the same one meanwhile gets what is read now. Only a tenant's own have it wait.
+        async with self._reading.setdefault(spec.tenant, Lock()):
             if (known := self._find_history(spec.tenant, run_id)) is not None:
                 return known
             try:

@@ -24,12 +24,14 @@ from difflib import get_close_matches
 from functools import partial
 from importlib import import_module, invalidate_caches
 from itertools import takewhile
+from math import inf
 from textwrap import dedent
 from types import ModuleType
 from typing import TypeVar, Union, get_type_hints, overload
 
 import msgspec
-from anyio import sleep, to_thread
+from anyio import CapacityLimiter, sleep, to_thread
+from anyio.lowlevel import RunVar
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
@@ -39,6 +41,7 @@ from mainspring.ports import CallContext
 from mainspring.ports import ToolResult as CallResult
 from mainspring.tools.contract import ToolContext, ToolResult
 from mainspring.tools.schema import REF, inline_components
+from mainspring.tools.work_turns import Turns
 
 Function = Callable[..., object]
 F = TypeVar("F", bound=Function)
@@ -46,6 +49,9 @@ F = TypeVar("F", bound=Function)
 MARK = "__mainspring_tool__"
 # How often it is looked whether a function in a thread has ended that was cancelled.
 LOOK_SECONDS = 0.01
+# How many functions run in threads at a time, and how many of them may be one tenant's.
+MOST_THREADS = 80
+MOST_OF_TENANT = 40
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -134,7 +140,7 @@ class FunctionTool:
         if inspect.iscoroutinefunction(_unwrap_callable(function)):
             value = function(**arguments)
         else:
-            value = await _run_in_thread(_ThreadCall(partial(function, **arguments)))
+            value = await _run_in_thread(_ThreadCall(partial(function, **arguments)), context.tenant)
         return _build_result(self.name, await value if inspect.isawaitable(value) else value)
 
 
@@ -154,14 +160,29 @@ class _ThreadCall:
             self.is_running = False
 
 
-async def _run_in_thread(call: _ThreadCall) -> object:
-    try:
-        return await to_thread.run_sync(call, abandon_on_cancel=True)
-    except CancelledError:
-        # Nobody can stop it there, and it may have its effect yet: it has not stopped before it has ended.
-        while call.is_running:  # noqa: ASYNC110
-            await sleep(LOOK_SECONDS)
-        raise
+class _Threads:
+    """The threads of functions. They are none of those in which everything else is done: slow functions hold up only each other,
+    and those of one tenant leave half of the threads to the others."""
+
+    def __init__(self) -> None:
+        self.turns, self.limiter = Turns(MOST_THREADS, MOST_OF_TENANT), CapacityLimiter(inf)
+
+
+_threads: RunVar[_Threads | None] = RunVar("function_threads")
+
+
+async def _run_in_thread(call: _ThreadCall, tenant: str) -> object:
+    if (threads := _threads.get(None)) is None:
+        threads = _Threads()
+        _threads.set(threads)
+    async with threads.turns.take(tenant):
+        try:
+            return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=threads.limiter)
+        except CancelledError:
+            # Nobody can stop it there, and it may have its effect yet: it has not stopped before it has ended.
+            while call.is_running:  # noqa: ASYNC110
+                await sleep(LOOK_SECONDS)
+            raise
 
 
 def load_functions(reference: str) -> tuple[Function, ...]:

@@ -9,7 +9,7 @@ from starlette.responses import Response as HttpResponse
 
 from mainspring.core.errors import InvalidRequest, ToolRateLimited, ToolUnavailable
 from mainspring.core.items import Json
-from mainspring.http.auth import get_caller
+from mainspring.http.auth import get_caller, get_tenant
 from mainspring.http.bodies import parse_body, read_json_body
 from mainspring.http.endpoints import Endpoint, Parameter
 from mainspring.http.faults import Fault, json_response
@@ -68,7 +68,7 @@ class GetPrompt(Struct, forbid_unknown_fields=True):
     arguments: dict[str, str] = {}
 
 
-Fetch = Callable[[str, str, Json], Awaitable[Json]]
+Fetch = Callable[[str, str, Json, str], Awaitable[Json]]
 
 
 class McpRoutes:
@@ -106,7 +106,7 @@ class McpRoutes:
     async def _answer(self, request: Request, method: str, params: Json) -> HttpResponse:
         label = str(request.path_params["label"])
         try:
-            result = await self._fetch(label, method, params)
+            result = await self._fetch(label, method, params, get_tenant(request))
         except ToolUnavailable as error:
             message = error.message if get_caller(request).is_operator else hide_addresses(error.message)
             if isinstance(error, ToolRateLimited):

@@ -1,7 +1,6 @@
 """What a client is offered, by its key: agents and workflows, chosen tools, memory and files."""
 
 import re
-from asyncio import Lock
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,6 +21,7 @@ from mainspring.features.mcp_server.peer import Peer
 from mainspring.features.mcp_server.services import McpServices
 from mainspring.features.memory.no_memory import NoMemory
 from mainspring.http.auth import INVOKE, ApiCaller
+from mainspring.tools.work_turns import Turns
 
 if TYPE_CHECKING:
     from mainspring.features.agents.agent_definition import AgentDefinition
@@ -74,7 +74,7 @@ class Offer:
 
     def __init__(self, services: McpServices) -> None:
         self._services, self._settings = services, services.settings
-        self._reading = Lock()
+        self._reading = Turns(1)  # each content is several times as large in memory
 
     @property
     def has_files(self) -> bool:
@@ -186,7 +186,7 @@ class Offer:
         if file.size > MOST_RESOURCE_BYTES:
             told = f"the file has {file.size} bytes, and {MOST_RESOURCE_BYTES} can be read here; use /v1/files/{file.id}/content"
             raise RpcError(INVALID_PARAMS, told)
-        async with self._reading:  # one at a time: each is several times as large in memory
+        async with self._reading.take(caller.tenant):
             content = b"".join([piece async for piece in self._services.files.read(file)])
             return {"contents": [{"uri": uri, "mimeType": _guess_type(file), **_render_content(content)}]}
 

@@ -318,7 +318,9 @@ class McpTools:
             return ToolResult(call.id, error.message, is_error=True)
         connection = self._get_connection(route.spec, tools.principal, tools.user)
         try:
-            async with self._get_limits(route.spec, tools.principal, tools.user).admit(is_new=context.kept is None):
+            async with self._get_limits(route.spec, tools.principal, tools.user).admit(
+                context.tenant, is_new=context.kept is None
+            ):
                 if not route.tool.method:
                     return await self._converse(call, context, route, connection, partial(self._confirm_approved, route, tools))
                 answer = await _read(call, route, connection)
@@ -330,15 +332,15 @@ class McpTools:
             return _report(call, error, connection)
         return ToolResult(call.id, render_answer(answer), answer.is_error)
 
-    async def fetch(self, label: str, method: str, params: Json) -> Json:
-        """What one of the operator's servers has of resources or prompts. Raises `NotFound` if it is not there, or what it has is
-        not to be shown."""
+    async def fetch(self, label: str, method: str, params: Json, tenant: str = "") -> Json:
+        """What one of the operator's servers has of resources or prompts, for a tenant. Raises `NotFound` if it is not
+        there, or what it has is not to be shown."""
         reading = METHODS[method]
         for spec in self.servers:
             is_shown = spec.resources if reading.capability == "resources" else spec.prompts
             if spec.label == label and is_shown and not spec.is_personal:
                 await self._require_approved(spec)
-                async with self._get_limits(spec, "").admit():
+                async with self._get_limits(spec, "").admit(tenant):
                     return await self._get_connection(spec, "").fetch(method, params, str(params.get(reading.key, "")))
         raise NotFound(f"There is no MCP server `{label}` that shows its {reading.capability}.", param="label")
 
