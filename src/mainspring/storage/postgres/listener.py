@@ -58,9 +58,11 @@ class Listener:
                 return
             if self._is_to_retry():
                 await self._subscribe(channel, key)
+            least = 0.0
+            if self._is_connected():
+                least = TOLD_SECONDS if monotonic() - renewed_at > SETTLE_SECONDS else SETTLE_SECONDS / 4
             with suppress(TimeoutError):
-                is_told = self._is_connected() and monotonic() - renewed_at > SETTLE_SECONDS
-                async with timeout(max(seconds, TOLD_SECONDS) if is_told else seconds):
+                async with timeout(max(seconds, least)):
                     await event.wait()
             event.clear()
 

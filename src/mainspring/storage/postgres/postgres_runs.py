@@ -7,6 +7,7 @@ log has one writer, whichever process that is.
 from asyncio import Future, gather, get_running_loop
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from operator import itemgetter
 from typing import Self
 
 from anyio import Lock
@@ -82,9 +83,10 @@ _PAGE = f"""
     SELECT {_COLUMNS}, found
     FROM counted JOIN mainspring_runs USING (number) WHERE coalesce(before, 0) <= {{most}}::bigint {{sort}}
 """
+# A run without any has one row with nothing in it, and what is no run has none. Not in order: large values are not sorted there.
 _EVENTS = """
-    SELECT body FROM mainspring_segments
-    WHERE run = (SELECT number FROM mainspring_runs WHERE key = $1) AND last > $2 ORDER BY first
+    SELECT segment.first, segment.body FROM mainspring_runs run
+    LEFT JOIN mainspring_segments segment ON segment.run = run.number AND segment.last > $2 WHERE run.key = $1
 """
 _HOLDING = """
     SELECT DISTINCT found.number, found.size FROM unnest($1::bytea[]) AS wanted (key), LATERAL (
@@ -210,28 +212,25 @@ class PostgresStore:
     async def events(self, run_id: str, after: int = -1) -> list[Recorded]:
         key = make_key(run_id)
         rows = await self._fetch(_EVENTS, key, after)
-        if not rows and not await self._fetch("SELECT 1 FROM mainspring_runs WHERE key = $1", key):
+        if not rows:
             raise not_found(run_id)
-        if not rows and after < 0:
-            # It has begun between the two questions.
-            rows = await self._fetch(_EVENTS, key, after)
+        bodies = [body for first, body in sorted(rows, key=itemgetter(0)) if body is not None]
         entries = None
-        if any(ENTERED in body for [body] in rows):
+        if any(ENTERED in body for body in bodies):
             # Last: what a log leaves to the entries came with them.
             known = await self._fetch("SELECT entries FROM mainspring_runs WHERE key = $1", key)
             if not known:
                 raise not_found(run_id)
             entries = known[0][0]
         with self._server.explain_errors():
-            return [record for record in decode_rows([body for [body] in rows], entries) if record.seq > after]
+            return [record for record in decode_rows(bodies, entries) if record.seq > after]
 
     async def follow(self, run_id: str, after: int = -1) -> AsyncGenerator[list[Recorded], None]:
-        async with (
-            self._listener.hear(make_key(run_id)) as wait,
-            aclosing(follow_log(self, run_id, after, wait, SEEN_WITHIN)) as log,
-        ):
-            async for records in log:
-                yield records
+        async with self._listener.hear(make_key(run_id)) as wait:
+            await wait(0)  # to be told of what comes after the first look
+            async with aclosing(follow_log(self, run_id, after, wait, SEEN_WITHIN)) as log:
+                async for records in log:
+                    yield records
 
     async def load(self, run_id: str) -> StoredRun:
         for row in await self._fetch(f"{_RUN} WHERE key = $1", make_key(run_id)):
