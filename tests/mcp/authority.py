@@ -51,6 +51,7 @@ class Authority:
         self.resource_metadata: dict[str, Any] = {}
         self.issuer_metadata: dict[str, Any] = {}
         self.redirect_metadata = ""
+        self.has_resource_metadata = self.has_issuer_metadata = True
         self.drips = ""
         self.is_insatiable = False
         self.iss: str | None = None
@@ -78,13 +79,13 @@ class Authority:
                 handler.drip()
             case "/mcp":
                 self._serve(handler, body)
-            case "/.well-known/oauth-protected-resource/mcp":
+            case "/.well-known/oauth-protected-resource/mcp" if self.has_resource_metadata:
                 if self.redirect_metadata:
                     handler.reply(302, headers={"location": self.redirect_metadata})
                     return
                 told = {"resource": f"{self.url}/mcp", "authorization_servers": [self.url], "scopes_supported": ["read"]}
                 handler.reply(200, {**told, **self.resource_metadata})
-            case "/.well-known/oauth-authorization-server":
+            case "/.well-known/oauth-authorization-server" if self.has_issuer_metadata:
                 handler.reply(200, {**self._describe(), **self.issuer_metadata})
             case "/register":
                 told = json.loads(body)
@@ -143,9 +144,9 @@ class Authority:
 
     def _serve(self, handler: "_Handler", body: bytes) -> None:
         granted = self.tokens.get(handler.headers.get("authorization", "").removeprefix("Bearer "))
-        where = f'resource_metadata="{self.url}/.well-known/oauth-protected-resource/mcp"'
+        where = f'resource_metadata="{self.url}/.well-known/oauth-protected-resource/mcp"' if self.has_resource_metadata else ""
         if granted is None:
-            handler.reply(401, {}, {"www-authenticate": f"Bearer {where}"})
+            handler.reply(401, {}, {"www-authenticate": f"Bearer {where}".strip()})
             return
         message = json.loads(body or b"{}")
         if message.get("params", {}).get("name") == "write" and (self.is_insatiable or "write" not in granted.scope.split()):

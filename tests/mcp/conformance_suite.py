@@ -6,6 +6,7 @@ A run has all scenarios of a revision of the protocol: to start the suite takes 
 import json
 import re
 import subprocess
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +36,23 @@ def suite() -> list[str]:
     return [str(program), str(FOLDER / "node_modules" / ".bin" / "conformance")]
 
 
+def list_scenarios(suite: list[str], kind: str) -> set[str]:
+    """All scenarios that the suite has for a `client` or a `server`, of whatever revision or extension."""
+    listed = subprocess.run(
+        [*suite, "list", f"--{kind}"], env=environment(), capture_output=True, text=True, timeout=SECONDS, check=True
+    )
+    return set(re.findall(r"^  - (\S+) \[", listed.stdout, re.MULTILINE))
+
+
+def run_scenario(suite: list[str], name: str, command: str, folder: Path) -> dict[str, str]:
+    """The checks that did not pass of one scenario for a client, and why."""
+    order = ["client", "--command", command, "--scenario", name, "--timeout", str(SECONDS * 1000), "--output-dir", str(folder)]
+    subprocess.run(
+        [*suite, *order], env=environment(), stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS, check=False
+    )
+    return _read_failed(folder, "client", name)
+
+
 def run_revision(suite: list[str], kind: str, under_test: list[str], revision: str, folder: Path) -> Findings:
     """Runs every scenario of a revision for a `client` or a `server`; `folder` is for what the suite writes."""
     order = [kind, *under_test, "--requirements", revision, "--timeout", str(SECONDS * 1000), "--output-dir", str(folder)]
@@ -61,9 +79,14 @@ def judge_server(found: Findings, apply: list[str], reasons: dict[str, str], exc
     of its name, or, ending in `-`, for all whose names begin so."""
     ran = {**found.others, **found.required}
     failed = {name: {id: why for id, why in ran[name].items() if id not in excused} for name in apply}
-    groups = tuple([name for name in reasons if name.endswith("-")])
-    unknown = [name for name in ran if name not in (*apply, *reasons) and not name.startswith(groups)]
+    unknown = find_unexplained(ran, apply, reasons)
     return {name: checks for name, checks in failed.items() if checks} | dict.fromkeys(unknown, "applies or has a reason not to")
+
+
+def find_unexplained(names: Iterable[str], apply: Collection[str], reasons: Collection[str]) -> list[str]:
+    """The scenarios that neither apply nor have a reason not to."""
+    groups = tuple([name for name in reasons if name.endswith("-")])
+    return [name for name in names if name not in apply and name not in reasons and not name.startswith(groups)]
 
 
 def _read_failed(folder: Path, kind: str, name: str) -> dict[str, str]:

@@ -101,6 +101,48 @@ async def test_each_user_has_access_of_their_own(
     assert (asked["resource"], asked["scope"], asked["code_challenge_method"]) == (spec.url, "read", "S256")
 
 
+@pytest.mark.parametrize("end", ["", "/"])
+@pytest.mark.parametrize("has_metadata", [True, False], ids=["metadata", "no metadata"])
+async def test_an_older_server_grants_access_itself(
+    has_metadata: bool, end: str, authority: Authority, spec: ServerSpec, sign_ins: SignIns, browser: aiohttp.ClientSession
+) -> None:
+    """As of the revision 2025-03-26, with metadata of its host or without any."""
+    authority.has_resource_metadata, authority.has_issuer_metadata = False, has_metadata
+    authority.issuer_metadata = {"issuer": authority.url + end}
+    authority.iss = authority.url + end if has_metadata else authority.url
+    await sign_in(sign_ins, spec, ALICE, browser)
+    assert await ask_who(sign_ins, spec, ALICE) == "whoami: alice"
+    [asked] = [seen.form for seen in authority.seen if seen.path == "/authorize"]
+    assert (asked["resource"], asked["code_challenge_method"]) == (spec.url, "S256")
+
+
+@pytest.mark.parametrize("options", [OAuthOptions(), OAuthOptions(client_id="ours", client_secret="secret of ours")])
+async def test_a_server_that_names_nobody_for_a_while_is_told_nothing_and_costs_nobody_their_sign_in(
+    options: OAuthOptions, authority: Authority, spec: ServerSpec, sign_ins: SignIns, browser: aiohttp.ClientSession
+) -> None:
+    spec = replace(spec, oauth=options)
+    with granting() as elsewhere:
+        authority.resource_metadata = {"authorization_servers": [elsewhere.url]}
+        elsewhere.tokens = authority.tokens
+        await sign_in(sign_ins, spec, ALICE, browser)
+        authority.expire_tokens()
+        authority.has_resource_metadata = False
+        with pytest.raises(MainspringError):
+            await ask_who(sign_ins, spec, ALICE)
+        assert (authority.count("/token"), authority.count("/register")) == (0, 0)
+        authority.has_resource_metadata = True
+        assert await ask_who(sign_ins, spec, ALICE) == "whoami: alice"
+
+
+async def test_a_server_that_has_nothing_to_do_with_oauth_is_told_apart(
+    authority: Authority, spec: ServerSpec, sign_ins: SignIns
+) -> None:
+    authority.has_resource_metadata = False
+    authority.issuer_metadata = {"registration_endpoint": f"{authority.url}/nothing"}
+    with pytest.raises(OAuthFailed, match=r"registers no clients by itself; .* give that in `headers`"):
+        await sign_ins.begin(spec, ALICE, BACK)
+
+
 async def test_an_expired_token_is_refreshed_once_for_all_processes(
     authority: Authority, spec: ServerSpec, browser: aiohttp.ClientSession, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from openai import OpenAI
 from tests.agents.world import written as write_agent
-from tests.mcp.conformance_suite import REVISIONS, judge_server, run_revision, suite
+from tests.mcp.conformance_suite import REVISIONS, find_unexplained, judge_server, list_scenarios, run_revision, suite
 from tests.mcp_server.suite_proxy import renaming
 from tests.mcp_server.world import PNG
 from tests.server.process import Script, Served, serving
@@ -93,7 +93,7 @@ LATER = {
     ],
 }
 
-# Why a scenario does not apply.
+# Why a scenario does not apply; `-` is for all that begin so.
 REASONS = {
     "logging-set-level": "the server sends no log messages, and declares none: what a run does is in its trace",
     "tools-call-with-logging": "as logging-set-level",
@@ -113,6 +113,7 @@ REASONS = {
     "server-sse-polling": "the server closes no stream before its end, so there is none to come back to",
     "http-custom-header-server-validation": "no tool of ours has parameters that are repeated in headers",
     "tasks-mrtr-composition": "a call of ours is a task from the first, and asks as one",
+    "sep-2640-": "a draft: skills of ours are for the agents here, and are not handed out",
     "tasks-required-task-error": "no tool of ours must be a task: who knows none waits for the result",
 }
 
@@ -269,6 +270,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     (folder / "mainspring.toml").write_text(SETTINGS)
     with serving(folder, TURNS, env={"PYTHONPATH": str(folder)}) as server:
         yield server
+
+
+def test_every_scenario_of_the_suite_is_run_or_has_a_reason_not_to(suite: list[str]) -> None:
+    run = [name for each in (*APPLY.values(), *LATER.values()) for name in each]
+    assert find_unexplained(list_scenarios(suite, "server"), run, REASONS) == []
 
 
 @pytest.mark.parametrize("revision", REVISIONS)

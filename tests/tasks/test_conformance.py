@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.mcp.conformance_suite import REVISIONS, judge_server, run_revision, suite
+from tests.mcp.conformance_suite import REVISIONS, find_unexplained, judge_server, list_scenarios, run_revision, suite
 from tests.mcp_server.suite_proxy import renaming
 from tests.tasks.conftest import Served, served
 
@@ -69,6 +69,7 @@ REASONS = {
     "resources-": NO_RESOURCES,
     "prompts-": NO_PROMPTS,
     "json-schema-2020-12": "wants a tool with a given schema",
+    "sep-2640-": "a draft: there are no skills",
     "http-custom-header-server-validation": "no tool has parameters that are repeated in headers",
 }
 
@@ -88,6 +89,11 @@ EXCUSED = {
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with served(tmp_path_factory.mktemp("conformance"), "--user", "suite", "--database", "tasks.db") as server:
         yield server
+
+
+def test_every_scenario_of_the_suite_is_run_or_has_a_reason_not_to(suite: list[str]) -> None:
+    run = [name for each in (*APPLY.values(), *LATER.values()) for name in each]
+    assert find_unexplained(list_scenarios(suite, "server"), run, REASONS) == []
 
 
 @pytest.mark.parametrize("revision", REVISIONS)

@@ -94,10 +94,7 @@ def make_configured_client(issuer: IssuerMetadata, options: OAuthOptions) -> OAu
 async def register_client(http: HttpClient, issuer: IssuerMetadata, redirect_uri: str) -> OAuthClient:
     """A client that is registered for this. Raises `OAuthFailed`."""
     if issuer.registration_endpoint is None:
-        raise OAuthFailed(
-            f"`{issuer.issuer}` registers no clients by itself; register one there with the redirect address "
-            f"{redirect_uri}, and set `client_id`, and `client_secret` if there is one, in the table `oauth` of the server"
-        )
+        raise _refuse_registration(issuer, redirect_uri)
     taken = issuer.token_endpoint_auth_methods_supported or ("client_secret_basic",)
     known: tuple[Method, ...] = ("client_secret_basic", "client_secret_post", "none")
     method = next((each for each in known if each in taken), "none")
@@ -111,6 +108,9 @@ async def register_client(http: HttpClient, issuer: IssuerMetadata, redirect_uri
     }
     headers = [("Content-Type", "application/json")]
     answer = await send(http, "POST", issuer.registration_endpoint, headers, msgspec.json.encode(asked))
+    if answer.status in (404, 405):
+        answer.close()
+        raise _refuse_registration(issuer, redirect_uri)
     status, told = answer.status, await read_json(answer)
     if status not in (200, 201) or not isinstance(told.get("client_id"), str):
         raise _refuse("registering a client", issuer.issuer, status, told)
@@ -119,6 +119,14 @@ async def register_client(http: HttpClient, issuer: IssuerMetadata, redirect_uri
     if said not in known:
         raise OAuthFailed(f"`{issuer.issuer}` wants clients to prove themselves by `{shorten_line(str(said), 60)}`")
     return OAuthClient(str(told["client_id"]), secret if isinstance(secret, str) else "", said)
+
+
+def _refuse_registration(issuer: IssuerMetadata, redirect_uri: str) -> OAuthFailed:
+    return OAuthFailed(
+        f"`{issuer.issuer}` registers no clients by itself; register one there with the redirect address {redirect_uri}, and set "
+        "`client_id`, and `client_secret` if there is one, in the table `oauth` of the server; if it wants a key instead of a "
+        "sign-in, give that in `headers`"
+    )
 
 
 def publish_client(url: str, redirect_uri: str) -> Json:

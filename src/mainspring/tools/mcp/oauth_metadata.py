@@ -1,5 +1,8 @@
 """Finds out who grants access to an MCP server: its own metadata (RFC 9728), then that of its authorization server (RFC 8414).
 
+A server that has no metadata of its own may be of the revision 2025-03-26, in which it is its own authorization server: then its
+host has the metadata, or the endpoints where that revision has them by default.
+
 Every address must be https, but on this machine. Requests go through the guard, and so does each redirect: metadata may be
 moved to another public place, never to a private one. What is found must name what it was looked up for: the resource the
 server, and the issuer itself, letter by letter.
@@ -60,11 +63,13 @@ class IssuerMetadata(Struct, frozen=True):
 
 
 class Grantor(Struct, frozen=True):
-    """Who grants access to a server. `resource` is how tokens name the server, `scope` what is to be asked for, if anything."""
+    """Who grants access to a server. `resource` is how tokens name the server, `scope` what is to be asked for, if anything.
+    `is_assumed` where the server names nobody, so that it is taken to do so itself."""
 
     resource: str
     issuer: IssuerMetadata
     scope: str = ""
+    is_assumed: bool = False
 
 
 class OAuthFailed(ToolUnavailable):
@@ -137,6 +142,15 @@ class MetadataFinder:
         """By this issuer, if one is given, else by the first that the server names. Raises `OAuthFailed`, and `InvalidRequest`
         for an address that may not be reached."""
         told = await self._find_resource(server_url, challenge)
+        if told is None:
+            own = await self._find_own_issuer(server_url)
+            if issuer not in ("", own.issuer):
+                raise OAuthFailed(
+                    f"the server names no authorization server, so that its own host would be asked, and not `{issuer}`, which "
+                    "is the one to sign in at",
+                    "issuer_mismatch",
+                )
+            return Grantor(server_url, own, challenge.scope, is_assumed=True)
         if not covers(told.resource, server_url):
             raise OAuthFailed(
                 f"the server calls itself `{shorten_line(told.resource, 200)}`, which is not its address; tokens for it would be "
@@ -155,6 +169,20 @@ class MetadataFinder:
 
     async def find_issuer(self, issuer: str) -> IssuerMetadata:
         """The metadata of this issuer. Raises `OAuthFailed`."""
+        if (told := await self._look_up_issuer(issuer)) is None:
+            raise OAuthFailed(f"the authorization server `{issuer}` has no metadata")
+        return told
+
+    async def _find_own_issuer(self, server_url: str) -> IssuerMetadata:
+        """What a server of the revision 2025-03-26 is as its own authorization server. That revision has PKCE from everybody."""
+        base = str(URL(check_url(server_url, "the MCP server")).origin())
+        if (told := await self._look_up_issuer(base, f"{base}/")) is not None:
+            return told
+        token, authorization, registration = [f"{base}/{name}" for name in ("token", "authorize", "register")]
+        return IssuerMetadata(base, token, authorization, registration, code_challenge_methods_supported=("S256",))
+
+    async def _look_up_issuer(self, issuer: str, *names: str) -> IssuerMetadata | None:
+        """The metadata of this issuer, which may call itself by one of `names`, too."""
         base = URL(check_url(issuer, "the authorization server"))
         path = base.path.rstrip("/")
         places = [f"/.well-known/oauth-authorization-server{path}", f"/.well-known/openid-configuration{path}"]
@@ -164,16 +192,17 @@ class MetadataFinder:
             if found is None:
                 continue
             told = _convert(found, IssuerMetadata, "the metadata of the authorization server")
-            if told.issuer != issuer:
+            if told.issuer not in (issuer, *names):
                 raise OAuthFailed(f"the authorization server `{issuer}` calls itself `{shorten_line(told.issuer, 200)}`")
             check_url(told.token_endpoint, "the token endpoint")
             for name in ("authorization_endpoint", "registration_endpoint", "revocation_endpoint"):
                 if url := getattr(told, name):
                     check_url(url, name)
             return told
-        raise OAuthFailed(f"the authorization server `{issuer}` has no metadata")
+        return None
 
-    async def _find_resource(self, server_url: str, challenge: Challenge) -> ResourceMetadata:
+    async def _find_resource(self, server_url: str, challenge: Challenge) -> ResourceMetadata | None:
+        """What the server publishes of itself; None if it neither does nor says where that would be."""
         url = URL(check_url(server_url, "the MCP server"))
         well_known = "/.well-known/oauth-protected-resource"
         path = url.path.rstrip("/")
@@ -181,7 +210,9 @@ class MetadataFinder:
         for place in [challenge.resource_metadata] if challenge.resource_metadata else places:
             if (found := await self._fetch(check_url(place, "`resource_metadata`"))) is not None:
                 return _convert(found, ResourceMetadata, "the metadata of the server")
-        raise OAuthFailed("the server does not say who grants access to it (RFC 9728)")
+        if challenge.resource_metadata:
+            raise OAuthFailed("there is nothing where the server says that its metadata is, which tells who grants access to it")
+        return None
 
     async def _fetch(self, url: str) -> Json | None:
         """What is there, None if there is nothing."""

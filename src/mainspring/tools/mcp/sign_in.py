@@ -374,10 +374,12 @@ class SignIns:
     async def _fetch_fresh_tokens(self, spec: ServerSpec, held: Access) -> Tokens:
         form = {"grant_type": "refresh_token", "refresh_token": held.tokens.refresh, "resource": held.resource}
         async with self._connect(self._guard.allow(spec.host)) as http:
-            issuer = (await self._find_grantor(http, spec)).issuer
+            grantor = await self._find_grantor(http, spec)
+            issuer = grantor.issuer
             if issuer.issuer != held.issuer:
-                # A refresh token goes to nobody but who gave it.
-                raise OAuthFailed("the server has another authorization server now", "invalid_grant")
+                # A refresh token goes to nobody but who gave it. A server that names nobody may name it again.
+                error = "" if grantor.is_assumed else "invalid_grant"
+                raise OAuthFailed("the server has another authorization server now, or names none", error)
             return await fetch_tokens(http, held.issuer, issuer.token_endpoint, held.client, form, scope=held.tokens.scope)
 
     async def _exchange(self, attempt: Attempt, code: str) -> None:
