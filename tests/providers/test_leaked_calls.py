@@ -1,5 +1,6 @@
 """Calls in text, however the text is cut: found where they are calls, and held back no longer than they may be."""
 
+import json
 from itertools import pairwise
 
 import pytest
@@ -99,6 +100,37 @@ def test_words_in_tags_get_the_types_of_the_schema() -> None:
     written = "".join([f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in parameters.items()])
     (call,) = calls_of(play([f"<tool_call>\n<function=get_time>\n{written}</function>\n</tool_call>"]))
     assert parse_arguments(call.arguments) == {"zone": "12", "count": 12, "deep": {"a": [True]}}
+
+
+QUOTED = [
+    "Use it so:\n<tool_call>\n{}\n</tool_call>\nand wait.\n",
+    "<think>a</think><|im_end|> b",
+    "</function> and </tool_call> close it.",
+    '<|tool_call_end|> ends "it".',
+]
+
+
+@pytest.mark.parametrize("words", QUOTED)
+@example(cuts=set(range(400)))
+@given(cuts=st.sets(st.integers(0, 200)))
+def test_tags_within_an_argument_are_part_of_it_however_they_are_cut(words: str, cuts: set[int]) -> None:
+    written = json.dumps({"name": "get_time", "arguments": {"zone": words}})
+    (call,) = calls_of(play(cut(f"<tool_call>\n{written}\n</tool_call>", cuts)))
+    assert parse_arguments(call.arguments) == {"zone": words}
+
+
+def test_words_behind_a_call_that_has_such_tags_make_it_text() -> None:
+    text = HERMES.replace("UTC", "</tool_call> and so on") + "\nis how it looks."
+    told = play(cut(text, set(range(400))))
+    assert (text_of(told), calls_of(told)) == (text, [])
+
+
+def test_line_breaks_at_the_end_of_a_value_stay() -> None:
+    written = json.dumps({"name": "get_time", "arguments": {"zone": "\nUTC\n"}})
+    (call,) = calls_of(play([f"<tool_call>{written}</tool_call>"]))
+    assert parse_arguments(call.arguments) == {"zone": "\nUTC\n"}
+    (told,) = calls_of(play(["<function=get_time>\n<parameter=zone>\n\nUTC\n\n</parameter>\n</function>"]))
+    assert parse_arguments(told.arguments) == {"zone": "\nUTC\n"}
 
 
 def test_a_call_that_was_cut_off_is_no_call() -> None:

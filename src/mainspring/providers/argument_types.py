@@ -17,14 +17,14 @@ def list_properties(tool: ToolDefinition | None) -> Json:
 
 def type_value(value: str, schema: object) -> object:
     """A word as the schema wants it: text stays text, anything else is read as JSON if it is JSON."""
-    value = value.removeprefix("\n").removesuffix("\n")
     kind = schema.get("type", "string") if isinstance(schema, dict) and "anyOf" not in schema else None
     if kind == "string" or (_takes_text(schema) and value != "null" and not value.startswith(("[", "{"))):
         return value
     for written in (value, "null" if value == "None" else value.lower()):
         with suppress(ValueError, RecursionError):
             return json.loads(written, parse_constant=_refuse)
-    literal = parse_loosely(value) if kind in ("array", "object") else None
+    is_collection = not _list_kinds(schema).isdisjoint(("array", "object"))
+    literal = parse_loosely(value.strip()) if is_collection else None
     return value if literal is None else literal
 
 
@@ -52,9 +52,10 @@ def type_values(arguments: Json, tool: ToolDefinition | None) -> Json:
     def type_one(key: str, value: object) -> object:
         if isinstance(value, str):
             return type_value(value, properties.get(key))
-        schema = properties.get(key)
-        is_word = isinstance(schema, dict) and schema.get("type") == "string" and type(value) in (int, float)
-        return json.dumps(value) if is_word else value
+        kinds = _list_kinds(properties.get(key))
+        if "integer" in kinds and "number" not in kinds and isinstance(value, float) and value.is_integer():
+            return int(value)
+        return json.dumps(value) if kinds == {"string"} and type(value) in (int, float) else value
 
     return {key: type_one(key, value) for key, value in arguments.items()}
 
@@ -131,7 +132,9 @@ def fits(arguments: Json, tool: ToolDefinition) -> bool:
 def _is_type(value: object, schema: object) -> bool:
     kinds = _list_kinds(schema)
     return not kinds or any(
-        isinstance(value, _TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool)) for kind in kinds
+        (isinstance(value, _TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool)))
+        or (kind == "integer" and isinstance(value, float) and value.is_integer())
+        for kind in kinds
     )
 
 

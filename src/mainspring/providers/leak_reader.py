@@ -12,11 +12,22 @@ turn are left out where they end the text, or where another turn follows that th
 import re
 from collections.abc import Callable, Iterable
 from itertools import chain, islice
-from re import Pattern
+from re import Match, Pattern
 from typing import Final, NamedTuple
 
 from mainspring.core.items import ToolDefinition
-from mainspring.providers.control_tokens import ALL_STOPS, BEFORE_STOP, HALF_STOP, OTHER_STOP, PAST_STOP, SECTIONS, STOP, STOPS
+from mainspring.providers.call_draft import JsonScan
+from mainspring.providers.control_tokens import (
+    ALL_STOPS,
+    BEFORE_STOP,
+    HALF_STOP,
+    OTHER_STOP,
+    PAST_STOP,
+    SECTIONS,
+    STOP,
+    STOPS,
+    TRAILING_STOPS,
+)
 from mainspring.providers.labelled_calls import may_be_labelled, split_thought
 from mainspring.providers.leaked_calls import (
     FUNCTOOLS,
@@ -51,7 +62,8 @@ class LeakReader:
     is an answer, and where JavaScript `is_asked` for, a block of it is."""
 
     __slots__ = (
-        "_before", "_closing", "_held", "_is_asked", "_is_idle", "_is_json", "_is_worded", "_past", "_size", "_tail", "_tools",
+        "_before", "_closing", "_held", "_is_asked", "_is_idle", "_is_json", "_is_worded", "_past", "_scan", "_size", "_tail",
+        "_tools",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +79,8 @@ class LeakReader:
         self._size = 0
         # What shows that the held text is none of what it began as; None while it has not begun.
         self._past: Pattern[str] | None = None
+        # As far as the JSON of what is held was read.
+        self._scan: JsonScan | None = None
         # Words have been said, and none are held.
         self._is_idle = False
         # The end of what went on, and of what is held.
@@ -182,10 +196,11 @@ class LeakReader:
 
     def _read_waiting(self, text: str, intent: Pattern[str]) -> HeldText | None:
         """Calls, and words that tell what the model waits for."""
-        if (past := _PAST.search(text)) is None or not intent.match(text, past.end() - 1):
+        if (past := _find_words(text, _begin_scan(text))) is None or not intent.match(text, past.end() - 1):
             return None
         calls = parse_calls(text[: past.end() - 1], self._tools)
-        return HeldText(text[past.end() - 1 :], list(dict.fromkeys(calls)), text) if calls else None
+        words = TRAILING_STOPS.sub("", text[past.end() - 1 :])
+        return HeldText(words, list(dict.fromkeys(calls)), text) if calls else None
 
     def find_announced(self, said: str) -> list[LeakedCall]:
         """The call that ends what was said, on lines of its own, if the words before it announce it. They have been told by then,
@@ -197,7 +212,7 @@ class LeakReader:
     def drop(self) -> str:
         """What is still held, as it came."""
         held = "".join(self._held)
-        self._held, self._size, self._tail, self._past = [], 0, "", None
+        self._held, self._size, self._tail, self._past, self._scan = [], 0, "", None, None
         return held
 
     def _is_end(self, text: str) -> bool:
@@ -217,9 +232,17 @@ class LeakReader:
         if self._is_worded and self._size <= MOST_HELD:
             return ""
         if self._past is not None:
-            is_past = self._size > MOST_HELD or (self._past.search(self._tail) is not None and not self._may_go_on())
+            is_past = self._size > MOST_HELD or (self._is_past_now(self._past) and not self._may_go_on())
             return self._release() if is_past else ""
         return self._release(start=0)
+
+    def _is_past_now(self, past: Pattern[str]) -> bool:
+        """Whether what was held last shows that it is no call."""
+        if past is not _PAST or past.search(self._tail) is None:
+            return past.search(self._tail) is not None
+        held = "".join(self._held)
+        self._scan = self._scan or _begin_scan(held)
+        return _find_words(held, self._scan) is not None
 
     def _may_go_on(self) -> bool:
         """Whether an answer that has begun with its calls, or announced them, may say what it waits for."""
@@ -227,7 +250,7 @@ class LeakReader:
         text = "" if is_said and not self._is_announced() else "".join(self._held)
         if (
             self._past is not _PAST
-            or (past := _PAST.search(text)) is None
+            or (past := _find_words(text, _begin_scan(text))) is None
             or not parse_calls(text[: past.end() - 1], self._tools)
         ):
             return False
@@ -255,7 +278,7 @@ class LeakReader:
 
     def _is_past(self, text: str) -> bool:
         past = self._find_past(text)
-        return past is not None and past.search(text) is not None
+        return past is not None and (_find_words(text, _begin_scan(text)) if past is _PAST else past.search(text)) is not None
 
     def _find_past(self, text: str) -> Pattern[str] | None:
         if self._has_sections and _begins(text, (self._closing,)):
@@ -313,6 +336,22 @@ class LeakReader:
         if self._closing and _begins(rest, (self._closing,)):
             return True
         return rest.startswith(STOPS) or rest in _HALF_STOPS or HALF_STOP.match(rest) is not None
+
+
+def _begin_scan(text: str) -> JsonScan | None:
+    """Where the JSON of a call begins, if it is one."""
+    opened = _BEFORE_OBJECT.match(text)
+    return None if opened is None else JsonScan(opened.end())
+
+
+def _find_words(text: str, scan: JsonScan | None) -> Match[str] | None:
+    """Where words follow a call that is closed. What looks so within a string of its JSON is part of an argument."""
+    for past in _PAST.finditer(text, 0 if scan is None else scan.at):
+        if scan is not None:
+            scan.advance(text, past.start())
+        if scan is None or not scan.is_inside:
+            return past
+    return None
 
 
 def _is_listed(tokens: str, before: str) -> bool:
@@ -380,10 +419,12 @@ _SENTENCE: Final = re.compile(r"[.!?…>][ \t]*\n\s*\Z")
 # A call that is closed, and then words.
 _PAST: Final = re.compile(
     r"(?:</(?:\w+:)?(?:tool_calls?|function|invoke|function_calls?|toolcall|tools|tool|execute_tool|use_mcp_tool|tool_use|tool_code|longcat_tool_call"
-    r"|tool-call|api_call|use_tool|fn)>|_end\|>"
+    r"|tool-call|api_call|use_tool|fn)>|(?<!im)_end\|>"
     r"|▁end\uff5c>|<tool_call\|>|<end_function_call>|</\uff5cDSML\uff5c\w+>|\[END_TOOL_REQUEST\]|\n```\s)\s*+[^\s<\[{,;`]",
     re.IGNORECASE,
 )
+# The tags and the name before the JSON of a call.
+_BEFORE_OBJECT: Final = re.compile(r"(?:<[^<>{}]*>|\[\w+\]|[\w.:-]++|[\s\[`])*+(?=\{)")
 # A value that is closed, and then a sentence. JSON has no line breaks in its strings.
 _PAST_VALUE: Final = re.compile(r"[})\]]`*[ \t]*\n\s*(?!Observation)[A-Z][\w'\u2019]*(?:[ ,][^:{}]){1}[^:{}]{12}")
 # The tag that closes thoughts, and what tells whether it is spoken of.

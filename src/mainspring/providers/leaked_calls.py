@@ -328,7 +328,7 @@ def read_parameters(text: str, tool: ToolDefinition) -> str:
     for pattern in (_PARAMETER, _PAIR, _ELEMENT):
         values, rest = _split_parts(text, pattern)
         if values and not rest:
-            arguments = type_values(values, tool)
+            arguments = type_values({key: _strip_break(value) for key, value in values.items()}, tool)
             return json_text(arguments) if fits(arguments, tool) else text
     return text
 
@@ -340,6 +340,11 @@ def _split_parts(text: str, pattern: Pattern[str]) -> tuple[dict[str, str], str]
         values[part[1]] = part[2]
         place = part.end() if (blank := _BLANK.match(rest, part.end())) is None else blank.end()
     return values, rest[place:]
+
+
+def _strip_break(value: str) -> str:
+    """A value between tags without the line breaks that belong to these."""
+    return value.removeprefix("\n").removesuffix("\n")
 
 
 def _read_input(text: str, place: int, tools: Tools) -> _Found | None:
@@ -382,7 +387,7 @@ def _finish_call(called: str, values: Mapping[str, str], rest: str, end: int, to
         inner = _make_call({"name": name, "arguments": rest}, tools, is_whole=False)
         return None if inner is None else _Found([inner], end)
     properties = list_properties(tools[name])
-    arguments = {key.strip(): type_value(value, properties.get(key.strip())) for key, value in values.items()}
+    arguments = {key.strip(): type_value(_strip_break(value), properties.get(key.strip())) for key, value in values.items()}
     return _Found([LeakedCall(name, json_text(arguments))], end)
 
 
