@@ -135,7 +135,7 @@ async def test_a_rate_limit_says_when_to_come_back(backend: Backend, headers: di
     assert error.message.endswith("slow down; try again later" if seconds is None else f"slow down; try again in {seconds:g} s")
 
 
-@pytest.mark.parametrize("status", [408, 425, 500, 503, 529])
+@pytest.mark.parametrize("status", [408, 425, 498, 500, 503, 529])
 async def test_a_backend_that_is_unavailable_may_say_when_to_come_back(backend: Backend, status: int) -> None:
     backend.replies(b"overloaded", status=status, headers={"Retry-After": "20"})
     backend.replies(b"overloaded", status=status)

@@ -18,6 +18,7 @@ SYSTEM: dict[str, Any] = {"instructions": "Be brief."}
 PARTS: dict[str, Any] = {
     "input": [{"role": "user", "content": [{"type": "input_text", "text": word} for word in ("What time", "is it?")]}]
 }
+MINIMAL: dict[str, Any] = {"reasoning": {"effort": "minimal"}}
 LARGE: dict[str, Any] = {"max_output_tokens": 100_000}
 
 
@@ -65,11 +66,31 @@ def has_parts(body: Json) -> bool:
     return any(isinstance(message["content"], list) for message in body["messages"])
 
 
+def asks_minimal(body: Json) -> bool:
+    return body.get("reasoning_effort") == "minimal"
+
+
 def says_length(body: Json) -> bool:
     return mentions(body["tools"], "minLength")
 
 
 PHRASES = {
+    "OpenAI on the least effort": Phrase("Unsupported value: 'minimal' is not supported with the 'o3' model. Supported values"
+        " are: 'low', 'medium', and 'high'.", asks_minimal, MINIMAL),
+    "pydantic on the least effort": Phrase("[{'type': 'literal_error', 'loc': ('body', 'reasoning_effort'), 'msg': \"Input should"
+        " be 'low', 'medium' or 'high'\", 'input': 'minimal'}]", asks_minimal, MINIMAL),
+    "no true": Phrase("stream must be false", lambda body: body["stream"]),
+    "tools in streams": Phrase("stream=true cannot be used with tools", lambda body: body["stream"]),
+    "Go on a forced call": Phrase("json: cannot unmarshal object into Go struct field ChatCompletionRequest.tool_choice of type"
+        " string", lambda body: isinstance(body.get("tool_choice"), dict),
+        {"tool_choice": {"type": "function", "name": "get_time"}}),
+    "a forced call without a grammar": Phrase("tool_choice='required' requires a grammar backend",
+        lambda body: body.get("tool_choice") == "required", {"tool_choice": "required"}, status=500),
+    "the assistant first": Phrase('messages: first message must use the "user" role',
+        lambda body: body["messages"][0]["role"] == "assistant",
+        {"input": [{"role": "assistant", "content": "Hello."}, {"role": "user", "content": "What time is it?"}]}),
+    "a strict format": Phrase("strict is not supported", lambda body: mentions(body, '"strict"'),
+        {"text": {"format": {**FORMAT["format"], "strict": True}}}, answer=JSON),
     "Gemma's template": Phrase("Conversation roles must alternate user/assistant/user/assistant/...", speaks_twice, SYSTEM),
     "a template without system": Phrase("System role not supported", speaks_twice, SYSTEM, status=500),
     "two users in a row": Phrase(
@@ -297,6 +318,8 @@ AFTER_A_CALL = {
         lambda body: any(len(id) != 9 for id in call_ids(body))),
     "Ollama on arguments": Phrase("json: cannot unmarshal string into Go struct field"
         " ToolCallFunction.messages.tool_calls.function.arguments of type api.ToolCallFunctionArguments", writes_arguments),
+    "serde on blanks": Phrase("messages[1]: missing field `content` at line 1 column 300", lacks_content, status=422),
+    "pydantic on blanks": Phrase("messages.1.content: Field required", lacks_content, status=422),
     "a schema on blanks": Phrase("'content' is a required property - 'messages.1'", is_blank),
     "pydantic on roles": Phrase("body.messages.2.role: Input should be 'system', 'user' or 'assistant'",
         lambda body: bool(outputs(body)), status=422),

@@ -3,8 +3,9 @@
 import re
 from typing import Any, ClassVar
 
-from tests.providers.backend import call_piece, sse
+from tests.providers.backend import DONE, call_piece, chunk, sse
 from tests.zoo.animal import (
+    CET,
     NOON,
     UTC,
     Animal,
@@ -346,6 +347,24 @@ class NoNamesOnOutputs(Animal):
 
     def first(self, body: Json) -> bytes:
         return call("call_1", UTC)
+
+
+class OneCallAtATime(Animal):
+    """Quirk 105: the template takes one call in a turn of the history (Llama 3 on vLLM and llama.cpp); code read, of the
+    template."""
+
+    number = 105
+    zones: ClassVar = ["UTC", "CET"]
+
+    def refuse(self, body: Json) -> Refusal | None:
+        has_two = any(len(message.get("tool_calls") or ()) > 1 for message in assistants(body))
+        told = [message["role"] for message in body["messages"][1:]]
+        assert has_two or told in ([], ["assistant", "tool"] * 2)
+        return Refusal("This model only supports single tool-calls at once!", 500) if has_two else None
+
+    def first(self, body: Json) -> bytes:
+        made = [call_piece(0, id="a", name="get_time", arguments=UTC), call_piece(1, id="b", name="get_time", arguments=CET)]
+        return sse(*map(chunk, made), chunk(finish="tool_calls")) + DONE
 
 
 class NoStreamsWithTools(Animal):

@@ -443,13 +443,14 @@ async def test_thoughts_may_be_parts_of_the_content() -> None:
     assert (outcome.response.output_text, outcome.response.output[0].type) == (NOON, "reasoning")
 
 
-async def test_a_call_that_the_backend_could_not_read_is_no_fault_of_the_caller() -> None:
+@pytest.mark.parametrize("code", ["tool_use_failed", "json_validate_failed"])
+async def test_what_the_backend_could_not_read_is_no_fault_of_the_caller(code: str) -> None:
     class Stumbling(Talker):
         async def handle(self, request: web.Request) -> web.Response:
-            error = {"message": "Failed to call a function. Please adjust your prompt.", "code": "tool_use_failed"}  # as at Groq
+            error = {"message": "Failed to generate. Please adjust your prompt.", "code": code}  # as at Groq
             return web.json_response({"error": error}, status=400)
 
-    with pytest.raises(openai.APIStatusError, match="Failed to call a function") as caught:
+    with pytest.raises(openai.APIStatusError, match="Failed to generate") as caught:
         await tell(Stumbling)
     assert caught.value.status_code == 502
 

@@ -85,13 +85,13 @@ def build_error(
             return ContextOverflow(f"{what}; shorten the conversation or choose a model with a larger context")
         case _ if status in (400, 404) and _NO_MODEL.search(" ".join((said.message, *said.codes))):
             return ModelNotFound(f"{what}; check the model name")
-        case 400 if "tool_use_failed" in said.codes:
+        case 400 if not {"tool_use_failed", "json_validate_failed"}.isdisjoint(said.codes):
             return BadOutput(f"{what}; try again")
         case 404 if _NO_ROUTE.search(said.message):
             return Refused(what)
         case _ if 300 <= status < 400 or status in (404, 405, 410) or _TLS_WANTED.search(said.message):
             return Misconfigured(f"{what}; check the backend's base URL")
-        case 408 | 424 | 425:
+        case 408 | 424 | 425 | 498:
             return Unavailable(f"{what}; try again", retry_after=retry_after)
         case _ if status >= 500:
             return Unavailable(f"{what}; try again, or look at the server's log", retry_after=retry_after)

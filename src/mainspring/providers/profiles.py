@@ -65,6 +65,8 @@ class ModelProfile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Whether outputs of tools have the tool's name."""
     output_role: Literal["tool", "user"] = "tool"
     """Who tells the outputs of tools. With `user`, calls and outputs of the history are told in words."""
+    calls_together: bool = True
+    """Whether a turn of the history may have several calls. If not, each is a turn, with its output behind it."""
     user_after_output: bool = True
     """Whether a user may speak directly behind the output of a tool. If not, the model says a word in between."""
     system: Literal["anywhere", "first", "user"] = "anywhere"
@@ -85,6 +87,8 @@ class ModelProfile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """How Ollama is told to think: yes or no, or at one of three levels."""
     reasoning_effort: bool = True
     """Whether `reasoning_effort` is sent, or `think` to Ollama."""
+    efforts: Literal["any", "three"] = "any"
+    """Which levels `reasoning_effort` may have: any, or low, medium and high; then one beyond is the nearest of them."""
     encrypted_reasoning: bool = True
     """Whether the Responses API is asked for encrypted reasoning, to be sent back."""
     store: bool = True

@@ -6,6 +6,7 @@ What is dropped can be done without, and what is written otherwise means the sam
 import re
 from collections.abc import Callable, Collection, Mapping
 from hashlib import blake2b
+from itertools import groupby
 from typing import Final
 
 import msgspec
@@ -121,6 +122,41 @@ def _join(first: str | list[Json], second: str | list[Json]) -> str | list[Json]
         return f"{first}\n\n{second}"
     parts = [[{"type": "text", "text": said}] if isinstance(said, str) else said for said in (first, second)]
     return [*parts[0], *parts[1]]
+
+
+def _part_calls(body: Json) -> Json:
+    """Has the model make one call at a time, each followed by its output."""
+    messages: list[Json] = []
+    for caller, group in groupby(body["messages"], _find_caller()):
+        turn = list(group)
+        calls = () if caller is None else caller["tool_calls"]
+        outputs = {message.get("tool_call_id"): message for message in (() if caller is None else turn[1:])}
+        if len(calls) < 2 or outputs.keys() != {call["id"] for call in calls} or len(outputs) < len(turn) - 1:
+            messages += turn
+            continue
+        for number, call in enumerate(calls):
+            words = {} if number == 0 else {"content": None}
+            messages += [{**turn[0], **words, "tool_calls": [call]}, outputs[call["id"]]]
+    return {**body, "messages": messages}
+
+
+def _find_caller() -> Callable[[Json], Json | None]:
+    """Tells of each message in a row the one whose calls it makes or answers, if it does."""
+    caller: Json | None = None
+
+    def find(message: Json) -> Json | None:
+        nonlocal caller
+        if message["role"] != "tool":
+            caller = message if "tool_calls" in message else None
+        return caller
+
+    return find
+
+
+def _round_effort(body: Json) -> Json:
+    """The nearest of the three levels that everybody knows."""
+    effort = body.get("reasoning_effort")
+    return {**body, "reasoning_effort": _NEAREST[effort]} if effort in _NEAREST else body
 
 
 def _bridge_outputs(body: Json) -> Json:
@@ -306,9 +342,15 @@ def _simplify(schema: object, dropped: Collection[str]) -> object:
 
 
 def _drop_strict(body: Json) -> Json:
-    return _map_functions(body, lambda function: {key: value for key, value in function.items() if key != "strict"})
+    body = _map_functions(body, lambda function: {key: value for key, value in function.items() if key != "strict"})
+    schema = (body.get("response_format") or {}).get("json_schema")
+    if not schema or "strict" not in schema:
+        return body
+    kept = {key: value for key, value in schema.items() if key != "strict"}
+    return {**body, "response_format": {**body["response_format"], "json_schema": kept}}
 
 
+_NEAREST: Final = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
 _MOST_DESCRIPTION: Final = 200
 _ODD: Final = re.compile(r"[^\n\w.,:;()/'-]+")
 _FINE_WORDS: Final = (
@@ -324,8 +366,10 @@ _CHANGES: Final[Mapping[tuple[str, ProfileValue], Callable[[Json], Json]]] = {
     ("stream_tools", False): _ask_whole_with_tools,
     ("stream", False): _ask_whole,
     ("output_names", False): _drop_names,
+    ("calls_together", False): _part_calls,
     ("blank", "empty"): _fill_content,
     ("blank", "told"): _tell_content,
+    ("efforts", "three"): _round_effort,
     ("user_after_output", False): _bridge_outputs,
     ("output_role", "user"): _retell_calls,
     ("ids", "nine"): _derive_ids,
@@ -353,6 +397,7 @@ _BESIDE_MESSAGES: Final = frozenset(
     {
         ("stream_tools", False),
         ("stream", False),
+        ("efforts", "three"),
         ("descriptions", "filled"),
         ("descriptions", "short"),
         ("schemas", "common"),

@@ -46,6 +46,7 @@ _NOT_THERE: Final = (
 _TOGETHER: Final = "(incompatible|mutually exclusive|cannot (specify|use|combine)|not allowed together)"
 _STREAMED: Final = (
     r"\bstream(ing)?\b(?!_)[^.]*\b(not (yet )?(be )?(support|available|allowed)|unsupported)|set .?stream.? to false"
+    r"|\bstream\b\W{0,3}(must be|should be|=|to)?\W{0,3}false\b|\bstream\b(?!_)[^.]*\bcannot be (used|combined)\b"
     r"|\b(not (yet )?support\w*|unsupported|cannot (be )?(use|combine)d?)\b[^.]* (in|with|when|while) [^.]*\bstream(ing|ed)?\b"
     r"(?!_)|verified to stream\b"
 )
@@ -88,6 +89,16 @@ REFUSALS: Final = (
             re.I,
         ),
     ),
+    # What is refused is one of the other levels.
+    RefusalRule(
+        "efforts",
+        "three",
+        re.compile(
+            r"(supported values are|input should be|must be one of|expected( one of)?):? *['`\"]?low\b.{1,12}\bmedium\b"
+            r".{1,16}\bhigh\b",
+            re.I,
+        ),
+    ),
     RefusalRule("presence_penalty", False, _unknown("presence_penalty")),
     RefusalRule("frequency_penalty", False, _unknown("frequency_penalty")),
     RefusalRule(
@@ -95,7 +106,8 @@ REFUSALS: Final = (
         "max_completion_tokens",
         re.compile(
             r"\bmax_tokens\b.*\bmax_completion_tokens\b"
-            rf"|max_completion_tokens\b.{{0,3}} (rather than|instead of|not)\b.*\bmax_tokens\b|{_unknown('max_tokens').pattern}",
+            rf"|max_completion_tokens\b.{{0,3}} (rather than|instead of|not)\b.*\bmax_tokens\b|{_unknown('max_tokens').pattern}"
+            r"|\bmax_tokens\b.? is deprecated",
             re.I,
         ),
     ),
@@ -103,14 +115,19 @@ REFUSALS: Final = (
     RefusalRule(
         "output_names",
         False,
-        re.compile(r"messages.*\bname\b.*(unsupported|unexpected|not (supported|permitted|allowed))|'name' is unsupported", re.I),
+        re.compile(
+            r"messages.*\bname\b.*(unsupported|unexpected|not (supported|permitted|allowed))"
+            r"|'name' is (unsupported|not (supported|permitted|allowed))",
+            re.I,
+        ),
     ),
     RefusalRule(
         "blank",
         "empty",
         re.compile(
-            r"\bcontent\b.*((must|to) be (a )?strings?|valid string|null|none|nil|must have a 'type'|is (a )?required|missing)"
-            r"|\b(null|nil)\b.*\bcontent\b|NoneType|\bnull at row \d|role .assistant. must not be empty|messages 参数非法",
+            r"\bcontent\b.*((must|to) be (a )?strings?|valid string|null|none|nil|must have a 'type'"
+            r"|(field|is) (a )?required|missing)|missing field .content\b|\b(null|nil)\b.*\bcontent\b|NoneType"
+            r"|\bnull at row \d|role .assistant. must not be empty|messages 参数非法",
             re.I,
         ),
     ),
@@ -150,6 +167,9 @@ REFUSALS: Final = (
             r"\b(tool.?)?(calls?|use)\b.{0,80}\bids?\b.{0,80}(pattern|length|alphanumeric|a-z)|call.?id\b.*(pattern|length)", re.I
         ),
     ),
+    RefusalRule(
+        "calls_together", False, re.compile(r"only supports? (a )?single tool.calls?\b|one tool.call (at a time|per )", re.I)
+    ),
     RefusalRule("user_after_output", False, re.compile(r"unexpected role .?user.? after role .?tool", re.I)),
     RefusalRule(
         "system",
@@ -168,7 +188,7 @@ REFUSALS: Final = (
             r"|system (messages?|prompts?|instructions?) (is|are) not (supported|allowed)"
             r"|(roles|messages) (must|should) alternate|\balternat(e|ing)\b"
             r"|only user and assistant roles|invalid role\W+system|developer instruction\w* (is|are) not (enabled|supported)"
-            r"|(first message|conversation)s? must (be|start|begin) .*\buser\b",
+            r"|(first message|conversation)s? must (be|start|begin|use) .*\buser\b",
             re.I,
         ),
     ),
@@ -200,7 +220,9 @@ REFUSALS: Final = (
         "schemas",
         "common",
         re.compile(
-            rf"{_NOT_KNOWN}[^.]*{_RARE}|{_RARE}[^.]*{_NOT_KNOWN}|non-empty for OBJECT type|function\b.* parameters is empty", re.I
+            rf"{_NOT_KNOWN}[^.]*{_RARE}|{_RARE}[^.]*{_NOT_KNOWN}|non-empty for OBJECT type"
+            r"|object schema missing properties|function\b.* parameters is empty",
+            re.I,
         ),
     ),
     RefusalRule("descriptions", "filled", NO_DESCRIPTION),
@@ -233,7 +255,8 @@ REFUSALS: Final = (
         "auto",
         re.compile(
             r"tool.choice.*(incompatible|not support|unsupported|not allowed|not available|only|must (either )?be|should be"
-            r"|invalid|permitted|forces)|(invalid|unsupported)\b.*\btool.choice|(not|n't) support\b.*tool.?choice"
+            r"|invalid|permitted|forces|requires)"
+            r"|unmarshal\b.*\btool.choice|(invalid|unsupported)\b.*\btool.choice|(not|n't) support\b.*tool.?choice"
             r"|only tool.choice\W+auto|tool.choice\W+(unknown variant|.{0,20}[不仅]支持)|support the provided .?tool.choice",
             re.I,
         ),
