@@ -37,8 +37,9 @@ from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.ports import Provider
 from mainspring.providers.local import provider as module
+from mainspring.providers.local.model_process import ModelOrder
 from mainspring.providers.local.provider import Local, is_available
-from mainspring.providers.local.weights import fetch_weights, find_cache_folder, find_source
+from mainspring.providers.local.weights import STYLES, fetch_weights, find_cache_folder, find_source
 
 QUESTION = replace(CLOCKWORK, model="local")
 
@@ -133,6 +134,27 @@ def test_making_one_starts_nothing_and_imports_no_runtime(weights: Path) -> None
     assert pid == "None"
     assert "mainspring.providers.local.provider" in loaded
     assert "xllamacpp" not in loaded
+
+
+@pytest.mark.slow
+async def test_the_smallest_model_is_asked_as_its_maker_advises(weights: Path) -> None:
+    style = STYLES["smollm2"]
+    order = ModelOrder(str(weights), 512, 2, "key", "smollm2", 1, style.temperature, style.top_p)
+    command = [sys.executable, "-m", "mainspring.providers.local.model_process"]
+    async with await anyio.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        await process.stdin.send(msgspec.json.encode(order) + b"\n")
+        address = (await process.stdout.receive()).decode().strip()
+        head = {"Authorization": "Bearer key"}
+        async with (
+            ClientSession() as session,
+            session.post(f"{address}/completion", json={"prompt": "a", "n_predict": 1}, headers=head) as reply,
+        ):
+            used = (await reply.json())["generation_settings"]
+        await process.stdin.aclose()
+    assert (used["temperature"], used["top_p"]) == (pytest.approx(0.2), pytest.approx(0.9))
+    assert style.most_tokens is not None
 
 
 @pytest.mark.slow

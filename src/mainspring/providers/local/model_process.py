@@ -18,6 +18,8 @@ class ModelOrder(Struct, frozen=True):
     api_key: str
     name: str
     slots: int
+    temperature: float | None = None
+    top_p: float | None = None
 
 
 def main() -> None:
@@ -42,6 +44,11 @@ def main() -> None:
     settings.ui = settings.endpoint_slots = settings.endpoint_props = False
     # Small models talk in circles. This makes it unlikely that what was said is said again, word for word and at length.
     settings.sampling.dry_multiplier = 0.8
+    # A request that names its own overrides these.
+    if order.temperature is not None:
+        settings.sampling.temp = order.temperature
+    if order.top_p is not None:
+        settings.sampling.top_p = order.top_p
     settings.verbosity = 1
     try:
         server = Server(settings)

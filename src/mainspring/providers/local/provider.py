@@ -36,7 +36,16 @@ from mainspring.ports import DocumentStore, KnownProfile, ModelInfo, ProfileValu
 from mainspring.providers.chat.provider import Chat
 from mainspring.providers.constrained.provider import Constrained
 from mainspring.providers.local.model_process import ModelOrder
-from mainspring.providers.local.weights import SMOLLM2, Progress, end_process, fetch_weights, find_cache_folder, find_source
+from mainspring.providers.local.weights import (
+    SMOLLM2,
+    STYLES,
+    AnswerStyle,
+    Progress,
+    end_process,
+    fetch_weights,
+    find_cache_folder,
+    find_source,
+)
 from mainspring.providers.profile_book import Pins, ProfileBook
 from mainspring.providers.profile_documents import StoredProfiles
 
@@ -62,8 +71,8 @@ class Local:
 
     `progress` is told in lines what takes long: downloading and loading. `cache` is where weights are kept, by default the
     user's cache folder. `profiles` are fields of its profile that hold, by model. `slots` answers are made at once, and share the
-    context; who sets no `max_output_tokens` gets at most `ANSWER_TOKENS`. Raises
-    `InvalidRequest` if the runtime is not installed or the model cannot be one.
+    context; who sets no `max_output_tokens` gets at most `ANSWER_TOKENS`, and fewer of the smallest model.
+    Raises `InvalidRequest` if the runtime is not installed or the model cannot be one.
     """
 
     name = "local"
@@ -89,6 +98,7 @@ class Local:
             )
         self._model = model
         self._source = find_source(model)
+        self._style = STYLES.get(model, AnswerStyle())
         self._progress: Progress = progress or (lambda _: None)
         self._cache = cache or find_cache_folder()
         self._context_tokens = context_tokens
@@ -117,7 +127,7 @@ class Local:
         _check_readable(request)
         child = await self._start()
         if request.max_output_tokens is None:
-            request = replace(request, max_output_tokens=ANSWER_TOKENS)
+            request = replace(request, max_output_tokens=self._style.most_tokens or ANSWER_TOKENS)
         try:
             async with aclosing(child.provider.stream(request)) as events:
                 async for event in events:
@@ -175,7 +185,16 @@ class Local:
                 await anyio.sleep(backoff(self._failures, base=0.5, cap=LONGEST_PAUSE))
             size = (await anyio.Path(weights).stat()).st_size
             self._progress(f"loading {weights.name} ({size / 1e6:.0f} MB) ...")
-            order = ModelOrder(str(weights), self._context_tokens, self._threads, token_urlsafe(24), self._model, self._slots)
+            order = ModelOrder(
+                str(weights),
+                self._context_tokens,
+                self._threads,
+                token_urlsafe(24),
+                self._model,
+                self._slots,
+                self._style.temperature,
+                self._style.top_p,
+            )
             try:
                 self._child = await _Child.start(order, self._new_id)
             except Unavailable:

@@ -35,6 +35,15 @@ LOCK_SECONDS = 0.2
 END_SECONDS = 5.0
 
 
+class AnswerStyle(Struct, frozen=True):
+    """How a model answers where the request says nothing: how daring its choice of words is, and how long it may go on. Its
+    maker's advice, or None for the runtime's own."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    most_tokens: int | None = None
+
+
 class Packaged(Struct, frozen=True):
     """A file inside a wheel of the registry."""
 
@@ -55,6 +64,10 @@ KNOWN = {
         93,
     )
 }
+
+
+# At the runtime's own temperature of 0.8 it answers "hello" with pages about something else.
+STYLES = {SMOLLM2: AnswerStyle(temperature=0.2, top_p=0.9, most_tokens=512)}
 
 
 def find_cache_folder() -> Path:
