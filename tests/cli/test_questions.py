@@ -81,9 +81,10 @@ def test_who_leaves_without_an_answer_is_told_how_to_give_it(asking: Shell) -> N
     asking.script(add(2, 3), HELLO)
     result = asking.run_on_terminal("run", "Add", typed=[(PROMPT, "\x04")])
     assert result.code == 0
-    assert "mainspring approvals list\n" in result.out
     (line,) = asking.run("approvals", "list", "--json").out.splitlines()
-    assert json.loads(line)["state"] == "pending"
+    waiting = json.loads(line)
+    assert waiting["state"] == "pending"
+    assert f"mainspring approvals approve {waiting['id']};" in result.out
     assert read_tally(asking) == []
 
 
@@ -91,8 +92,23 @@ def test_without_a_terminal_nobody_is_asked(asking: Shell) -> None:
     asking.script(add(2, 3), HELLO)
     result = asking.run("run", "Add", given="y\n")
     assert result.code == 0
-    assert "mainspring approvals list\n" in result.err
     assert read_tally(asking) == []
+    command = result.err.split(": mainspring ")[1].split(";")[0]
+    assert asking.run(*command.split(), "--tool", "mytools:add").code == 0
+    assert read_tally(asking) == ["2 + 3"]
+
+
+def test_several_calls_that_wait_are_answered_from_their_list(asking: Shell) -> None:
+    asking.script({"calls": [*add(2, 3)["calls"], *add(4, 5)["calls"]]}, HELLO)
+    assert "answer them: mainspring approvals list\n" in asking.run("run", "Add").err.replace("Answer", "answer")
+
+
+def test_a_call_is_named_where_a_later_run_says_what_became_of_it(asking: Shell) -> None:
+    asking.script(add(2, 3), HELLO)
+    result = asking.run_on_terminal("run", "Add", typed=[(PROMPT, "n\n")])
+    assert "\n✗ add: A person refused this call" in plain(result.out)
+    assert "✗ add: " in asking.run("show", "last").out
+    assert [json.loads(line)["prompt"] for line in asking.run("runs", "--json").out.splitlines()] == ["(no)", "Add"]
 
 
 def test_what_is_denied_is_not_asked(asking: Shell) -> None:

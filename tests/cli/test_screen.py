@@ -101,7 +101,7 @@ def test_tools_report_on_the_way_and_may_return_no_text(capsys: pytest.CaptureFi
 → deploy(to="production")
   deploy: half way
 ✓ (nothing)  2.5 s
-✓ (no text)  0 ms
+✓ [1 image]  0 ms
 ! No.
 """)
 

@@ -5,6 +5,7 @@ from typing import assert_never
 from mainspring.cli.options import name_database
 from mainspring.core.end_reasons import describe_end
 from mainspring.core.events import Reason
+from mainspring.core.history import approval_id
 from mainspring.core.run import Run
 from mainspring.storage.location import Location
 
@@ -34,7 +35,7 @@ def _advise(run: Run, reason: Reason, database: Location | None) -> str:
         case Reason.CLIENT_ACTION:
             return go_on_in_python
         case Reason.APPROVAL_NEEDED:
-            return go_on_in_python if database is None else f"answer it: mainspring approvals list{name_database(database)}"
+            return go_on_in_python if database is None else _advise_to_answer(run, database)
         case Reason.MAX_TURNS:
             return f"allow more with --max-turns, or {go_on}"
         case Reason.MAX_TOOL_CALLS | Reason.OUTPUT_TRUNCATED | Reason.CANCELLED:
@@ -55,6 +56,14 @@ def _advise(run: Run, reason: Reason, database: Location | None) -> str:
             return "set MAINSPRING_DEBUG=1 to see where"
         case _:
             assert_never(reason)
+
+
+def _advise_to_answer(run: Run, database: Location) -> str:
+    waiting = [call.item for call in run.calls if call.verdict == "ask"]
+    where = name_database(database)
+    if len(waiting) != 1:
+        return f"answer them: mainspring approvals list{where}"
+    return f"answer it: mainspring approvals approve {approval_id(waiting[0])}{where}; or deny instead of approve"
 
 
 def _advise_correction(run: Run) -> str:

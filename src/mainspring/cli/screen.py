@@ -11,13 +11,14 @@ from typing import assert_never
 from msgspec import Struct
 
 from mainspring.cli.console import ConsoleWriter, TextFlow, fit_line, format_call, format_count, format_duration
-from mainspring.cli.output import clean, spell_out
+from mainspring.cli.output import LEAST_ROOM, clean, spell_out
 from mainspring.core import events
 from mainspring.core.drafts import item_id, words
 from mainspring.core.items import (
     ApprovalResponse,
     FunctionCall,
     FunctionCallOutput,
+    InputImage,
     Item,
     Message,
     Part,
@@ -64,6 +65,11 @@ class Screen:
         self._flow: TextFlow | None = None
         self._speaker: tuple[str, TextStyle] = ("", TEXT)
         self._heard: set[str] = set()
+
+    def begin(self, waiting: Sequence[FunctionCall]) -> None:
+        """To be called first, with the calls of earlier runs that the run answers: they have names, too."""
+        self._calls |= {call.call_id: call for call in waiting}
+        self._calls_of_turn = len(waiting)
 
     def draw(self, records: Sequence[events.Recorded]) -> None:
         """Draws events that happened together, in one write."""
@@ -174,7 +180,7 @@ class Screen:
             case events.ToolStarted(call_id):
                 self._running[call_id] = name
             case events.ToolProgress(text=text):
-                self._writer.put(f"  {name}: {fit_line(text, self._writer.width)}\n", "dim")
+                self._writer.put(f"  {name}: {fit_line(text, max(self._writer.width - len(name) - 4, LEAST_ROOM))}\n", "dim")
             case events.ToolEnded(call_id):
                 self._running.pop(call_id, None)
                 self._draw_result(event)
@@ -188,7 +194,7 @@ class Screen:
         mark, colour, style = ("✗ ", "red", "red") if event.is_error or has_failed else ("✓ ", "green", "dim")
         self._writer.put(mark, f"bold {colour}")
         if call is not None and self._calls_of_turn > 1:
-            self._writer.put(format_call(call.name, call.arguments, LABEL))
+            self._writer.put(format_call(call.name, call.arguments, min(LABEL, self._writer.width - len(took) - 4)))
             self._writer.put(f"  {took}\n  ", "dim")
             took = ""
         told = _describe_output(event.output)
@@ -308,7 +314,9 @@ def _describe_input(item: Item) -> str:
 
 
 def _describe_output(output: str | tuple[Part, ...]) -> str:
-    return text_of(output) or ("(nothing)" if not output else "(no text)")
+    images = 0 if isinstance(output, str) else len([part for part in output if isinstance(part, InputImage)])
+    text = text_of(output) or ("" if images else "(nothing)" if not output else "(no text)")
+    return "\n".join([*([f"[{format_count(images, 'image')}]"] if images else []), *([text] if text else [])])
 
 
 def last_line(text: str) -> str:

@@ -13,6 +13,7 @@ from mainspring.cli.explain_end import explain_end
 from mainspring.cli.output import say, silence, write_lines
 from mainspring.cli.screen import Screen
 from mainspring.core.events import Reason, Recorded
+from mainspring.core.items import FunctionCall
 from mainspring.core.run import Run
 from mainspring.engine.handle import Handle
 from mainspring.storage.location import Location
@@ -22,6 +23,9 @@ TICK = 0.1
 
 class JsonLines:
     """Writes each event as a line of JSON, exactly as it was recorded. Raises `BrokenPipeError` when nobody reads it any more."""
+
+    def begin(self, waiting: Sequence[FunctionCall]) -> None:
+        """The events name their calls themselves."""
 
     def draw(self, records: Sequence[Recorded]) -> None:
         write_lines([{"seq": record.seq, "at": record.at, "event": record.event} for record in records])
@@ -70,6 +74,7 @@ async def draw_run(handle: Handle, view: View) -> None:
     """Draws a run to its end. Raises `BrokenPipeError` when nobody reads any more, and what `Handle.batches` raises."""
     # In a thread: a pipe that nobody empties must not hold up the run, nor the signal that ends it.
     one_at_a_time = asyncio.Lock()
+    view.begin(handle.waiting)
 
     async def tick() -> None:
         while True:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from mainspring.cli import options
 from mainspring.cli.ask import follow_with_answers
-from mainspring.cli.console import ConsoleWriter, fit_line
+from mainspring.cli.console import ConsoleWriter, fit_line, format_count
 from mainspring.cli.context import EngineOptions, build_engine
 from mainspring.cli.database import check_database, find_run, find_run_id, how_to_list, open_database
 from mainspring.cli.exit import FAILURE, USAGE
@@ -25,7 +25,7 @@ from mainspring.cli.screen import STATUSES, Screen
 from mainspring.cli.show_run import draw_run
 from mainspring.core.errors import CallerError, Interrupted, InvalidRequest, MainspringError
 from mainspring.core.events import RunStarted
-from mainspring.core.items import Json, Message
+from mainspring.core.items import ApprovalResponse, FunctionCallOutput, Item, Json, Message
 from mainspring.core.spec import ToolChoice
 from mainspring.ports import Filter, RunStore, StoredRun
 from mainspring.storage.choose_store import open_store
@@ -286,8 +286,15 @@ def _read_prompt(given: str) -> str:
 async def _summarize(store: RunStore, run: StoredRun) -> ListedRun:
     first = (await store.events(run.id))[0].event
     given = first.spec.input if isinstance(first, RunStarted) else ()
-    prompt = next((item.text for item in given if isinstance(item, Message) and item.text), "")
+    prompt = next((item.text for item in given if isinstance(item, Message) and item.text), "") or _describe_answers(given)
     return ListedRun(run.id, run.status, run.created_at, run.model, fit_line(prompt, 80), run.parent, run.tenant)
+
+
+def _describe_answers(given: Sequence[Item]) -> str:
+    """What a run was given that goes on without a message: a person's answers, or the outputs of calls."""
+    said = ["yes" if item.approve else "no" for item in given if isinstance(item, ApprovalResponse)]
+    outputs = len([item for item in given if isinstance(item, FunctionCallOutput)])
+    return f"({', '.join([*said, *([format_count(outputs, 'output')] if outputs else [])])})" if said or outputs else ""
 
 
 def _print_table(runs: Sequence[ListedRun]) -> None:
@@ -302,6 +309,8 @@ def _print_table(runs: Sequence[ListedRun]) -> None:
         for row in rows:
             styles = ("dim",) * len(row) if row is titles else (*first, STATUSES.get(row[len(first)], "yellow"), "dim", "dim", "")
             for margin, columns in split_columns(widths, writer.width if writer.is_terminal else sys.maxsize):
+                if margin and not any(row[column] for column in columns):
+                    continue
                 writer.put(margin)
                 for column in columns[:-1]:
                     writer.put(f"{row[column]:{widths[column]}}  ", styles[column])
