@@ -41,11 +41,18 @@ def run(shell: Shell, *cells: str, index: str) -> str:
 
 def test_code_has_the_packages_of_the_list_and_the_next_start_needs_no_registry(shell: Shell) -> None:
     write = "import gears, pathlib\npathlib.Path(gears.__file__).write_text('teeth = 0')"
-    shown = run(shell, "import gears\nprint(gears.teeth)", write, "def fall():\n    return 1 / 0\nfall()", index="index")
+    look = "import os\nprint(os.path.isfile(os.environ['FONTCONFIG_FILE']))"  # or what draws text complains in the output
+    failing = "def fall():\n    return 1 / 0\nfall()"
+    shown = run(shell, "import gears\nprint(gears.teeth)", write, failing, look, "import cogs.wheels", index="index")
+    told = " ".join(shown.split())
+    assert "mainspring: installing the packages of packages.txt for the sandbox, once" in told, shown
     assert "\n  42" in shown, shown
+    assert "\n✓ True" in shown, shown
+    assert "✗ The sandbox has no package `cogs`; `sandbox_packages` in the settings gives it packages." in told, shown
     assert re.search(r"^✗ (OSError|PermissionError): ", shown, re.MULTILINE), shown
     assert re.search(r"^✗ ZeroDivisionError: division by zero", shown, re.MULTILINE), shown
-    assert "\n  42" in run(shell, "import gears\nprint(gears.teeth)", index="nowhere")
+    again = run(shell, "import gears\nprint(gears.teeth)", index="nowhere")
+    assert ("\n  42" in again, "installing" in again) == (True, False)
 
 
 def test_a_list_that_cannot_be_installed_is_said_and_code_does_not_run_without_it(shell: Shell) -> None:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 import mainspring
 from mainspring.app.engine import Engine
 from mainspring.app.settings import Settings, build_parts
+from mainspring.cli.output import say
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.memory_quota import MemoryQuota
 from mainspring.core.spec import PresetName
@@ -233,7 +234,7 @@ def _find_packages(settings: Settings) -> "PackageList | None":
     file = OURS if settings.sandbox_packages is True else Path(settings.sandbox_packages).absolute()
     if not file.is_file():
         raise InvalidRequest(f"there is no list of packages `{file}`; write one, or set `true`", param="sandbox_packages")
-    return PackageList(file, find_cache_folder() / "sandbox")
+    return PackageList(file, find_cache_folder() / "sandbox", say)
 
 
 def _choose_dispatcher(settings: Settings, store: Store) -> Dispatcher:

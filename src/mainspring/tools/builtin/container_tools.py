@@ -4,6 +4,7 @@ How a program ended is for the model to read; a call fails only if the program c
 """
 
 import asyncio
+import re
 from base64 import b64encode
 from codecs import getincrementaldecoder
 from collections.abc import AsyncGenerator, Callable, Iterable
@@ -38,6 +39,7 @@ LONGEST_LINE = 2_000
 
 LOST = "[a new interpreter was started: the variables of earlier calls are gone, the files are still there]"
 
+_LACKING = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'\s*(?:\[exit code \d+\]\s*)?\Z", re.MULTILINE)
 _IMAGE_NAMES = (".png", ".jpg", ".jpeg", ".gif")
 
 
@@ -150,10 +152,18 @@ async def _show(
 async def _render_cell(container: Container, news: str, result: ProgramResult) -> ToolResult:
     images = await _read_images(container.lease, result.files)
     others = [entry for entry in result.files if entry.path not in images]
-    text = _join(news, result.text, f"[files written: {describe_files(others)}]" if others else "") or "[no output]"
+    written = f"[files written: {describe_files(others)}]" if others else ""
+    text = _join(news, result.text, _explain_lack(result), written) or "[no output]"
     output: str | tuple[Part, ...] = (InputText(text), *images.values()) if images else text
     data: Json = {"exit_code": result.exit.code}
     return ToolResult(not result.exit.is_stopped, output, text if result.exit.is_stopped else "", data)
+
+
+def _explain_lack(result: ProgramResult) -> str:
+    """What to do about a package that the sandbox does not have; the operator can, the code cannot."""
+    lacks = _LACKING.search(result.text) if result.exit.code else None
+    advice = "`sandbox_packages` in the settings gives it packages."
+    return "" if lacks is None else f"The sandbox has no package `{lacks[1]}`; {advice}"
 
 
 async def _read_images(lease: SandboxLease, files: Iterable[WorkspaceFile]) -> dict[str, InputImage]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from mainspring.core.sandbox import Language, SandboxLimits
-from mainspring.tools.sandbox.packages import PLOTS
+from mainspring.tools.sandbox.packages import FONTS, PLOTS
 from mainspring.tools.sandbox.places import SYSTEM_PATH, PythonInstall
 from mainspring.tools.sandbox.supervisor_client import Launch, read_library_path
 from mainspring.tools.sandbox.workspace_files import Owner
@@ -47,7 +47,12 @@ def build_environment(python: PythonInstall, home: str, scratch: str) -> dict[st
 def build_worker_environment(python: PythonInstall, home: str, scratch: str) -> dict[str, str]:
     """The variables of code: as for every program, and where its packages are. It has one thread for mathematics, whose memory
     is bounded."""
-    packages = {"PYTHONPATH": python.packages, "MPLBACKEND": f"module://{PLOTS}", "OPENBLAS_NUM_THREADS": "1"}
+    packages = {
+        "PYTHONPATH": python.packages,
+        "MPLBACKEND": f"module://{PLOTS}",
+        "FONTCONFIG_FILE": f"{python.packages}/{FONTS}",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
     return {**build_environment(python, home, scratch), **(packages if python.packages else {})}
 
 

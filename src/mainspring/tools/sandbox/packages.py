@@ -9,6 +9,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from logging import getLogger
 from pathlib import Path
@@ -43,11 +44,20 @@ def show(*args, **options):
 """
 
 
+# There is no /etc in the sandbox, and without a list of folders the programs of fontconfig complain in the midst of the output.
+FONTS: Final = "fonts.conf"
+_FONTS_LIST: Final = """<?xml version="1.0"?>
+<!DOCTYPE fontconfig SYSTEM "fonts.dtd">
+<fontconfig><dir>/usr/share/fonts</dir><cachedir prefix="xdg">fontconfig</cachedir></fontconfig>
+"""
+
+
 class PackageList(Struct, frozen=True):
-    """The list, and the folder that environments are kept in."""
+    """The list, the folder that environments are kept in, and who is told of what takes long."""
 
     file: Path
     folder: Path
+    tell: Callable[[str], None] = log.warning
 
     def build(self) -> Path:
         """The environment, built now if it is not there yet. Raises `SandboxError`; the next call tries again."""
@@ -56,7 +66,8 @@ class PackageList(Struct, frozen=True):
         except OSError as error:
             raise SandboxError(f"the list of packages `{self.file}` cannot be read: {error.strerror}") from error
         made_for = f"{sys.version} {sys.platform} {os.uname().machine}".encode()
-        target = self.folder / hashlib.sha256(text + made_for).hexdigest()[:16]
+        ours = f"{_PLOTS_MODULE}{_FONTS_LIST}".encode()
+        target = self.folder / hashlib.sha256(text + made_for + ours).hexdigest()[:16]
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with (self.folder / "lock").open("w") as lock:
@@ -71,7 +82,8 @@ class PackageList(Struct, frozen=True):
         return target
 
     def _install(self, target: Path) -> None:
-        log.warning("installing the packages of %s for the sandbox, once; this takes a minute", self.file.name)
+        what = "numpy, pandas, matplotlib and openpyxl" if self.file == OURS else f"the packages of {self.file.name}"
+        self.tell(f"installing {what} for the sandbox, once; this takes a minute")
         with TemporaryDirectory(dir=self.folder) as made:
             place = Path(made) / "packages"
             command = [*_choose_installer(), "--target", str(place), "--requirement", str(self.file)]
@@ -83,6 +95,7 @@ class PackageList(Struct, frozen=True):
                     f"the packages of `{self.file}` cannot be installed ({complaint}); check the network and the list"
                 )
             (place / f"{PLOTS}.py").write_text(_PLOTS_MODULE)
+            (place / FONTS).write_text(_FONTS_LIST)
             Path(made).chmod(0o755)
             place.rename(target)
 
