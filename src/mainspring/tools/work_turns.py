@@ -23,12 +23,16 @@ class Turns:
     def __init__(self, most: int, most_of_tenant: int | None = None) -> None:
         self._most, self._most_of_tenant = most, most if most_of_tenant is None else most_of_tenant
         self._waiting: FairQueue[Future[None]] = FairQueue()
+        self._count = 0
         self._under_way: Counter[str] = Counter()
 
     @asynccontextmanager
     async def take(self, tenant: str) -> AsyncIterator[None]:
         """Waits for a turn."""
-        await self._wait(tenant)
+        if not self._waiting and self._may_begin(tenant):
+            self._begin(tenant)
+        else:
+            await self._wait(tenant)
         try:
             yield
         finally:
@@ -47,17 +51,25 @@ class Turns:
                 self._end(tenant)
             raise
 
+    def _may_begin(self, tenant: str) -> bool:
+        return self._count < self._most and self._under_way[tenant] < self._most_of_tenant
+
+    def _begin(self, tenant: str) -> None:
+        self._count += 1
+        self._under_way[tenant] += 1
+
     def _end(self, tenant: str) -> None:
-        self._under_way -= Counter([tenant])  # leaves out tenants that have none
+        self._count -= 1
+        self._under_way[tenant] -= 1
+        if not self._under_way[tenant]:
+            del self._under_way[tenant]
         self._give()
 
     def _give(self) -> None:
-        while self._under_way.total() < self._most:
-            if (found := self._waiting.take(lambda tenant: self._under_way[tenant] < self._most_of_tenant)) is None:
-                break
+        while self._waiting and (found := self._waiting.take(self._may_begin)) is not None:
             tenant, turn = found
             if not turn.cancelled():
-                self._under_way[tenant] += 1
+                self._begin(tenant)
                 turn.set_result(None)
 
 
