@@ -135,6 +135,23 @@ class Chats:
         items = [decode(document.body, Item) for document in reversed(found)]
         return tuple([_read_message(item) for item in items if isinstance(item, MessageItem) and item.text.strip()])
 
+    async def find(self, person: str, conversation_id: str, *, tenant: str = "") -> tuple[SpokenMessage, ...]:
+        """As `messages`. Raises `NotFound` for a conversation that is not this user's."""
+        await self._check(conversation_id, derive_owner(tenant, person))
+        return await self.messages(person, conversation_id, tenant=tenant)
+
+    async def list(
+        self, person: str, limit: int, after: str | None = None, *, newest_first: bool = True, tenant: str = ""
+    ) -> tuple[Conversation, ...]:
+        """At most so many of a user's conversations, behind the one with the id `after`. Raises `NotFound` if there is none."""
+        own, number = derive_owner(tenant, person), None
+        if after is not None:
+            if (seen := await self._store.get(CONVERSATION, after, tenant=own)) is None:
+                raise NotFound(f"Conversation with id '{after}' not found.", param="after")
+            number = seen.number
+        found = await self._store.documents(CONVERSATION, tenant=own, after=number, limit=limit, newest_first=newest_first)
+        return tuple([decode(document.body, Conversation) for document in found])
+
     async def _begin(self, content: str, own: str, key: str) -> str:
         title = " ".join(content.split())[:LONGEST_TITLE]
         made = Conversation(derive_id("conv", key) if key else self._new_id("conv"), int(self._clock()), {"title": title})

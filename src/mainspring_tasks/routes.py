@@ -25,6 +25,7 @@ from mainspring.http.endpoints import Endpoint
 from mainspring.http.faults import Fault, json_response
 from mainspring.http.idempotency import IdempotentReplies
 from mainspring.http.ignored import IgnoredFields
+from mainspring.http.queries import CURSOR, Page, make_page, read_cursor
 from mainspring.parts import Host, ServedPart
 from mainspring.tools.contract import EXECUTE
 from mainspring_tasks.decision_settings import DecisionSettings, OpenTaskAgent, check_log, open_task_agent
@@ -38,6 +39,7 @@ log = getLogger(__name__)
 
 LOCAL = "local"
 DECISION_ID = "x-decision-id"
+_CHATS = "/v1/chat/conversations"
 
 
 class SendMessage(Struct):
@@ -63,6 +65,22 @@ class ChatReply(Struct, frozen=True):
     message: ShownMessage
     messages: tuple[ShownMessage, ...]
     decision: Json
+
+
+class ListedChat(Struct, frozen=True):
+    """A conversation about one's tasks. Its title is what was said first."""
+
+    id: str
+    created_at: int
+    title: str
+    object: str = "conversation"
+
+
+class ChatMessages(Struct, frozen=True):
+    """The last messages of a conversation, oldest first."""
+
+    conversation_id: str
+    messages: tuple[ShownMessage, ...]
 
 
 class Decide(Struct):
@@ -113,6 +131,8 @@ class ChatRoutes:
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
             Endpoint("POST", "/v1/chat", self.chat, "decisions", ChatReply, SendMessage, takes_key=True, errors=(404, 409, 503)),
+            Endpoint("GET", _CHATS, self.list_chats, "decisions", Page, query=CURSOR, schemas=(ListedChat,), errors=(503,)),
+            Endpoint("GET", f"{_CHATS}/{{conversation_id}}", self.list_messages, "decisions", ChatMessages, errors=(503,)),
             Endpoint("POST", "/v1/decisions", self.decide, "decisions", DecisionReply, Decide, takes_key=True, errors=(409, 503)),
         )
 
@@ -154,6 +174,21 @@ class ChatRoutes:
         reply = await self._replies.reply(request, person, raw, send_message, recall_message)
         reply.headers.update(ignored.make_headers())
         return reply
+
+    async def list_chats(self, request: Request) -> HttpResponse:
+        """Lists the conversations about one's tasks, newest first."""
+        caller, cursor = get_caller(request), read_cursor(request)
+        found = await (await self._agent()).chats.list(
+            identify_person(caller), cursor.limit + 1, cursor.after, newest_first=cursor.newest_first, tenant=caller.tenant
+        )
+        listed = [ListedChat(each.id, each.created_at, each.metadata.get("title", "")) for each in found[: cursor.limit]]
+        return json_response(make_page(listed, [each.id for each in listed], has_more=len(found) > cursor.limit))
+
+    async def list_messages(self, request: Request) -> HttpResponse:
+        """Retrieves the last messages of a conversation about one's tasks."""
+        caller, id = get_caller(request), str(request.path_params["conversation_id"])
+        messages = await (await self._agent()).chats.find(identify_person(caller), id, tenant=caller.tenant)
+        return json_response({"conversation_id": id, "messages": messages})
 
     async def decide(self, request: Request) -> HttpResponse:
         """Decides about a message that brings its context along; the server keeps only what waits for a confirmation."""

@@ -107,6 +107,17 @@ async def test_a_conversation_is_kept_and_told_to_the_model(tmp_path: Path) -> N
 
         second = await d.chat("Thanks!", remembers, conversation=first["conversation_id"])
         assert [message["content"] for message in second["messages"]] == ["Add buy milk", "Added.", "Thanks!", "You're welcome."]
+        # Whoever comes back finds it by what was said first, and reads it again.
+        other = await d.chat("Hello", answer("Hi!"))
+        listed = await d.get("/chat/conversations?limit=1")
+        (newest,) = listed["data"]
+        assert (newest["id"], newest["title"], listed["has_more"]) == (other["conversation_id"], "Hello", True)
+        further = await d.get(f"/chat/conversations?after={listed['last_id']}")
+        assert ([each["title"] for each in further["data"]], further["has_more"]) == (["Add buy milk"], False)
+        read = await d.get(f"/chat/conversations/{first['conversation_id']}")
+        assert read == {"conversation_id": first["conversation_id"], "messages": second["messages"]}
+        await d.get("/chat/conversations/conv_none", status=404)
+        await d.get("/chat/conversations?after=conv_none", status=404)
     if "://" in database_in(tmp_path):
         assert [path async for path in anyio.Path(tmp_path).iterdir()] == [], "nothing is left in a file"
 
@@ -171,6 +182,8 @@ async def test_two_tenants_have_two_lists_and_no_conversation_in_common(tmp_path
         await d.chat("list", LIST, empty, key=bob)
         lost = await d.post("/chat", {"content": "hi", "conversation_id": said["conversation_id"]}, key=bob, status=404)
         assert lost["error"]["param"] == "conversation_id"
+        await d.get(f"/chat/conversations/{said['conversation_id']}", key=bob, status=404)
+        assert [each["title"] for each in (await d.get("/chat/conversations", key=bob))["data"]] == ["list"]
         plain = [await d.keys.create(), await d.keys.create()]
         own = await d.chat("hi", answer("Hi!"), key=plain[0])
         await d.post("/chat", {"content": "hi", "conversation_id": own["conversation_id"]}, key=plain[1], status=404)
@@ -443,6 +456,7 @@ async def test_a_key_speaks_for_nobody_else_and_needs_its_scope(tmp_path: Path) 
         refused = await d.post("/decisions", {"message": "hi", "conversation_id": "c", "user_id": "bob"}, key=ada, status=403)
         assert refused["error"]["param"] == "user_id"
         await d.post("/chat", {"content": "hi"}, key=other, status=403)
+        await d.get("/chat/conversations", key=other, status=403)
         assert (await d.chat("hi", answer("Hi!"), key=ada))["message"]["content"] == "Hi!"
 
 
