@@ -20,8 +20,8 @@ FILE = Path(__file__).resolve().parent.parent / "console" / "src" / "api_types.t
 HEAD = "// What the server answers. Written by `python -m scripts.console_types` from its OpenAPI document; do not edit.\n"
 # The answers that the pages read.
 WANTED = (
-    "Approval", "AuditRecord", "CallExplanation", "ChatReply", "DefinitionSource", "FileObject", "ListedConversation",
-    "Model", "ModelDetails",
+    "Approval", "AuditRecord", "CallExplanation", "ChatMessages", "ChatReply", "DefinitionSource", "FileObject", "ListedChat",
+    "ListedConversation", "Model", "ModelDetails",
     "RunDetails", "RunLine", "SessionState", "SettingList", "ShownDelivery", "ShownEndpoint", "ShownKey", "ShownRun",
     "ShownSchedule", "ShownServer", "ShownTool", "ShownWebhook", "ShownWorkflow", "Statement", "SystemState", "UsageReport",
     "Verification", "WorkerList",

@@ -52,6 +52,11 @@ export interface CallExplanation {
   object: string;
 }
 
+export interface ChatMessages {
+  conversation_id: string;
+  messages: ShownMessage[];
+}
+
 export interface ChatReply {
   conversation_id: string;
   message: ShownMessage;
@@ -97,6 +102,13 @@ export interface KeyLimits {
   requests_per_minute?: number | null;
   tokens_per_minute?: number | null;
   requests_at_once?: number | null;
+}
+
+export interface ListedChat {
+  id: string;
+  created_at: number;
+  title: string;
+  object: string;
 }
 
 export interface ListedConversation {

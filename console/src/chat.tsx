@@ -1,8 +1,7 @@
-import type { ListedConversation } from "./api_types";
+import type { Approval, ChatMessages, ChatReply, ListedChat, ListedConversation, ShownMessage } from "./api_types";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { renew } from "./again";
 import { get, getAll, post, postStream, remove } from "./api";
-import type { Approval } from "./api_types";
 import { approvals } from "./approvals_data";
 import { ApprovalCard } from "./approvals";
 import { readItems } from "./conversation_items";
@@ -168,13 +167,13 @@ export function Chat() {
   };
   return (
     <div class="page wide chat">
-      <Conversations chosen={conversation} changed={changed} />
+      {model === TASKS ? <TaskConversations /> : <Conversations chosen={conversation} changed={changed} />}
       <div class="talk">
         <div class="bar">
           <h1>Chat</h1>
           <label class="inline">
             Model
-            <select value={model} onChange={(event) => adjust({ model: event.currentTarget.value })}>
+            <select value={model} onChange={(event) => adjust({ model: event.currentTarget.value, t: null })}>
               {names.includes(model) || !model || model === TASKS || model.startsWith("agent:") ? null : <option value={model}>{model}</option>}
               {names.map((name) => <option value={name}>{name}</option>)}
               <optgroup label="Agents">
@@ -279,42 +278,52 @@ function Switches({ tools, off, change }: { tools: { name: string; description: 
   );
 }
 
-interface TaskMessage {
-  id: string;
-  role: string;
-  content: string;
-}
-
 /** A talk with the task agent, which keeps its own conversations. */
 function Tasks() {
-  const [id, setId] = useState<string | null>(null);
-  const [messages, setMessages] = useState<TaskMessage[]>([]);
+  const id = place.value.query.get("t");
+  const [messages, setMessages] = useState<ShownMessage[] | null>(null);
   const [text, setText] = useState("");
   const [isBusy, setBusy] = useState(false);
   const [error, setError] = useState<unknown>(null);
+  /** The conversation that is on the page: another one is read. */
+  const shown = useRef<string | null>(null);
+  useEffect(() => {
+    if (shown.current === id && messages) return;
+    shown.current = id;
+    setMessages(id ? null : []);
+    setError(null);
+    if (!id) return;
+    const isWanted = () => shown.current === id;
+    get<ChatMessages>(`chat/conversations/${encodeURIComponent(id)}`).then((read) => isWanted() && setMessages(read.messages), (failure) => isWanted() && setError(failure));
+  }, [id]);
   const send = async (event: Event) => {
     event.preventDefault();
     const content = text.trim();
-    if (!content || isBusy) return;
+    if (!content || isBusy || !messages) return;
     setText("");
     setBusy(true);
-    setMessages((known) => [...known, { id: `asked-${known.length}`, role: "user", content }]);
+    setMessages([...messages, { id: "asked", role: "user", content, created_at: null }]);
     try {
-      const reply = await post<{ conversation_id: string; message: TaskMessage }>("chat", { content, ...(id ? { conversation_id: id } : {}) });
-      setId(reply.conversation_id);
-      setMessages((known) => [...known, reply.message]);
+      const reply = await post<ChatReply>("chat", { content, ...(id ? { conversation_id: id } : {}) });
+      if (shown.current !== id) return;
+      shown.current = reply.conversation_id;
+      setMessages(reply.messages);
       setError(null);
+      adjust({ t: reply.conversation_id });
     } catch (failure) {
+      setMessages(messages);
       setError(failure);
       setText(content);
+    } finally {
+      setBusy(false);
     }
-    setBusy(false);
   };
   return (
     <>
-      {messages.length ? null : <p class="faint">The task agent keeps a list of tasks: “Remind me to call Ada tomorrow”, “What is on my list?”</p>}
+      {messages?.length === 0 ? <p class="faint">The task agent keeps a list of tasks: “Remind me to call Ada tomorrow”, “What is on my list?”</p> : null}
+      {messages || error ? null : <p class="faint" role="status">Loading…</p>}
       <ol class="group">
-        {messages.map((each) => (
+        {(messages ?? []).map((each) => (
           <li key={each.id} class={`entry ${each.role === "user" ? "input" : "message"}`}>
             <div class="head"><span class="who">{each.role === "user" ? "Asked" : "Answer"}</span></div>
             <Markdown text={each.content} />
@@ -329,9 +338,32 @@ function Tasks() {
           id="task" rows={2} placeholder="Say what there is to do" value={text} onInput={(event) => setText(event.currentTarget.value)}
           onKeyDown={(event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) void send(event); }}
         />
-        <button class="main" disabled={!text.trim() || isBusy}>Send</button>
+        <button class="main" disabled={!text.trim() || isBusy || !messages}>Send</button>
       </form>
     </>
+  );
+}
+
+/** What was said to the task agent before, under what was said first. */
+function TaskConversations() {
+  const chosen = place.value.query.get("t");
+  const list = useList<ListedChat>("chat/conversations");
+  useEffect(() => {
+    if (chosen && list.value && !list.value.some((each) => each.id === chosen)) list.reload();
+  }, [chosen]);
+  return (
+    <nav class="conversations" aria-label="Conversations">
+      {list.error ? <Failure error={list.error} retry={list.reload} /> : null}
+      {list.value?.length === 0 ? <p class="faint none">Conversations are kept here.</p> : null}
+      <ul>
+        {(list.value ?? []).map((each) => (
+          <li key={each.id} class={each.id === chosen ? "chosen" : ""}>
+            <a href={link("chat", { model: TASKS, t: each.id })} dir="auto" aria-current={each.id === chosen ? "page" : undefined}>{each.title || "New conversation"}</a>
+          </li>
+        ))}
+      </ul>
+      <More of={list} />
+    </nav>
   );
 }
 

@@ -157,6 +157,13 @@ def test_the_task_agent_is_one_of_the_agents(page: Page, served: Served) -> None
     page.get_by_role("button", name="Send").click()
     # Whatever it says: this model was not made for it, and the page shows the answer or why there is none.
     expect(page.locator(".entry.message, .failure")).to_have_count(1)
+    # What it has said is found again: after a reload, and from the list.
+    page.reload()
+    expect(page.locator(".entry.message, .failure")).to_have_count(1)
+    page.get_by_role("button", name="New conversation").click()
+    expect(page.locator(".entry")).to_have_count(0)
+    page.get_by_role("navigation", name="Conversations").get_by_role("link", name="What is on my list?").click()
+    expect(page.locator(".entry.input")).to_contain_text("What is on my list?")
     # Where nobody has a tenant, the list of runs tells none.
     page.get_by_role("link", name="Runs", exact=True).click()
     expect(page.get_by_role("row").filter(has_text="What is on my list?")).to_have_count(1)
