@@ -83,7 +83,7 @@ def test_words_find_the_same_whether_few_or_many_other_stores_have_them() -> Non
             assert [hit.id for hit in found] == [hit.id for hit in alone]
 
 
-def put_passages(connection: sqlite3.Connection, store: str, texts: Sequence[str]) -> None:
+def put_passages(connection: SqlConnection, store: str, texts: Sequence[str]) -> None:
     rows.add_files(connection, store, "", [NewFile(f"file-{store}", "notes.txt")], 0.0)
     file = rows.list_waiting_files(connection)[0]
     assert rows.claim_file(connection, file, "test")
@@ -93,6 +93,35 @@ def put_passages(connection: sqlite3.Connection, store: str, texts: Sequence[str
 
 def an_engine(folder: Path, embedder: WordEmbedder | None = None) -> Engine:
     return Engine(Scripted(), database=database_in(folder), files=FileFolder(folder / "files"), embedder=embedder)
+
+
+@pytest.mark.usefixtures("each_database")
+async def test_words_that_very_many_passages_have_still_tell_which_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "COMMON", 4)
+    monkeypatch.setattr(rows, "PASSAGES", replace(rows.PASSAGES, common=4))
+    said = ["old boat", "red boat", "old red", "boat", "old", "red", "old red boat", "red boat at sea", "old boat at sea"]
+    async with an_engine(tmp_path) as engine:
+        passages = engine.file_services.passages
+        await passages.write(put_passages, "ours", [*said, *["gull"] * 20])
+
+        async def find(query: str, limit: int) -> list[str]:
+            found = await passages.read(rows.find_by_words, query, Scope("", "ours"), limit)
+            return [said[int(hit.id.partition(".")[2])] for hit in found]
+
+        # None of these is rare. All of them are in one passage, two in others.
+        assert await find("old red boat", 1) == ["old red boat"]
+        assert set((await find("old red boat", 6))[1:]) == {
+            "old boat",
+            "red boat",
+            "old red",
+            "red boat at sea",
+            "old boat at sea",
+        }
+        # What is rare finds; the others say which of those fits better.
+        assert await find("sea red", 2) == ["red boat at sea", "old boat at sea"]
+        assert await find("sea old", 2) == ["old boat at sea", "red boat at sea"]
+        # Where it finds too few, they find the rest.
+        assert "old red" in (await find("sea red old", 5))[2:]
 
 
 @pytest.mark.usefixtures("each_database")

@@ -6,6 +6,8 @@ passages go a few at a time. Transactions are the caller's.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import combinations
+from math import log
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -19,13 +21,19 @@ from mainspring.storage.run_rows import RUNS
 from mainspring.storage.search.embedding import EmbeddingQueue, WaitingText
 from mainspring.storage.search.ranking import Hit
 from mainspring.storage.search.server_vectors import VectorTables
-from mainspring.storage.search.word_index import IndexedTable, Scope, find_index, make_tokens, split_terms
+from mainspring.storage.search.word_index import IndexedTable, Scope, WordIndex, find_index, make_tokens, split_terms
 from mainspring.storage.sql import ServerTables, SqlConnection
 from mainspring.storage.sqlite import Schema
 
 FileStatus = Literal["in_progress", "completed", "cancelled", "failed"]
 AT_ONCE: Final = 500
 COMMON: Final = 2_000
+# How many words that are in more passages are looked at, and how many passages of each are counted.
+MOST_COMMON: Final = 8
+MOST_COUNTED: Final = 10_000
+# How many of them are looked for together, and how many passages are taken that have the same of them.
+TOGETHER: Final = 3
+MOST_TOGETHER: Final = 500
 # Words that tell English texts apart as little as they are frequent.
 _STOP: Final = frozenset({
     "a", "about", "an", "and", "are", "as", "at", "be", "by", "can", "did", "do", "does", "for", "from", "had", "has", "have",
@@ -435,18 +443,36 @@ def list_passages(connection: SqlConnection, number: int, limit: int) -> list[st
 
 
 def find_by_words(connection: SqlConnection, query: str, whose: Scope, limit: int) -> list[Hit]:
-    """The passages that fit the words best. A word that is in very many counts only where there is no rarer one."""
+    """The passages that fit the words best. Words that are in very many find passages together, where rarer ones find too few."""
     terms, index = split_terms(query), find_index(connection, PASSAGES)
     words = [word for word in terms if word not in _STOP] or terms
     counts = {word: count for word in words if (count := index.count(connection, word, whose))}
-    if rare := {word: count for word, count in counts.items() if count < COMMON}:
-        ranked = sorted(index.rank(connection, rare, whose), key=lambda row: row.relevance, reverse=True)
-        return [Hit(row.id, row.relevance) for row in ranked[:limit]]
-    found = index.find_newest(connection, list(counts), whose, limit, need_all=True) if counts else []
-    if len(found) < limit and len(counts) > 1:
-        more = index.find_newest(connection, list(counts), whose, 2 * limit, need_all=False)
-        found += [id for id in more if id not in found]
-    return [Hit(id, 0.0) for id in found[:limit]]
+    rare = {word: count for word, count in counts.items() if count < COMMON}
+    often = [word for word in counts if word not in rare][:MOST_COMMON]
+    common = {word: index.count(connection, word, whose, MOST_COUNTED) for word in often}
+    found = list[Hit]()
+    if rare:
+        ranked = sorted(index.rank(connection, rare, whose, common), key=lambda row: row.relevance, reverse=True)
+        found = [Hit(row.id, row.relevance) for row in ranked[:limit]]
+    if len(found) < limit and common:
+        known = {hit.id for hit in found}
+        found += [hit for hit in _find_together(connection, index, common, whose, limit) if hit.id not in known]
+    return found[:limit]
+
+
+def _find_together(connection: SqlConnection, index: WordIndex, counts: Mapping[str, int], whose: Scope, least: int) -> list[Hit]:
+    """Passages that have the most of these words, each of which is in very many: those with all of them, then with all of the
+    rarest, with all but one of these, and so on, until there are enough."""
+    words, held = sorted(counts, key=lambda word: counts[word]), dict[str, set[str]]()
+    groups = [[tuple(words)], *[list(combinations(words[:TOGETHER], size)) for size in range(min(TOGETHER, len(words)), 0, -1)]]
+    for alike in groups:
+        for group in alike:
+            for id in index.find_newest(connection, group, whose, MOST_TOGETHER, need_all=True):
+                held.setdefault(id, set()).update(group)
+        if len(held) >= least:
+            break
+    hits = [Hit(id, sum([1 / log(counts[word]) for word in sorted(having)])) for id, having in held.items()]
+    return sorted(hits, key=lambda hit: hit.score, reverse=True)
 
 
 def load_passages(connection: SqlConnection, ids: Sequence[str], tenant: str, store: str) -> dict[str, FoundPassage]:

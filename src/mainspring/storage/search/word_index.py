@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from math import log
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from msgspec import Struct
@@ -26,6 +27,9 @@ MOST_TERMS: Final = 24
 OTHERS: Final = 4
 TERM_CHARS: Final = 64
 QUERY_CHARS: Final = 8_000
+
+
+NONE: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class Scope(Struct, frozen=True):
@@ -89,12 +93,15 @@ class WordIndex(Protocol):
         """The values that `values` names."""
         ...
 
-    def count(self, connection: SqlConnection, word: str, whose: Scope) -> int:
-        """In how many of these rows the word is; no more than are `common` are counted."""
+    def count(self, connection: SqlConnection, word: str, whose: Scope, most: int | None = None) -> int:
+        """In how many of these rows the word is; no more than so many, or else than are `common`, are counted."""
         ...
 
-    def rank(self, connection: SqlConnection, counts: Mapping[str, int], whose: Scope) -> list[RankedRow]:
-        """Those that have one of these words, of which it is known how often they are found."""
+    def rank(
+        self, connection: SqlConnection, counts: Mapping[str, int], whose: Scope, common: Mapping[str, int] = NONE
+    ) -> list[RankedRow]:
+        """Those that have one of these words, of which it is known how often they are found. Words that are `common` find none
+        by themselves: they say which of those fit better."""
         ...
 
     def find_newest(
@@ -128,33 +135,49 @@ class FileWords:
     def describe(self, texts: Sequence[str]) -> dict[str, object]:
         return {}
 
-    def count(self, connection: SqlConnection, word: str, whose: Scope) -> int:
-        words, most = self._table.words, self._table.common
-        counted = f"SELECT count(*) FROM (SELECT 1 FROM {words} WHERE {words} MATCH ? LIMIT ?)"
-        return int(connection.execute(counted, (self._match([word], "OR", whose), most)).fetchone()[0])
+    def count(self, connection: SqlConnection, word: str, whose: Scope, most: int | None = None) -> int:
+        return self._count(connection, self._match([word], "OR", whose), most or self._table.common)
 
-    def rank(self, connection: SqlConnection, counts: Mapping[str, int], whose: Scope) -> list[RankedRow]:
-        table = self._table
+    def _count(self, connection: SqlConnection, match: str, most: int) -> int:
+        words = self._table.words
+        counted = f"SELECT count(*) FROM (SELECT 1 FROM {words} WHERE {words} MATCH ? LIMIT ?)"
+        return int(connection.execute(counted, (match, most)).fetchone()[0])
+
+    def rank(
+        self, connection: SqlConnection, counts: Mapping[str, int], whose: Scope, common: Mapping[str, int] = NONE
+    ) -> list[RankedRow]:
+        table, match = self._table, self._choose_match(connection, counts, whose)
         weights = ", ".join(["1.0"] * len(table.texts))
         ranked = f"""
-            SELECT id, at, -score
+            SELECT match_row, id, at, -score
             FROM (
                 SELECT rowid AS match_row, bm25({table.words}, {weights}, 0.0) AS score FROM {table.words}
                 WHERE {table.words} MATCH :match ORDER BY {"rowid DESC" if table.by_time else "score"} LIMIT :most
             ) JOIN {table.name} ON number = match_row
             WHERE {table.mine}
         """
-        values = {"match": self._choose_match(connection, counts, whose), "most": 2 * table.common, **asdict(whose)}
-        return [RankedRow(*row) for row in connection.execute(ranked, values)]
+        found = connection.execute(ranked, {"match": match, "most": 2 * table.common, **asdict(whose)}).fetchall()
+        raised = self._weigh_common(connection, match, common, min([row[0] for row in found])) if found and common else {}
+        return [RankedRow(id, at, relevance + raised.get(number, 0.0)) for number, id, at, relevance in found]
+
+    def _weigh_common(self, connection: SqlConnection, match: str, common: Mapping[str, int], lowest: int) -> dict[int, float]:
+        """By how much the words that are common raise the rows that match, as BM25 weighs a word that a text has once."""
+        table, raised = self._table, dict[int, float]()
+        total = connection.execute(f"SELECT max(number) FROM {table.name}").fetchone()[0] or 0
+        having = f"SELECT rowid FROM {table.words} WHERE {table.words} MATCH ? AND rowid >= ?"
+        for word, count in common.items():
+            if (weight := log((total - count + 0.5) / (count + 0.5)) if total > count else 0.0) > 0.0:
+                both = f"({match}) AND ({self._match_words([word], 'OR')})"
+                for (number,) in connection.execute(having, (both, lowest)):
+                    raised[number] = raised.get(number, 0.0) + weight
+        return raised
 
     def _choose_match(self, connection: SqlConnection, counts: Mapping[str, int], whose: Scope) -> str:
         """To rank by a token is to count all rows that have it, so whose rows they are is left to the table where few other rows
         have the words. The relevance is the same, as the column of tokens has no weight."""
-        words, found = self._table.words, self._match_words(list(counts), "OR")
+        found = self._match_words(list(counts), "OR")
         most = min(2 * self._table.common, OTHERS * sum(counts.values()))
-        counted = f"SELECT count(*) FROM (SELECT 1 FROM {words} WHERE {words} MATCH ? LIMIT ?)"
-        is_rare = connection.execute(counted, (found, most + 1)).fetchone()[0] <= most
-        return found if is_rare else self._match(list(counts), "OR", whose)
+        return found if self._count(connection, found, most + 1) <= most else self._match(list(counts), "OR", whose)
 
     def find_newest(
         self, connection: SqlConnection, words: Sequence[str], whose: Scope, most: int, *, need_all: bool
@@ -203,16 +226,19 @@ class ServerWords:
     def describe(self, texts: Sequence[str]) -> dict[str, object]:
         return {"spoken": _strip_marks(" ".join(texts))[:MOST_INDEXED_CHARS]}
 
-    def count(self, connection: SqlConnection, word: str, whose: Scope) -> int:
+    def count(self, connection: SqlConnection, word: str, whose: Scope, most: int | None = None) -> int:
         fits, values = self._ask([word], "||", whose)
         table = self._table
-        counted = f"SELECT count(*) FROM (SELECT 1 FROM {table.name} WHERE words @@ {fits} LIMIT {table.common}) AS found"
+        counted = f"SELECT count(*) FROM (SELECT 1 FROM {table.name} WHERE words @@ {fits} LIMIT {most or table.common}) AS found"
         return int(connection.execute(counted, values).fetchone()[0])
 
-    def rank(self, connection: SqlConnection, counts: Mapping[str, int], whose: Scope) -> list[RankedRow]:
+    def rank(
+        self, connection: SqlConnection, counts: Mapping[str, int], whose: Scope, common: Mapping[str, int] = NONE
+    ) -> list[RankedRow]:
         fits, values = self._ask(list(counts), "||", whose)
-        table = self._table
-        weights = [1 / log(2 + count) for count in counts.values()]
+        table, weighed = self._table, {**counts, **common}
+        values |= {f"word{place}": _strip_marks(word) for place, word in enumerate(weighed)}
+        weights = [1 / log(2 + count) for count in weighed.values()]
         score = " + ".join([f"{weight:.6f} * ts_rank(words, {self._word(place)})" for place, weight in enumerate(weights)])
         ranked = f"""
             SELECT id, at, CAST({score} AS DOUBLE PRECISION) AS score FROM {table.name}
