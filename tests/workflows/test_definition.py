@@ -71,6 +71,11 @@ def test_every_mistake_of_form_is_told_with_its_line() -> None:
     [
         ("{id: a, action: transform, value: '{{ stps.b }}'}", "flow.yaml:3: `stps` is not known here; did you mean `steps`?"),
         ("{id: a, action: transform, value: '{{ steps.b.output }}'}", "flow.yaml:3: there is no step `b`; known: `a`"),
+        (
+            "{id: a, action: conditional, if: 'true', then: [{id: c, action: transform, value: '{{ steps.a.text }}'}]}",
+            "`steps.a.text` is not there: a step has `output`, `outputs`, `status`, `error`; for what it gave "
+            "write `steps.a.output.text`",
+        ),
         ("{id: a, action: transform, value: 1, depends_on: [zz]}", "flow.yaml:3: there is no step `zz`; known: `a`"),
         ("{id: a, action: transform, value: '{{ 1 + }}'}", "is not an expression"),
         ("{id: a, action: transform, value: '{% if 1 %}{% endif %}'}", "has a statement"),

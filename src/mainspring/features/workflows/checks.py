@@ -28,6 +28,7 @@ from mainspring.features.workflows.workflow_definition import (
 )  # fmt: skip
 from mainspring.tools.schema import compile_schema
 
+STEP_FIELDS: Final = ("output", "outputs", "status", "error")
 _VARIABLE: Final = re.compile(r"[a-z_][a-z0-9_]{0,63}")
 
 
@@ -120,6 +121,10 @@ class _Check:
             cut = next((each for each in self._ids if each.startswith(f"{id}-")), None)
             meant = hint(id, self._ids) if cut is None else f"for one with a hyphen write `steps['{cut}']`"
             self._parsed.add_problem(place, f"there is no step `{id}`; {meant}")
+        for id, field in sorted(reading.fields):
+            if id in self._ids and field not in (*STEP_FIELDS, *dir(dict)):
+                told = f"`steps.{id}.{field}` is not there: a step has {', '.join([f'`{name}`' for name in STEP_FIELDS])}"
+                self._parsed.add_problem(place, f"{told}; for what it gave write `steps.{id}.output.{field}`")
 
     def _order(self, steps: tuple[Step, ...], place: Place, mode: str, around: tuple[str, ...] = ()) -> None:
         """The order in which steps of one group can be carried out; `around` are those that they are inside of."""

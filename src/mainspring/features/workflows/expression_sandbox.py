@@ -79,7 +79,8 @@ def find_reads(text: str, *, is_expression: bool = False) -> ExpressionReads:
     steps = [(node, str(key)) for node, owner, key in keys if isinstance(owner, nodes.Name) and owner.name == "steps"]
     outcomes = {id for node, id in steps if any(node is each for each in ended)}
     results = {id for node, id in steps if not any(node is each for each in ended)}
-    return ExpressionReads(frozenset(names), frozenset(results), frozenset(outcomes))
+    fields = {(id, str(key)) for node, id in steps for _, owner, key in keys if owner is node}
+    return ExpressionReads(frozenset(names), frozenset(results), frozenset(outcomes), frozenset(fields))
 
 
 def render_template(text: str, names: Mapping[str, object]) -> Any:

@@ -25,18 +25,22 @@ AT_ONCE: Final = 2
 
 
 class ExpressionReads(Struct, frozen=True):
-    """What an expression reads: names, and ids of steps; of `results` it reads outputs, of `outcomes` the `status` or `error`."""
+    """What an expression reads: names, and ids of steps; of `results` it reads outputs, of `outcomes` the `status` or `error`.
+    `fields` are what it reads of which step."""
 
     names: frozenset[str] = frozenset()
     results: frozenset[str] = frozenset()
     outcomes: frozenset[str] = frozenset()
+    fields: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def steps(self) -> frozenset[str]:
         return self.results | self.outcomes
 
     def __or__(self, other: "ExpressionReads") -> "ExpressionReads":
-        return ExpressionReads(self.names | other.names, self.results | other.results, self.outcomes | other.outcomes)
+        return ExpressionReads(
+            self.names | other.names, self.results | other.results, self.outcomes | other.outcomes, self.fields | other.fields
+        )
 
 
 async def resolve_values(template: object, names: Mapping[str, object]) -> Any:
