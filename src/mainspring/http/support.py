@@ -118,9 +118,8 @@ def _need_kind(param: str, what: str, kind: str, known: Sequence[str]) -> Need:
 
 def list_option_needs(sampling: Json) -> Iterator[Need]:
     """What the options need that other APIs have and a response has not."""
-    said = "the backend of this model takes none; leave it out, or name a model that does"
     if "seed" in sampling:
-        yield Need("seed", "seed", said)
+        yield Need("seed", "seed", "the backend of this model takes no `seed`; leave it out, or name a model that does")
 
 
 def list_sampling_needs(logprobs: str | None, penalties: Sequence[str]) -> Iterator[Need]:
