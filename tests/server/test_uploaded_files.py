@@ -16,11 +16,11 @@ from openai import AsyncOpenAI
 from openai.types import FileObject
 from tests.kit.waiting import PATIENCE
 from tests.server.hosting import hosted
-from tests.tools.test_documents import make_docx
+from tests.tools.test_documents import make_docx, make_pdf
 
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
-from mainspring.core.errors import InvalidRequest, NotFound
+from mainspring.core.errors import InvalidRequest, NotFound, Refused
 from mainspring.core.items import InputFile, InputImage, InputText, Message
 from mainspring.core.memory_quota import MemoryQuota
 from mainspring.features.files.files import CONTENT, DUE, FILE, Files
@@ -28,7 +28,7 @@ from mainspring.features.files.settings import UploadSettings
 from mainspring.features.files.uploads import PART, CompleteUpload, CreateUpload, Uploads
 from mainspring.http.auth import Keys
 from mainspring.ports import Document
-from mainspring.providers.scripted import Scripted, say
+from mainspring.providers.scripted import Scripted, fail, say
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.file_folder import FileFolder
 from mainspring.storage.location import Location
@@ -583,6 +583,40 @@ async def test_a_model_is_shown_the_text_of_documents_that_come_along() -> None:
         # A backend reads these, or says that it does not.
         assert message.content[2:] == tuple([InputFile(name, data) for name, data in files[2:]])
     assert [part["file_data"] for part in kept.model_dump()["content"]] == [data for _, data in files]
+
+
+async def test_a_backend_that_refuses_a_pdf_is_shown_its_text() -> None:
+    paper = make_pdf("Herons wade.")
+    url = f"data:application/pdf;base64,{b64encode(paper).decode()}"
+    refusal = fail(Refused("no files here"))
+    async with serving(refusal, say("They wade."), say("Still."), refusal, say("Both."), refusal) as (client, model, _):
+        stored = await client.files.create(file=("p.pdf", paper), purpose="user_data")
+
+        async def ask(*files: Any, before: str | None = None) -> Any:
+            content: Any = [{"type": "input_text", "text": "Read."}, *[{"type": "input_file", **file} for file in files]]
+            asked: Any = [{"role": "user", "content": content}]
+            return await client.responses.create(model="scripted", input=asked, previous_response_id=before)
+
+        told = await ask({"file_id": stored.id})
+        assert told.output_text == "They wade."
+        # What was refused once is not tried again.
+        await ask({"filename": "p.pdf", "file_data": url}, before=told.id)
+        other = f"data:application/pdf;base64,{b64encode(make_pdf('Otters swim.')).decode()}"
+        assert (await ask({"file_id": stored.id}, {"filename": "r.pdf", "file_data": other})).output_text == "Both."
+        # A scan has no text.
+        scan = f"data:application/pdf;base64,{b64encode(b'%PDF-1.7').decode()}"
+        with pytest.raises(openai.BadRequestError, match="no files here"):
+            await ask({"filename": "scan.pdf", "file_data": scan})
+    shown = [[part for item in request.items if isinstance(item, Message) for part in item.content] for request in model.requests]
+    read = InputText("[file p.pdf]\n[page 1]\nHerons wade.")
+    words = InputText("Read.")
+    assert shown[0] == [words, InputFile("p.pdf", url)]
+    assert shown[1] == [words, read]
+    assert shown[2][:2] == [words, read]
+    assert shown[2][-1] == read
+    assert shown[3] == [words, read, InputFile("r.pdf", other)]
+    assert shown[4] == [words, read, InputText("[file r.pdf]\n[page 1]\nOtters swim.")]
+    assert shown[5] == [words, InputFile("scan.pdf", scan)]
 
 
 async def test_no_more_text_of_files_is_shown_than_a_request_may_bring() -> None:

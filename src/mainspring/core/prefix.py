@@ -68,8 +68,9 @@ class Prefix:
 
 
 DATA: Final = "data:"
+PDF: Final = "data:application/pdf"
 # Backends take these as they are, or say that they do not.
-_TAKEN: Final = ("data:image/", "data:audio/", "data:video/", "data:application/pdf")
+_TAKEN: Final = ("data:image/", "data:audio/", "data:video/")
 
 
 def list_file_ids(items: Collection[Item]) -> list[str]:

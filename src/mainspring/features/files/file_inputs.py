@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from hashlib import sha256
+from logging import getLogger
 from typing import Final, NamedTuple
 
 from msgspec import UNSET
@@ -21,7 +22,7 @@ from mainspring.core.items import FunctionCallOutput, InputFile, InputImage, Inp
 from mainspring.core.lru_cache import LRUCache
 from mainspring.core.memory_quota import Hold, MemoryQuota
 from mainspring.core.model_request import Items, ModelRequest
-from mainspring.core.prefix import DATA, find_file_id, list_file_ids, list_file_parts, list_named_files
+from mainspring.core.prefix import DATA, PDF, find_file_id, list_file_ids, list_file_parts, list_named_files
 from mainspring.core.spec import RunSpec
 from mainspring.features.files.files import Files
 from mainspring.features.files.stored_file import PREFIX
@@ -30,7 +31,10 @@ from mainspring.providers.media import parse_data_url
 from mainspring.providers.wrapper import ProviderWrapper, find_features
 from mainspring.tools.documents.document_reader import DocumentReader, UnreadableFile
 
+log = getLogger(__name__)
+
 KEPT_TEXTS: Final = 32
+KEPT_REFUSALS: Final = 256
 KEPT_CHARS: Final = 500_000
 MOST_TEXT_CHARS: Final = 10_485_760
 """As of text that a request brings itself."""
@@ -72,6 +76,7 @@ class FileInputsProvider(ProviderWrapper):
         super().__init__(provider)
         self._files, self._reader, self._quota = files, reader, quota
         self._texts: LRUCache[str, str] = LRUCache(KEPT_TEXTS)
+        self._refused: LRUCache[tuple[str, str], bool] = LRUCache(KEPT_REFUSALS)
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         items = request.items
@@ -84,13 +89,58 @@ class FileInputsProvider(ProviderWrapper):
         return await super().count_tokens(await self._resolve(request, list_file_ids(request.items), hold))
 
     async def _stream(self, request: ModelRequest, ids: Iterable[str]) -> AsyncGenerator[ModelEvent, None]:
-        hold = self._quota.hold(request.tenant, 0)
+        hold, has_begun = self._quota.hold(request.tenant, 0), False
         try:
-            async with aclosing(self._provider.stream(await self._resolve(request, ids, hold))) as events:
-                async for event in events:
-                    yield event
+            resolved = await self._resolve(request, ids, hold)
+            known = [url for url in list_pdfs(resolved) if self._is_refused(request.model, url)] if len(self._refused) else []
+            shown = await self._tell_pdfs(resolved, known, hold) or resolved
+            try:
+                async with aclosing(self._provider.stream(shown)) as events:
+                    async for event in events:
+                        has_begun = True
+                        yield event
+                return
+            except Refused as error:
+                # Others, such as that the model is not there, have nothing to do with what it is shown.
+                pdfs = list_pdfs(shown) if type(error) is Refused and not has_begun and not self._passes_on(request) else []
+                if not pdfs or (told := await self._tell_pdfs(shown, pdfs, hold)) is None:
+                    raise
+                log.info("%s does not take these PDF files (%s); it is shown their text", request.model, error.message)
+                refusal = error
+            async with aclosing(self._provider.stream(told)) as events:
+                try:
+                    async for event in events:
+                        if not has_begun:
+                            self._note_refused(request.model, pdfs)
+                        has_begun = True
+                        yield event
+                except Refused:
+                    raise refusal from None
         finally:
             hold.release()
+
+    def _is_refused(self, model: str, url: str) -> bool:
+        return self._refused.get(_name_refusal(model, url)) is not None
+
+    def _note_refused(self, model: str, urls: Sequence[str]) -> None:
+        for url in urls:
+            self._refused[_name_refusal(model, url)] = True
+
+    async def _tell_pdfs(self, request: ModelRequest, urls: Sequence[str], hold: Hold) -> ModelRequest | None:
+        """The request with the text of these PDF files in their place; None if there is none, or too much."""
+        left, uses = MOST_TEXT_CHARS, Counter(list_named_files(request.items))
+        parts: dict[str, InputFile | InputText] = {}
+        for url in urls:
+            try:
+                data = b64decode(url.partition(",")[2])
+                hold.add(len(data))
+                text = await self._read_text(sha256(data).hexdigest(), "document.pdf", data, request.tenant)
+            except (ValueError, UnreadableFile, SandboxError, MemoryLimit):
+                return None
+            if not text.strip() or (left := left - len(text) * uses[url]) < 0:
+                return None
+            parts[url] = InputText(_head(_find_name(request, url), text))
+        return replace(request, items=[_replace_parts(item, parts) for item in request.items]) if parts else None
 
     async def _resolve(self, request: ModelRequest, ids: Iterable[str], hold: Hold) -> ModelRequest:
         """Raises `Refused` if a file cannot be shown, or all of them are too much: one that is named twice counts twice."""
@@ -134,11 +184,10 @@ class FileInputsProvider(ProviderWrapper):
 
     async def _show_document(self, request: ModelRequest, url: str, most: int, hold: Hold) -> _ShownFile | None:
         """What a model is shown of a document in a data URL, None if it is passed on as it is: its backend may read it."""
-        file = None if self._passes_on(request) else parse_data_url(url)
+        file = None if url.startswith(PDF) or self._passes_on(request) else parse_data_url(url)
         if file is None:
             return None
-        files = [part for part in list_file_parts(request.items) if isinstance(part, InputFile)]
-        name = next(part.filename or "" for part in files if part.file_data == url)
+        name = _find_name(request, url)
         if (text := file.text()) is None or "\0" in text:
             try:
                 data = b64decode(file.data)
@@ -148,7 +197,7 @@ class FileInputsProvider(ProviderWrapper):
                 return None
             except MemoryLimit as error:
                 raise Refused(error.message) from None
-        return _ShownFile(InputText(f"[file {name}]\n{text}" if name else text), len(file.data))
+        return _ShownFile(InputText(_head(name, text)), len(file.data))
 
     def _passes_on(self, request: ModelRequest) -> bool:
         return "passthrough" in find_features(self._provider, request.model)
@@ -162,6 +211,25 @@ class FileInputsProvider(ProviderWrapper):
         if len(text) <= KEPT_CHARS:
             self._texts[digest] = text
         return text
+
+
+def list_pdfs(request: ModelRequest) -> list[str]:
+    """The PDF files that a request shows, as data URLs; each once."""
+    data = [part.file_data for part in list_file_parts(request.items) if isinstance(part, InputFile)]
+    return list(dict.fromkeys([url for url in data if isinstance(url, str) and url.startswith(PDF)]))
+
+
+def _name_refusal(model: str, url: str) -> tuple[str, str]:
+    return model, sha256(url.encode()).hexdigest()
+
+
+def _find_name(request: ModelRequest, url: str) -> str:
+    files = [part for part in list_file_parts(request.items) if isinstance(part, InputFile)]
+    return next(part.filename or "" for part in files if part.file_data == url)
+
+
+def _head(name: str, text: str) -> str:
+    return f"[file {name}]\n{text}" if name else text
 
 
 def find_mime(data: bytes) -> str | None:
