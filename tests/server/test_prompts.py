@@ -1,6 +1,6 @@
 """Prompts: made, changed and listed over HTTP, and named in responses by OpenAI's own client."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -18,8 +18,9 @@ from mainspring import Engine
 from mainspring.app.server import server
 from mainspring.core.items import InputFile, InputImage, InputText, Message
 from mainspring.features.prompts.prompt_template import list_misspelt
-from mainspring.features.prompts.prompts import PromptContent, StoredPrompts
+from mainspring.features.prompts.prompts import PromptContent, PromptPage, StoredPrompts
 from mainspring.http.auth import Keys
+from mainspring.ports import PAGE_BYTES, Document
 from mainspring.providers.scripted import Scripted, say
 from mainspring.storage.memory_runs import MemoryStore
 
@@ -153,7 +154,7 @@ async def test_a_version_that_is_not_to_be_used_is_not_whatever_is_added_at_once
         what = partial(prompts.add_version, "", id, {"prompt": str(second)}, is_default=second)
         at_once: Any = Interleaved(store, name, what, is_first=is_first)
         await StoredPrompts(at_once).add_version("", id, {"prompt": str(first)}, is_default=first)
-        if len(await prompts.list_versions("", id, None, 9, newest_first=True)) == 3:  # where that call is made at all
+        if len((await prompts.list_versions("", id, None, 9, newest_first=True)).prompts) == 3:  # where that call is made at all
             assert (await prompts.get("", id)).content.prompt == "True"
 
 
@@ -174,7 +175,43 @@ async def test_a_prompt_that_is_deleted_meanwhile_is_left_out_of_the_list() -> N
     gone, stays = [(await prompts.create("", PromptContent(prompt="Hi."))).id for _ in range(2)]
     at_once: Any = Interleaved(store, "documents", partial(prompts.remove, "", gone), is_first=False)
     listed = await StoredPrompts(at_once).list("", None, 10, newest_first=True)
-    assert [prompt.id for prompt in listed] == [stays]
+    assert [prompt.id for prompt in listed.prompts] == [stays]
+
+
+class Counted(MemoryStore):
+    """Counts the bytes of what is read."""
+
+    read = 0
+
+    async def get(self, kind: str, id: str, *, tenant: str = "", parent: str = "") -> Document | None:
+        found = await super().get(kind, id, tenant=tenant, parent=parent)
+        self.read += 0 if found is None else len(found.body)
+        return found
+
+    async def documents(self, *asked: Any, **more: Any) -> Sequence[Document]:
+        found = await super().documents(*asked, **more)
+        self.read += sum([len(document.body) for document in found])
+        return found
+
+
+async def test_of_long_prompts_no_more_is_read_than_a_page_shows() -> None:
+    prompts, text = StoredPrompts(store := Counted()), "\u4e00" * 499_000
+    ids = [(await prompts.create("", PromptContent(prompt=text))).id for _ in range(12)]
+    for number in range(11):
+        await prompts.add_version("", ids[0], {"prompt": f"{number} {text}"})
+    listings: list[tuple[Callable[..., Awaitable[PromptPage]], str]] = [
+        (partial(prompts.list, ""), "id"),
+        (partial(prompts.list_versions, "", ids[0]), "number"),
+    ]
+    for listing, name in listings:
+        seen: list[str] = []
+        page = PromptPage((), has_more=True)
+        while page.has_more:
+            store.read = 0
+            page = await listing(seen[-1] if seen else None, 100, newest_first=True)
+            assert store.read < PAGE_BYTES + 4 * len(text.encode())
+            seen += [str(getattr(prompt, name)) for prompt in page.prompts]
+        assert len(seen) == len(set(seen)) == 12
 
 
 async def test_a_short_prompt_cannot_be_filled_to_more_than_a_request_may_have() -> None:

@@ -1,5 +1,6 @@
 """`mainspring prompts`: texts with variables that requests name, in versions."""
 
+from math import inf
 from typing import Annotated
 
 import typer
@@ -32,14 +33,14 @@ async def list_prompts(
     """Lists the prompts, newest first, each in the version that is used."""
     async with open_database(database) as engine:
         tenants, prompts = await choose_tenants(engine.store, tenant, all_tenants=all_tenants), StoredPrompts(engine.store)
-        pages = {each: await prompts.list(each, None, limit + 1, newest_first=True) for each in tenants}
-    found = {each: [render_prompt(prompt) for prompt in page[:limit]] for each, page in pages.items()}
+        pages = {each: await prompts.list(each, None, limit, newest_first=True, most_bytes=inf) for each in tenants}
+    found = {each: [render_prompt(prompt) for prompt in page.prompts] for each, page in pages.items()}
     titles, none = (
         ("prompt", "version", "variables", "description"),
         "there are no prompts; make one with `mainspring prompts create`",
     )
     write_of_tenants(found, titles, _cells, as_json=json, named=all_tenants, none=none)
-    if any(len(page) > limit for page in pages.values()) and not json:
+    if any(page.has_more for page in pages.values()) and not json:
         say_more(limit)
 
 

@@ -16,7 +16,7 @@ from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import InputFile, InputImage, InputText, Json, Part, decode, encode, from_wire
 from mainspring.definitions.parsed_file import hint
 from mainspring.features.prompts.prompt_template import SLOT, count_filled, fill_parts, fill_text, list_misspelt, list_slots
-from mainspring.ports import Document, DocumentStore
+from mainspring.ports import PAGE_BYTES, Document, DocumentStore
 
 PREFIX: Final = "pmpt_"
 PROMPT: Final = "prompt"
@@ -54,6 +54,13 @@ class Prompt(Struct, frozen=True):
     created_at: float
     is_default: bool
     content: PromptContent
+
+
+class PromptPage(Struct, frozen=True):
+    """Some prompts, or versions of one, and whether there are more."""
+
+    prompts: Sequence[Prompt]
+    has_more: bool
 
 
 class FilledPrompt(Struct, frozen=True):
@@ -98,18 +105,25 @@ class StoredPrompts:
         found = newest or await self._store.get(VERSION, str(number), tenant=tenant, parent=id)
         if found is None:
             raise NotFound(f"the prompt `{id[:80]}` has no version {number}", param="version")
-        return await self._read(tenant, id, head, found)
+        return _read(id, found, head.default or int((newest or await self._get_newest(tenant, id)).id))
 
-    async def list(self, tenant: str, after: str | None, limit: int, *, newest_first: bool) -> Sequence[Prompt]:
+    async def list(
+        self, tenant: str, after: str | None, limit: int, *, newest_first: bool, most_bytes: float = PAGE_BYTES
+    ) -> PromptPage:
+        """A page ends behind the prompt with which it has more than `most_bytes`."""
         number = None if after is None else (await self._find(tenant, after)).number
-        page = await self._store.documents(PROMPT, tenant=tenant, after=number, limit=limit, newest_first=newest_first)
-        found: list[Prompt] = []
-        for document in page:
+        heads = await self._store.documents(PROMPT, tenant=tenant, after=number, limit=limit + 1, newest_first=newest_first)
+        found, size = list[Prompt](), 0
+        for head in heads:
+            if len(found) == limit or size > most_bytes:
+                return PromptPage(found, has_more=True)
             with suppress(NotFound):  # deleted meanwhile
-                found.append(await self.get(tenant, document.id))
-        return found
+                found.append(await self.get(tenant, head.id))
+                size += len(encode(found[-1].content))
+        return PromptPage(found, has_more=len(heads) > limit)
 
-    async def list_versions(self, tenant: str, id: str, after: str | None, limit: int, *, newest_first: bool) -> Sequence[Prompt]:
+    async def list_versions(self, tenant: str, id: str, after: str | None, limit: int, *, newest_first: bool) -> PromptPage:
+        """As `list` does."""
         head, number = await self._get_head(tenant, id), None
         if after is not None:
             last = await self._store.get(VERSION, str(parse_version(after)), tenant=tenant, parent=id)
@@ -117,9 +131,17 @@ class StoredPrompts:
                 raise NotFound(f"the prompt `{id[:80]}` has no version {after[:20]}", param="after")
             number = last.number
         page = await self._store.documents(
-            VERSION, tenant=tenant, parent=id, after=number, limit=limit, newest_first=newest_first
+            VERSION,
+            tenant=tenant,
+            parent=id,
+            after=number,
+            limit=limit + 1,
+            newest_first=newest_first,
+            most_bytes=PAGE_BYTES,
         )
-        return [await self._read(tenant, id, head, document) for document in page]
+        default = head.default or int((await self._get_newest(tenant, id)).id)
+        is_cut = len(page) > limit or sum([len(document.body) for document in page]) > PAGE_BYTES
+        return PromptPage([_read(id, document, default) for document in page[:limit]], has_more=is_cut)
 
     async def add_version(
         self,
@@ -189,11 +211,10 @@ class StoredPrompts:
             raise _not_found(id)
         return found[0]
 
-    async def _read(self, tenant: str, id: str, head: _Head, found: Document) -> Prompt:
-        version, default = decode(found.body, _Version), head.default
-        if default == 0:
-            default = int((await self._get_newest(tenant, id)).id)
-        return Prompt(id, int(found.id), version.created_at, int(found.id) == default, version.content)
+
+def _read(id: str, found: Document, default: int) -> Prompt:
+    version = decode(found.body, _Version)
+    return Prompt(id, int(found.id), version.created_at, int(found.id) == default, version.content)
 
 
 def parse_version(text: str) -> int:

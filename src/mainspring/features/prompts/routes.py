@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
 from mainspring.core.errors import InvalidRequest
-from mainspring.features.prompts.prompts import PREFIX, Prompt, PromptContent, StoredPrompts, Text
+from mainspring.features.prompts.prompts import PREFIX, Prompt, PromptContent, PromptPage, StoredPrompts, Text
 from mainspring.http.auth import INVOKE, get_caller, get_tenant
 from mainspring.http.bodies import Metadata, Name, read_json_body
 from mainspring.http.endpoints import Endpoint, Parameter
@@ -107,13 +107,13 @@ class PromptRoutes:
         cursor, agents = read_cursor(request), self._find_agents(request)
         names = [agent.id for agent in agents]
         if cursor.after in names:
-            found, agents = [], agents[names.index(cursor.after) + 1 :]
+            kept, agents = PromptPage((), has_more=False), agents[names.index(cursor.after) + 1 :]
         else:
             tenant = get_tenant(request)
-            kept = await self._prompts.list(tenant, cursor.after, cursor.limit + 1, newest_first=cursor.newest_first)
-            found = [render_prompt(prompt) for prompt in kept]
-        shown = [*found, *agents]
-        page, has_more = shown[: cursor.limit], len(shown) > cursor.limit
+            kept = await self._prompts.list(tenant, cursor.after, cursor.limit, newest_first=cursor.newest_first)
+        found = [render_prompt(prompt) for prompt in kept.prompts]
+        shown = found if kept.has_more else [*found, *agents]
+        page, has_more = shown[: cursor.limit], kept.has_more or len(shown) > cursor.limit
         return json_response(make_page(page, [prompt.id for prompt in page], has_more=has_more))
 
     async def retrieve(self, request: Request) -> HttpResponse:
@@ -149,12 +149,11 @@ class PromptRoutes:
         cursor, id = read_cursor(request), _id(request)
         if agents := [agent for agent in self._find_agents(request) if agent.id == id]:
             return json_response(make_page(agents, [agent.version for agent in agents], has_more=False))
-        found = await self._prompts.list_versions(
-            get_tenant(request), id, cursor.after, cursor.limit + 1, newest_first=cursor.newest_first
+        page = await self._prompts.list_versions(
+            get_tenant(request), id, cursor.after, cursor.limit, newest_first=cursor.newest_first
         )
-        page = found[: cursor.limit]
-        ids = [str(prompt.number) for prompt in page]
-        return json_response(make_page([render_prompt(prompt) for prompt in page], ids, has_more=len(found) > len(page)))
+        ids = [str(prompt.number) for prompt in page.prompts]
+        return json_response(make_page([render_prompt(prompt) for prompt in page.prompts], ids, has_more=page.has_more))
 
     async def choose_version(self, request: Request) -> HttpResponse:
         """Says which version of a prompt is used where none is named."""
