@@ -246,9 +246,9 @@ async def test_others_go_on_while_an_expression_is_evaluated() -> None:
 
     async with anyio.create_task_group() as group:
         group.start_soon(serve)
-        assert await resolve_values("{{ inputs.a }}", {"inputs": Slow()}) == 7
+        assert await resolve_values("{{ inputs.a }}", {"inputs": Slow()}, "") == 7
         served.clear()
-        assert await check_condition("inputs.a == 7", {"inputs": {"a": 7}})
+        assert await check_condition("inputs.a == 7", {"inputs": {"a": 7}}, "")
 
 
 def test_what_is_asked_of_a_step_is_told_apart() -> None:
@@ -283,14 +283,27 @@ async def test_few_expressions_are_evaluated_at_once() -> None:
     crowd = Crowd()
     async with anyio.create_task_group() as group:
         for _ in range(20):
-            group.start_soon(resolve_values, "{{ inputs.x }}", crowd)
+            group.start_soon(resolve_values, "{{ inputs.x }}", crowd, "")
     assert 1 <= crowd.most <= 2
+
+
+async def test_tenants_take_turns_with_their_expressions() -> None:
+    crowd, done = Crowd(), list[str]()
+
+    async def evaluate(tenant: str) -> None:
+        assert await resolve_values("{{ inputs.x }}", crowd, tenant) == 1
+        done.append(tenant)
+
+    async with anyio.create_task_group() as group:
+        for tenant in [*["busy"] * 20, "other"]:
+            group.start_soon(evaluate, tenant)
+    assert done.index("other") < 6
 
 
 async def test_expressions_that_nobody_waits_for_any_more_count_until_they_are_evaluated() -> None:
     crowd = Crowd()
     for _ in range(20):
         with anyio.move_on_after(0.001):
-            await resolve_values("{{ inputs.x }}", crowd)
-    assert await resolve_values("{{ inputs.x }}", crowd) == 1
+            await resolve_values("{{ inputs.x }}", crowd, "")
+    assert await resolve_values("{{ inputs.x }}", crowd, "") == 1
     assert 1 <= crowd.most <= 2

@@ -39,7 +39,7 @@ class AgentSteps:
 
     async def route(self, step: Route, work: StepWork) -> Json:
         """The agent that a model chooses for the task, the first if it names none of them."""
-        task, model, names = await resolve_values((step.task, step.model, step.agents), work.names)
+        task, model, names = await resolve_values((step.task, step.model, step.agents), work.names, work.order.tenant)
         self._check(names)
         chosen = await self._choose(_write(task), names, model, work)
         return {"agent": chosen or names[0], "is_fallback": chosen is None}
@@ -47,7 +47,7 @@ class AgentSteps:
     async def hand_off(self, step: Handoff, work: StepWork) -> Json:
         """What the agent gives that takes over. It is told what is handed over, and nothing else of what was said before."""
         values = (step.agent, step.source, step.objective, step.context, step.data, step.model)
-        agent, source, objective, context, data, model = await resolve_values(values, work.names)
+        agent, source, objective, context, data, model = await resolve_values(values, work.names, work.order.tenant)
         self._check([agent])
         ledger = {"source": source, "target": agent, "objective": objective, "context": context, "data": data}
         told = {name: value for name, value in ledger.items() if value not in ("", {}, None)}
@@ -56,7 +56,7 @@ class AgentSteps:
 
     async def chat(self, step: GroupChat, work: StepWork) -> Json:
         """What was said, in rounds of one agent each, until one ends the talk or the rounds are over."""
-        task, model, names = await resolve_values((step.task, step.model, step.agents), work.names)
+        task, model, names = await resolve_values((step.task, step.model, step.agents), work.names, work.order.tenant)
         self._check(names)
         names = tuple(dict.fromkeys(names))  # two expressions may give one agent, and those behind it would never speak
         said: list[Json] = []

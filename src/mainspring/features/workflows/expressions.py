@@ -11,10 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from anyio.lowlevel import RunVar
 from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.late_module import LateModule
+from mainspring.tools.work_turns import Turns
 
 if TYPE_CHECKING:
     from mainspring.features.workflows import expression_sandbox as sandbox
@@ -43,16 +45,28 @@ class ExpressionReads(Struct, frozen=True):
         )
 
 
-async def resolve_values(template: object, names: Mapping[str, object]) -> Any:
-    """Like `resolve_values_now`, on a thread, so that a long evaluation does not block the event loop."""
+async def resolve_values(template: object, names: Mapping[str, object], tenant: str) -> Any:
+    """Like `resolve_values_now`, on a thread, so that a long evaluation does not block the event loop. Tenants take turns."""
     if next(_templates(template), None) is None:
         return resolve_values_now(template, names)
-    return await get_running_loop().run_in_executor(_get_threads(), resolve_values_now, template, names)
+    async with _find_turns().take(tenant):
+        return await get_running_loop().run_in_executor(_get_threads(), resolve_values_now, template, names)
 
 
-async def check_condition(expression: str | bool, names: Mapping[str, object]) -> bool:
+async def check_condition(expression: str | bool, names: Mapping[str, object], tenant: str) -> bool:
     """Like `is_true`, on a thread."""
-    return await get_running_loop().run_in_executor(_get_threads(), is_true, expression, names)
+    async with _find_turns().take(tenant):
+        return await get_running_loop().run_in_executor(_get_threads(), is_true, expression, names)
+
+
+_turns: RunVar[Turns | None] = RunVar("expression_turns")
+
+
+def _find_turns() -> Turns:
+    if (turns := _turns.get(None)) is None:
+        turns = Turns(AT_ONCE)
+        _turns.set(turns)
+    return turns
 
 
 @cache

@@ -74,7 +74,7 @@ class StepActions:
 
     async def invoke_agent(self, step: InvokeAgent, work: StepWork) -> Json:
         """The agent's output; it works with tools if there are any. Raises `RunFailed` if it gave no answer."""
-        agent, model, inputs = await resolve_values((step.agent, step.model, step.inputs), work.names)
+        agent, model, inputs = await resolve_values((step.agent, step.model, step.inputs), work.names, work.order.tenant)
         if not agent.startswith(PROMPT_PREFIX) and (why := find_unknown_agent(agent, self.list_agents())) is not None:
             raise StepError(why, may_repeat=False)
         order = work.order
@@ -101,7 +101,7 @@ class StepActions:
 
     async def run_command(self, step: RunCommand, work: StepWork) -> Json:
         """Runs the command. Raises `StepError` unless it ends with exit code 0."""
-        given = await resolve_values({"inputs": step.inputs, "working_dir": step.working_dir}, work.names)
+        given = await resolve_values({"inputs": step.inputs, "working_dir": step.working_dir}, work.names, work.order.tenant)
         variables = [f"{name}={shlex.quote(_variable(name, value))}\n" for name, value in given["inputs"].items()]
         arguments: Json = {
             "command": "".join(variables) + step.command,
@@ -117,7 +117,7 @@ class StepActions:
 
     async def execute_code(self, step: ExecuteCode, work: StepWork) -> Json:
         """Runs Python code. Raises `StepError` if it raises."""
-        inputs = await resolve_values(step.inputs, work.names)
+        inputs = await resolve_values(step.inputs, work.names, work.order.tenant)
         given = f"import json as _json\nglobals().update(_json.loads({to_json(inputs)!r}))\n" if inputs else ""
         ended = await self._perform("code_interpreter", {"code": given + step.code}, work, repeatable=step.repeatable)
         text = text_of(ended.output)
@@ -140,7 +140,7 @@ class StepActions:
 
     async def send_request(self, step: HttpRequest, work: StepWork) -> Json:
         """Sends the request. Raises `StepError` for no answer, and for a status of 400 and above."""
-        given = await resolve_values({"headers": step.headers, "url": step.url, "body": step.body}, work.names)
+        given = await resolve_values({"headers": step.headers, "url": step.url, "body": step.body}, work.names, work.order.tenant)
         headers = {name: _text(value) for name, value in given["headers"].items()}
         if step.method not in SAFE and not any(name.lower() == "idempotency-key" for name in headers):
             headers["Idempotency-Key"] = sha256(f"{work.order.id} {work.key}".encode()).hexdigest()[:32]

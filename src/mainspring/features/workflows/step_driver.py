@@ -118,7 +118,7 @@ class WorkflowDriver:
         missing = {each.id for step in workflow.steps if step.id in lost for each in list_steps((step,))}
         wanted = {name: value for name, value in workflow.outputs.items() if missing.isdisjoint(find_reads(value).results)}
         try:
-            outputs = await resolve_values(wanted, self._names(scope)) if done else {}
+            outputs = await resolve_values(wanted, self._names(scope), self._order.tenant) if done else {}
         except InvalidRequest as error:
             return WorkflowFailed(f"the outputs of the workflow: {error.message}")
         return WorkflowCompleted("partial" if failed else "success" if done else "skipped", outputs)
@@ -213,7 +213,7 @@ class WorkflowDriver:
             return state.status != "failed"
         if state is None and step.condition is not None:
             try:
-                if not await check_condition(step.condition, self._names(scope)):
+                if not await check_condition(step.condition, self._names(scope), self._order.tenant):
                     skipped = [scope.key(each.id) for each in list_steps((step,))]
                     await self._journal.record(*[StepSkipped(key, "its condition does not hold") for key in skipped])
                     return True
@@ -256,7 +256,7 @@ class WorkflowDriver:
                 break
         end: StepCompleted | StepFailed
         try:
-            outputs = await resolve_values(step.outputs, {**self._names(scope), "output": output})
+            outputs = await resolve_values(step.outputs, {**self._names(scope), "output": output}, self._order.tenant)
             end = StepCompleted(key, output, outputs, monotonic() - began)
         except InvalidRequest as error:
             # What was done is not done again to be named otherwise.
@@ -298,7 +298,7 @@ class WorkflowDriver:
     async def _run_group(self, scope: WorkflowScope, step: Group) -> Any:
         match step:
             case Conditional():
-                is_then = await check_condition(step.test, self._names(scope))
+                is_then = await check_condition(step.test, self._names(scope), self._order.tenant)
                 branch, other = (step.then, step.otherwise) if is_then else (step.otherwise, step.then)
                 if left := [each.id for each in list_steps(other) if self._state(scope.key(each.id)) is None]:
                     name = "then" if not is_then else "else"
@@ -322,7 +322,7 @@ class WorkflowDriver:
 
     async def _sub(self, scope: WorkflowScope, step: SubWorkflow) -> Json:
         workflow = self._order.definitions[step.workflow]
-        inputs = complete_inputs(workflow, await resolve_values(step.inputs, self._names(scope)))
+        inputs = complete_inputs(workflow, await resolve_values(step.inputs, self._names(scope), self._order.tenant))
         within, execution = WorkflowScope(workflow, inputs, f"{scope.key(step.id)}/"), workflow.execution
         with move_on_after(execution.timeout) as limit:
             await self._whole(within, dry_run=execution.dry_run)
@@ -351,9 +351,9 @@ class WorkflowDriver:
             case GroupChat():
                 return await self._actions.chat(step, work)
             case Transform():
-                return await resolve_values(step.value, work.names)
+                return await resolve_values(step.value, work.names, work.order.tenant)
             case Validate():
-                return await _validate(step, work.names)
+                return await _validate(step, work)
             case Wait():
                 return await self._wait(scope, step)
             case Conditional() | ParallelGroup() | SubWorkflow():
@@ -366,7 +366,7 @@ class WorkflowDriver:
         if step.until is None:
             await sleep(step.seconds or 0)
         else:
-            while not await check_condition(step.until, self._names(scope, with_open=True)):
+            while not await check_condition(step.until, self._names(scope, with_open=True), self._order.tenant):
                 if monotonic() - began + step.every > step.max_seconds:
                     raise StepError(f"`{step.until}` did not hold within {step.max_seconds:g} s")
                 await sleep(step.every)
@@ -411,14 +411,14 @@ def end_open_steps(run: WorkflowRun, why: str) -> list[WorkflowLogEvent]:
     return [StepFailed(key, f"stopped: {why}", state.attempt) for key, state in run.steps.items() if not state.has_ended]
 
 
-async def _validate(step: Validate, names: Json) -> Any:
+async def _validate(step: Validate, work: StepWork) -> Any:
     """The value, if it is valid. Raises `StepError` with every problem."""
-    value = await resolve_values(step.value, names)
+    value = await resolve_values(step.value, work.names, work.order.tenant)
     problems = []
     if step.schema is not None:
         errors = compile_schema(step.schema).list_errors(value)
         problems += [f"{'.'.join(map(str, error.instance_path)) or 'the value'}: {error.message}" for error in errors]
-    if step.expression is not None and not await check_condition(step.expression, names):
+    if step.expression is not None and not await check_condition(step.expression, work.names, work.order.tenant):
         problems.append(f"`{step.expression}` does not hold")
     if problems:
         raise StepError(f"{step.message or 'the value is not valid'}: {'; '.join(problems)[:2_000]}")
