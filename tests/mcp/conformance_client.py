@@ -70,9 +70,14 @@ def choose_options() -> OAuthOptions:
         with NamedTemporaryFile("w", suffix=".pem", delete=False) as file:
             file.write(told["private_key_pem"])
         key_file = file.name
-    is_machine = "client-credentials" in os.environ["MCP_CONFORMANCE_SCENARIO"]
+    is_machine, assertion_file = "client-credentials" in os.environ["MCP_CONFORMANCE_SCENARIO"], ""
+    if "valid_jwt" in told:
+        with NamedTemporaryFile("w", suffix=".jwt", delete=False) as file:
+            file.write(told["valid_jwt"])
+        assertion_file = file.name
     return OAuthOptions(
-        grant="client_credentials" if is_machine else "authorization_code",
+        grant="client_credentials" if is_machine else "jwt_bearer" if assertion_file else "authorization_code",
+        assertion_file=assertion_file,
         client_id=told.get("client_id", ""),
         client_secret=told.get("client_secret", ""),
         private_key_file=key_file,

@@ -16,7 +16,7 @@ from anyio import to_thread
 from msgspec.structs import replace
 from tests.kit.processes import Process, start
 from tests.kit.waiting import PATIENCE, until
-from tests.mcp.authority import Authority, granting
+from tests.mcp.authority import Authority, granting, make_assertion
 from tests.server.hosting import hosted
 from tests.server.process import Script, Served, serving, working
 from yarl import URL
@@ -365,6 +365,47 @@ async def test_a_client_that_was_registered_by_hand_belongs_to_one_issuer(
             await use(moved, Account("docs", "", "carol"))
         assert evil.count("/token") > 0
     await store.close()
+
+
+async def test_a_workload_has_access_by_what_its_platform_says_of_it(
+    authority: Authority, spec: ServerSpec, sign_ins: SignIns, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(make_assertion(sub="reporter", aud=[authority.url]) + "\n")
+    workload = replace(spec, oauth=OAuthOptions(grant="jwt_bearer", assertion_file=str(file)))
+    assert await ask_who(sign_ins, workload, Account("docs")) == "whoami: reporter"
+    # The platform has renewed it meanwhile, and the token that was got with the first is over.
+    file.write_text(make_assertion(sub="reporter, again", aud=f"{authority.url}/token"))
+    authority.expire_tokens()
+    authority.refreshers.clear()
+    assert await ask_who(sign_ins, workload, Account("docs")) == "whoami: reporter, again"
+
+
+@pytest.mark.parametrize("said", ["for another", "nothing", "no token"])
+async def test_what_a_platform_says_is_told_to_nobody_but_whom_it_is_for(
+    said: str, authority: Authority, spec: ServerSpec, sign_ins: SignIns, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    options = OAuthOptions(grant="jwt_bearer", assertion_file=str(file))
+    match said:
+        case "for another":
+            file.write_text(make_assertion(sub="reporter", aud="https://elsewhere.example"))
+        case "no token":
+            file.write_text("secret")
+        case _:
+            pass
+    with pytest.raises((OAuthFailed, InvalidRequest), match="assertion_file") as refused:
+        await ask_who(sign_ins, replace(spec, oauth=options), Account("docs"))
+    assert (authority.count("/token"), "secret" in str(refused.value)) == (0, False)
+    if said == "for another":  # the operator says who takes it all the same
+        named = replace(spec, oauth=replace(options, issuer=authority.url))
+        assert await ask_who(sign_ins, named, Account("docs")) == "whoami: reporter"
+
+
+@pytest.mark.parametrize("oauth", [OAuthOptions(grant="jwt_bearer"), OAuthOptions(assertion_file="/run/token")])
+def test_a_file_of_the_platform_goes_with_its_grant(oauth: OAuthOptions) -> None:
+    with pytest.raises(ValueError, match="`jwt_bearer` and `assertion_file` go together"):
+        ServerSpec("docs", url="https://docs.example/mcp", trusted=True, oauth=oauth)
 
 
 async def test_what_is_kept_cannot_be_moved_to_another_account(

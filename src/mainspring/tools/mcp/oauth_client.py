@@ -5,7 +5,7 @@ hand, a metadata document that we publish, or one that we register ourselves. Se
 """
 
 import time
-from base64 import b64encode, urlsafe_b64encode
+from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -27,9 +27,11 @@ from mainspring.tools.mcp.server_specs import OAuthOptions
 Method = Literal["none", "client_secret_basic", "client_secret_post", "private_key_jwt"]
 NAME = "Mainspring"
 ASSERTION_SECONDS = 300
+LONGEST_ASSERTION = 16_384
 REFRESH = "refresh_token"
 OFFLINE = "offline_access"
-_JWT_BEARER = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+_JWT_PROOF = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 _TOKEN_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~+/=")
 
 
@@ -177,6 +179,30 @@ async def fetch_tokens(
     )
 
 
+def read_assertion(issuer: IssuerMetadata, options: OAuthOptions) -> str:
+    """What the platform says of who we are (RFC 7523). It is for the authorization server that the settings name, or else for the
+    one that it names itself: no other is told. Raises `InvalidRequest`, `OAuthFailed`."""
+    file = options.assertion_file
+    try:
+        with Path(file).open("rb") as opened:
+            told = opened.read(LONGEST_ASSERTION).decode("ascii").strip()
+        claims = msgspec.json.decode(_decode_base64(told.split(".")[1]), type=dict[str, object])
+    except (OSError, ValueError, IndexError, RecursionError) as error:
+        raise InvalidRequest(f"`assertion_file` {file} holds no token (JWT) that can be read") from error
+    audience = claims.get("aud")
+    names = audience if isinstance(audience, list) else [audience]
+    if not options.issuer and not {issuer.issuer, f"{issuer.issuer}/", issuer.token_endpoint}.intersection(map(str, names)):
+        raise OAuthFailed(
+            f"the token in `assertion_file` is not for `{issuer.issuer}` by its `aud`, which is "
+            f"`{shorten_line(', '.join(map(str, names)), 200)}`; have one made for that, or set `issuer` if it takes this one"
+        )
+    return told
+
+
+def _decode_base64(text: str) -> bytes:
+    return urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
 async def revoke_token(http: HttpClient, issuer: str, endpoint: str, client: OAuthClient, token: str) -> None:
     """Raises `OAuthFailed`."""
     proof, more = _prove(client, issuer)
@@ -191,7 +217,7 @@ def _prove(client: OAuthClient, issuer: str) -> tuple[dict[str, str], list[tuple
     """The fields and headers by which the authorization server knows the client."""
     match client.method:
         case "none":
-            return {"client_id": client.id}, []
+            return {"client_id": client.id} if client.id else {}, []
         case "client_secret_post":
             return {"client_id": client.id, "client_secret": client.secret}, []
         case "client_secret_basic":
@@ -199,7 +225,7 @@ def _prove(client: OAuthClient, issuer: str) -> tuple[dict[str, str], list[tuple
             return {}, [("Authorization", f"Basic {b64encode(account.encode()).decode()}")]
         case "private_key_jwt":
             assertion = _sign_assertion(client, issuer)
-            return {"client_id": client.id, "client_assertion_type": _JWT_BEARER, "client_assertion": assertion}, []
+            return {"client_id": client.id, "client_assertion_type": _JWT_PROOF, "client_assertion": assertion}, []
 
 
 def _sign_assertion(client: OAuthClient, issuer: str) -> str:

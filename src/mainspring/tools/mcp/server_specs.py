@@ -56,8 +56,9 @@ class ApprovalFilter(Struct, frozen=True, forbid_unknown_fields=True):
 class OAuthOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to get access to a remote server by OAuth 2.1. An empty table will do: most servers say all that is needed."""
 
-    grant: Literal["authorization_code", "client_credentials"] = "authorization_code"
-    """`authorization_code` has people sign in, each for themselves; with `client_credentials` the client itself has access."""
+    grant: Literal["authorization_code", "client_credentials", "jwt_bearer"] = "authorization_code"
+    """`authorization_code` has people sign in, each for themselves. With `client_credentials` the client itself has access, with
+    `jwt_bearer` by what its platform says of it (workload identity), in `assertion_file`."""
     shared: bool = False
     """One sign-in, the operator's, is for all requests. Default: each `user` of each tenant signs in."""
     client_id: str = ""
@@ -66,6 +67,8 @@ class OAuthOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Its secret, if it has one."""
     private_key_file: str = ""
     """The file (PEM) with its private key, if it proves itself by one."""
+    assertion_file: str = ""
+    """The file with the token (JWT) that the platform gives this workload, such as Kubernetes; it is read anew each time."""
     issuer: str = ""
     """The authorization server to sign in at, of those that the server names. Default: the first; a client that is registered by
     hand is known to no other from then on."""
@@ -73,6 +76,11 @@ class OAuthOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The address of a client metadata document, as the client's id. Default: our own, if `public_url` is https."""
     scopes: tuple[str, ...] = ()
     """What to ask for. Default: what the server says."""
+
+    @property
+    def is_for_machine(self) -> bool:
+        """Whether nobody signs in, since the client has access itself."""
+        return self.grant != "authorization_code"
 
     def __repr__(self) -> str:
         return f"OAuthOptions({self.grant!r})"
@@ -185,7 +193,7 @@ class ServerSpec(ServerOptions, frozen=True):
     @property
     def is_personal(self) -> bool:
         """Whether each user has access of their own, so that nothing of it may be shared."""
-        return self.oauth is not None and self.oauth.grant == "authorization_code" and not self.oauth.shared
+        return self.oauth is not None and not self.oauth.is_for_machine and not self.oauth.shared
 
     @property
     def is_held(self) -> bool:
@@ -255,6 +263,8 @@ class ServerSpec(ServerOptions, frozen=True):
             raise ValueError(f"{what} give `client_secret` or `private_key_file`, not both")
         if oauth.grant == "client_credentials" and not (oauth.client_secret or oauth.private_key_file):
             raise ValueError(f"{what} `client_credentials` needs `client_id` with `client_secret` or `private_key_file`")
+        if (oauth.grant == "jwt_bearer") != bool(oauth.assertion_file):
+            raise ValueError(f"{what} `jwt_bearer` and `assertion_file` go together; give both or neither")
         if oauth.issuer and not oauth.issuer.startswith(("https://", "http://")):
             raise ValueError(f"{what} `issuer` must be the address of an authorization server, https://")
         if oauth.client_metadata_url and not oauth.client_metadata_url.startswith("https://"):

@@ -35,6 +35,7 @@ from mainspring.ports import Document, DocumentStore
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.guarded_http import make_guarded_http
 from mainspring.tools.mcp.oauth_client import (
+    JWT_BEARER,
     OFFLINE,
     OAuthClient,
     Proof,
@@ -45,6 +46,7 @@ from mainspring.tools.mcp.oauth_client import (
     join_scopes,
     make_configured_client,
     make_proof,
+    read_assertion,
     register_client,
     revoke_token,
 )
@@ -179,8 +181,8 @@ class SignIns:
     async def begin(self, spec: ServerSpec, account: Account, redirect_uri: str, *, browser: str = "") -> str:
         """The address at which the person signs in. Raises `OAuthFailed`, `InvalidRequest`."""
         options = _get_options(spec)
-        if options.grant != "authorization_code":
-            raise InvalidRequest(f"MCP server `{spec.label}` is used by client credentials; nobody needs to sign in")
+        if options.is_for_machine:
+            raise InvalidRequest(f"MCP server `{spec.label}` is used by `{options.grant}`; nobody needs to sign in")
         known = await self.read(spec, account)
         async with self._connect(self._guard.allow(spec.host)) as http:
             grantor = await self._find_grantor(http, spec)
@@ -311,8 +313,10 @@ class SignIns:
             grantor = await self._read_grantor(http, spec, challenge)
             client = make_configured_client(grantor.issuer, options)
             wanted = join_scopes((*(options.scopes or (grantor.scope,)), scope))
-            form = {"grant_type": "client_credentials", "resource": grantor.resource, **({"scope": wanted} if wanted else {})}
             issuer = grantor.issuer
+            form = {"grant_type": options.grant, "resource": grantor.resource, **({"scope": wanted} if wanted else {})}
+            if options.grant == "jwt_bearer":
+                form |= {"grant_type": JWT_BEARER, "assertion": read_assertion(issuer, options)}
             tokens = await fetch_tokens(http, issuer.issuer, issuer.token_endpoint, client, form, scope=wanted)
         access = Access(
             account, grantor.resource, issuer.issuer, issuer.token_endpoint, client, tokens, issuer.revocation_endpoint
@@ -493,7 +497,7 @@ class Authorizer:
 
     def __init__(self, sign_ins: SignIns, spec: ServerSpec, account: Account) -> None:
         self._sign_ins, self._spec, self._account = sign_ins, spec, account
-        self._is_machine = _get_options(spec).grant == "client_credentials"
+        self._is_machine = _get_options(spec).is_for_machine
         self._header, self._token, self._until = b"", "", 0.0
 
     async def get_header(self) -> bytes:
