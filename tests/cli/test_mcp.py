@@ -228,6 +228,27 @@ def test_servers_of_other_programs_are_imported_and_what_is_left_out_is_told(she
     assert tomllib.loads((shell.folder / "mainspring.toml").read_text())["mcp"] == written
 
 
+COMMENTED = """\ufeff{
+  // Asked for once; "quoted".
+  "servers": {
+    "docs": {"url": "https://docs.example/mcp", "headers": {"X-Key": "a // b, } \\\" /* c */"}}, /* the
+    second */
+    "time": {"type": "stdio", "command": "PYTHON", "args": ["-m", "time",],},
+  },
+}
+"""
+
+
+def test_comments_and_last_commas_of_an_editor_s_settings_are_no_hindrance(shell: Shell) -> None:
+    (shell.folder / "mcp.json").write_text(COMMENTED.replace("PYTHON", sys.executable), "utf-8")
+    done = shell.run("mcp", "import", "mcp.json")
+    assert done.code == 0, done.err
+    assert tomllib.loads((shell.folder / "mainspring.toml").read_text())["mcp"] == {
+        "docs": {"url": "https://docs.example/mcp", "headers": {"X-Key": 'a // b, } " /* c */'}},
+        "time": {"command": sys.executable, "args": ["-m", "time"]},
+    }
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

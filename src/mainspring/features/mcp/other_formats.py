@@ -14,6 +14,9 @@ from mainspring.core.items import Json
 # Programs that fetch what they run, so that they are of no use without the network.
 FETCHERS = frozenset({"npx", "uvx", "bunx", "pnpm", "pipx", "deno", "docker", "podman"})
 
+# What is no JSON, beside texts, in which the same may stand.
+_COMMENT = re.compile(r'(?P<kept>"(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_LAST_COMMA = re.compile(r'(?P<kept>"(?:\\.|[^"\\])*")|,(?=\s*[}\]])')
 _INPUT = re.compile(r"\$\{[^}]*\}")
 _VARIABLE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}")
 _ENTRY_FIELDS = frozenset({
@@ -140,12 +143,19 @@ def read_registry_entry(path: Path, env: Mapping[str, str], headers: Mapping[str
 
 
 def _read_json(path: Path) -> Json:
+    """The object in a file, which may have comments, and commas behind the last entries, as editors write their settings."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        text = path.read_text("utf-8-sig")
     except OSError as error:
         raise InvalidRequest(f"{path} cannot be read: {error.strerror}; name the file of that program") from error
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"{path} is no text in UTF-8; name the file of that program") from error
+    for unwanted in (_COMMENT, _LAST_COMMA):
+        text = unwanted.sub(lambda found: found["kept"] or "", text)
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.DecodeError as error:
-        raise InvalidRequest(f"{path} is no JSON object (comments must be taken out): {error}") from error
+        raise InvalidRequest(f"{path} is no JSON object: {error}") from error
 
 
 def _convert_entry(path: Path, name: str, entry: Json) -> Json:
