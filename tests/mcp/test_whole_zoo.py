@@ -31,7 +31,7 @@ LONGEST_HOLD = 0.5
 
 
 def web_spec(label: str, wild: Wild) -> ServerSpec:
-    secret = {"Authorization": "Bearer secret"}
+    secret = {"Authorization": f"Bearer secret of {label}"}
     return ServerSpec(label, url=wild.url, trusted=True, require_approval="never", timeout=FOR_EVER, headers=secret)
 
 
@@ -111,8 +111,9 @@ async def test_more_than_thirty_bad_servers_leave_others_calls_and_plain_request
         for task in ended:
             assert isinstance(task.exception(), AskPerson | None)
         await asyncio.gather(*animals, return_exceptions=True)
-        # Nobody was sent what is for another, and what nobody waits for any more is not kept.
-        assert all("mcp-session-id" not in sent or sent["host"] in wild.url for wild in wilds.values() for sent in wild.headers)
+        # Nobody was sent what is for another, whatever they redirect to or pass on, and what nobody waits for is not kept.
+        told = {name: {sent["authorization"] for sent in wild.headers} for name, wild in (("good web", good), *wilds.items())}
+        assert told == {name: {f"Bearer secret of {name}"} for name in told}
         mcp.unbind("resp_1")
         assert not mcp._bound
         assert not mcp._held
