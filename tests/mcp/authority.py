@@ -38,6 +38,7 @@ class Granted(Struct):
     resource: str
     client: str
     challenge: str = ""
+    key: str = ""
 
 
 class Authority:
@@ -51,6 +52,8 @@ class Authority:
         self.resource_metadata: dict[str, Any] = {}
         self.issuer_metadata: dict[str, Any] = {}
         self.redirect_metadata = ""
+        # With `wants_proof` the server takes only tokens that are bound to a key; without `binds` they are not, after all.
+        self.wants_proof, self.binds, self.proofs = False, True, set[str]()
         self.has_resource_metadata = self.has_issuer_metadata = True
         self.drips = ""
         self.is_insatiable = False
@@ -110,6 +113,7 @@ class Authority:
             "revocation_endpoint": f"{self.url}/revoke",
             "code_challenge_methods_supported": ["S256"],
             "authorization_response_iss_parameter_supported": True,
+            "dpop_signing_alg_values_supported": ["ES256"],
         }
 
     def _authorize(self, handler: "_Handler", asked: dict[str, str]) -> None:
@@ -136,19 +140,39 @@ class Authority:
                 granted = self.refreshers.pop(form["refresh_token"], None)
                 is_right = granted is not None
                 self.may_refresh.wait(60)
+        key = self._check_proof(handler, "/token")
+        if granted is not None and granted.key not in ("", key):
+            granted = None
         if granted is None or not is_right or (granted.client, granted.resource) != (client, form["resource"]):
             handler.reply(400, {"error": "invalid_grant"})
             return
+        granted.key = key if self.binds else ""
         access, refresh = f"access-{token_hex(8)}", f"refresh-{token_hex(8)}"
         self.tokens[access], self.refreshers[refresh] = granted, granted
-        told = {"access_token": access, "refresh_token": refresh, "token_type": "Bearer", "expires_in": self.expires_in}
+        told = {"access_token": access, "refresh_token": refresh, "expires_in": self.expires_in}
+        told["token_type"] = "DPoP" if granted.key else "Bearer"
         handler.reply(200, {**told, "scope": granted.scope})
 
+    def _check_proof(self, handler: "_Handler", path: str, token: str = "") -> str:
+        """The key of the proof that a request has, if it has one and is the first with it."""
+        proof = handler.headers.get("dpop", "")
+        if not proof or proof in self.proofs:
+            return ""
+        self.proofs.add(proof)
+        claims, head = read_claims(proof), read_claims(f".{proof}")
+        ath = urlsafe_b64encode(sha256(token.encode()).digest()).rstrip(b"=").decode() if token else None
+        is_right = (claims["htm"], claims["htu"], claims.get("ath")) == (handler.command, self.url + path, ath)
+        return str(head["jwk"]["x"]) if is_right else ""
+
     def _serve(self, handler: "_Handler", body: bytes) -> None:
-        granted = self.tokens.get(handler.headers.get("authorization", "").removeprefix("Bearer "))
+        kind, _, token = handler.headers.get("authorization", "").partition(" ")
+        scheme = "DPoP" if self.wants_proof else "Bearer"
+        granted = self.tokens.get(token) if kind == scheme else None
+        if granted is not None and granted.key and granted.key != self._check_proof(handler, "/mcp", token):
+            granted = None
         where = f'resource_metadata="{self.url}/.well-known/oauth-protected-resource/mcp"' if self.has_resource_metadata else ""
         if granted is None:
-            handler.reply(401, {}, {"www-authenticate": f"Bearer {where}".strip()})
+            handler.reply(401, {}, {"www-authenticate": f"{scheme} {where}".strip()})
             return
         message = json.loads(body or b"{}")
         if message.get("params", {}).get("name") == "write" and (self.is_insatiable or "write" not in granted.scope.split()):

@@ -72,11 +72,10 @@ OLDER = ["auth/2025-03-26-oauth-metadata-backcompat", "auth/2025-03-26-oauth-end
 LATER = "json-schema-2020-12-preservation"
 # Extensions of the protocol, which no revision requires.
 MACHINES = ["auth/client-credentials-jwt", "auth/client-credentials-basic"]
+BOUND = ["auth/dpop", "auth/dpop-nonce"]
 WORKLOAD = "auth/wif-jwt-bearer"
 NOT_OURS = {
     "auth/enterprise-managed-authorization": "needs an identity provider of the company's; people sign in to each server",
-    "auth/dpop": "tokens that are bound to a key; no server is known that wants them",
-    "auth/dpop-nonce": "as auth/dpop",
 }
 # Of a draft, and in none of the sets.
 NOT_RUN = {"sep-2640-": "skills that servers hand out: those of ours are files of the operator's, and none is read from servers"}
@@ -120,7 +119,7 @@ def client_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.slow
 def test_every_scenario_of_the_suite_is_run_or_has_a_reason_not_to(suite: list[str]) -> None:
-    run = [*SCENARIOS["2025-11-25"], *SCENARIOS["2026-07-28"], *OLDER, *MACHINES, WORKLOAD, LATER]
+    run = [*SCENARIOS["2025-11-25"], *SCENARIOS["2026-07-28"], *OLDER, *MACHINES, *BOUND, WORKLOAD, LATER]
     assert find_unexplained(list_scenarios(suite, "client"), run, [*NOT_OURS, *NOT_RUN]) == []
 
 
@@ -139,6 +138,6 @@ def test_every_scenario_passes(revision: str, suite: list[str], client_command: 
     unhappy.clear()
     found = run_revision(suite, "client", ["--command", client_command], revision, tmp_path)
     assert found.required == {name: {} for name in SCENARIOS[revision]}
-    assert list(found.others) == [*MACHINES, *NOT_OURS, WORKLOAD, LATER]
+    assert list(found.others) == [*MACHINES, *NOT_OURS, *BOUND, WORKLOAD, LATER]
     assert {name: failed for name, failed in found.others.items() if failed and name not in NOT_OURS} == {}
     assert unhappy - NOT_OURS.keys() == REFUSALS & set(SCENARIOS[revision])

@@ -367,6 +367,45 @@ async def test_a_client_that_was_registered_by_hand_belongs_to_one_issuer(
     await store.close()
 
 
+async def test_a_token_that_is_bound_to_a_key_is_sent_with_a_proof_of_it_by_every_process(
+    authority: Authority, spec: ServerSpec, browser: aiohttp.ClientSession
+) -> None:
+    authority.wants_proof = True
+    store = MemoryStore()
+    await sign_in(SignIns(store, TokenCipher(KEY)), spec, ALICE, browser)
+    assert await ask_who(SignIns(store, TokenCipher(KEY)), spec, ALICE) == "whoami: alice"
+    authority.expire_tokens()
+    assert await ask_who(SignIns(store, TokenCipher(KEY)), spec, ALICE) == "whoami: alice"
+    assert authority.count_grants("refresh_token") == 1
+    assert {granted.key for granted in authority.tokens.values()} == {granted.key for granted in authority.refreshers.values()}
+    machine = replace(spec, oauth=OAuthOptions(grant="client_credentials", client_id="ours", client_secret="secret of ours"))
+    assert await ask_who(SignIns(store, TokenCipher(KEY)), machine, Account("docs")) == "whoami: alice"
+
+
+@pytest.mark.parametrize("flaw", ["not bound", "not offered"])
+async def test_a_token_that_should_be_bound_to_a_key_and_is_not_is_not_taken(
+    flaw: str, authority: Authority, spec: ServerSpec, sign_ins: SignIns, browser: aiohttp.ClientSession
+) -> None:
+    authority.resource_metadata = {"dpop_bound_access_tokens_required": True}
+    authority.binds = flaw != "not bound"
+    authority.issuer_metadata = {"dpop_signing_alg_values_supported": ["RS256"]} if flaw == "not offered" else {}
+    with pytest.raises(OAuthFailed, match="bound to"):
+        await sign_in(sign_ins, spec, ALICE, browser)
+    assert not await sign_ins.is_signed_in(spec, ALICE)
+
+
+async def test_a_server_that_wants_bound_tokens_from_now_on_is_signed_in_to_anew(
+    authority: Authority, spec: ServerSpec, sign_ins: SignIns, browser: aiohttp.ClientSession
+) -> None:
+    await sign_in(sign_ins, spec, ALICE, browser)
+    assert await ask_who(sign_ins, spec, ALICE) == "whoami: alice"
+    authority.wants_proof = True
+    with pytest.raises(SignInNeeded):
+        await ask_who(sign_ins, spec, ALICE)
+    await sign_in(sign_ins, spec, ALICE, browser)
+    assert await ask_who(sign_ins, spec, ALICE) == "whoami: alice"
+
+
 async def test_a_workload_has_access_by_what_its_platform_says_of_it(
     authority: Authority, spec: ServerSpec, sign_ins: SignIns, tmp_path: Path
 ) -> None:
@@ -492,6 +531,8 @@ async def test_whoever_has_not_signed_in_is_asked_and_who_only_says_yes_is_not_b
 
 
 def test_a_challenge_is_read_in_one_pass() -> None:
+    assert parse_challenge('DPoP algs="ES256", error="use_dpop_nonce"') == Challenge(error="use_dpop_nonce", wants_proof=True)
+    assert not parse_challenge("DPoP algs=ES256, Bearer").wants_proof
     header = (
         'Basic realm="a, Bearer scope=\\"x\\"", Bearer error="insufficient_scope", scope="a b", resource_metadata="https://x/y"'
     )

@@ -42,7 +42,7 @@ class HttpSender:
         """The answer, which is no redirect. Raises `SessionLost` if there is none, `RequestRefused` for a redirect elsewhere."""
         refusals = 0
         for _ in range(MOST_REDIRECTS + 1):
-            token = b"" if self._authorizer is None else await self._authorizer.get_header()
+            token = b"" if self._authorizer is None else await self._authorizer.get_header(method, self.url)
             head = b"".join((self._head, token, headers))
             try:
                 answer = await self._client.request(method, self._endpoint, head, body, is_repeatable=False)

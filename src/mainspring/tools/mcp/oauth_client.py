@@ -5,7 +5,7 @@ hand, a metadata document that we publish, or one that we register ourselves. Se
 """
 
 import time
-from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
+from base64 import b64encode, urlsafe_b64decode
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -21,6 +21,7 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
 from mainspring.core.text import shorten_line
 from mainspring.net.client import HttpClient
+from mainspring.tools.mcp.key_proofs import LONGEST_NONCE, Prover, encode_base64, sign_jwt
 from mainspring.tools.mcp.oauth_metadata import IssuerMetadata, OAuthFailed, read_json, send
 from mainspring.tools.mcp.server_specs import OAuthOptions
 
@@ -48,12 +49,14 @@ class OAuthClient(Struct, frozen=True):
 
 
 class Tokens(Struct, frozen=True):
-    """What an authorization server has granted. `expires_at` is None if it has not said."""
+    """What an authorization server has granted. `expires_at` is None if it has not said. `key` is what they are bound to, if they
+    are."""
 
     access: str
     refresh: str = ""
     scope: str = ""
     expires_at: float | None = None
+    key: str = ""
 
     def __repr__(self) -> str:
         return "Tokens(...)"
@@ -152,18 +155,27 @@ def choose_scope(issuer: IssuerMetadata, *wanted: str) -> str:
 
 
 async def fetch_tokens(
-    http: HttpClient, issuer: str, endpoint: str, client: OAuthClient, form: Mapping[str, str], *, scope: str
+    http: HttpClient, issuer: str, endpoint: str, client: OAuthClient, form: Mapping[str, str], *, scope: str, key: str = ""
 ) -> Tokens:
-    """The tokens that the authorization server grants for this form. `scope` was asked for. Raises `OAuthFailed`."""
-    headers = [("Content-Type", "application/x-www-form-urlencoded")]
-    proof, more = _prove(client, issuer)
-    answer = await send(http, "POST", endpoint, headers + more, urlencode({**form, **proof}).encode())
-    status, told = answer.status, await read_json(answer)
+    """The tokens that the authorization server grants for this form. `scope` was asked for; with a `key` they must be bound to
+    that. Raises `OAuthFailed`."""
+    prover, nonce = Prover(key) if key else None, ""
+    while True:
+        proof, headers = _prove(client, issuer)
+        headers += [("Content-Type", "application/x-www-form-urlencoded")]
+        headers += [("DPoP", prover.prove("POST", URL(endpoint), nonce=nonce))] if prover is not None else []
+        answer = await send(http, "POST", endpoint, headers, urlencode({**form, **proof}).encode())
+        status, told = answer.status, await read_json(answer)
+        wanted = answer.headers.get("DPoP-Nonce", "")
+        if nonce or prover is None or told.get("error") != "use_dpop_nonce" or not 0 < len(wanted) <= LONGEST_NONCE:
+            break
+        nonce = wanted
     token, refresh = told.get("access_token"), told.get("refresh_token")
     if status != 200 or not isinstance(token, str):
         raise _refuse("a token", issuer, status, told)
-    if str(told.get("token_type", "")).lower() != "bearer" or not token or not _TOKEN_CHARACTERS.issuperset(token):
-        raise OAuthFailed(f"`{issuer}` has granted a token that is no bearer token")
+    kind = "dpop" if key else "bearer"
+    if str(told.get("token_type", "")).lower() != kind or not token or not _TOKEN_CHARACTERS.issuperset(token):
+        raise OAuthFailed(f"`{issuer}` has granted a token that is {'not bound to our key' if key else 'no bearer token'}")
     granted = told.get("scope")
     expires_at: float | None = None
     match told.get("expires_in"):
@@ -176,6 +188,7 @@ async def fetch_tokens(
         refresh if isinstance(refresh, str) else "",
         granted if isinstance(granted, str) and granted else scope,
         expires_at,
+        key,
     )
 
 
@@ -230,9 +243,7 @@ def _prove(client: OAuthClient, issuer: str) -> tuple[dict[str, str], list[tuple
 
 def _sign_assertion(client: OAuthClient, issuer: str) -> str:
     """Says who we are, signed (RFC 7523): ES256 with an elliptic key, RS256 with an RSA one."""
-    from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
-    from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
-    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.asymmetric import ec, rsa
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
@@ -249,23 +260,10 @@ def _sign_assertion(client: OAuthClient, issuer: str) -> str:
         "jti": token_urlsafe(16),
     }
     match key:
-        case ec.EllipticCurvePrivateKey(curve=ec.SECP256R1()):
-            head = {"alg": "ES256", "typ": "JWT"}
-        case rsa.RSAPrivateKey():
-            head = {"alg": "RS256", "typ": "JWT"}
+        case ec.EllipticCurvePrivateKey(curve=ec.SECP256R1()) | rsa.RSAPrivateKey():
+            return sign_jwt(key, {"typ": "JWT"}, claims)
         case _:
             raise InvalidRequest(f"`private_key_file` {client.key_file} must hold an RSA key, or one of the curve P-256")
-    told = f"{encode_base64(msgspec.json.encode(head))}.{encode_base64(msgspec.json.encode(claims))}"
-    if isinstance(key, rsa.RSAPrivateKey):
-        signature = key.sign(told.encode(), padding.PKCS1v15(), SHA256())
-    else:
-        one, other = decode_dss_signature(key.sign(told.encode(), ec.ECDSA(SHA256())))
-        signature = one.to_bytes(32, "big") + other.to_bytes(32, "big")
-    return f"{told}.{encode_base64(signature)}"
-
-
-def encode_base64(data: bytes) -> str:
-    return urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 def join_scopes(scopes: Sequence[str]) -> str:

@@ -25,17 +25,20 @@ from mainspring.tools.addresses import check_length
 MOST_BYTES = 256 * 1024
 MOST_REDIRECTS = 3
 LONGEST_CHALLENGE = 16_384
+_SCHEMES = frozenset({"bearer", "dpop"})
 _LOCAL = frozenset({"127.0.0.1", "::1", "localhost"})
 
 Metadata = TypeVar("Metadata", bound=Struct)
 
 
 class Challenge(Struct, frozen=True):
-    """What a server says of the credentials it wants (`WWW-Authenticate: Bearer ...`)."""
+    """What a server says of the credentials it wants (`WWW-Authenticate: Bearer ...`, or `DPoP ...`). `wants_proof` if it takes
+    none but those that are bound to a key (RFC 9449)."""
 
     resource_metadata: str = ""
     scope: str = ""
     error: str = ""
+    wants_proof: bool = False
 
 
 class ResourceMetadata(Struct, frozen=True):
@@ -44,6 +47,7 @@ class ResourceMetadata(Struct, frozen=True):
     resource: str
     authorization_servers: tuple[str, ...] = ()
     scopes_supported: tuple[str, ...] | None = None
+    dpop_bound_access_tokens_required: bool = False
 
 
 class IssuerMetadata(Struct, frozen=True):
@@ -58,18 +62,21 @@ class IssuerMetadata(Struct, frozen=True):
     code_challenge_methods_supported: tuple[str, ...] = ()
     token_endpoint_auth_methods_supported: tuple[str, ...] | None = None
     grant_types_supported: tuple[str, ...] | None = None
+    dpop_signing_alg_values_supported: tuple[str, ...] = ()
     client_id_metadata_document_supported: bool = False
     authorization_response_iss_parameter_supported: bool = False
 
 
 class Grantor(Struct, frozen=True):
     """Who grants access to a server. `resource` is how tokens name the server, `scope` what is to be asked for, if anything.
-    `is_assumed` where the server names nobody, so that it is taken to do so itself."""
+    `is_assumed` where the server names nobody, so that it is taken to do so itself; `wants_proof` where tokens must be bound to a
+    key."""
 
     resource: str
     issuer: IssuerMetadata
     scope: str = ""
     is_assumed: bool = False
+    wants_proof: bool = False
 
 
 class OAuthFailed(ToolUnavailable):
@@ -81,8 +88,9 @@ class OAuthFailed(ToolUnavailable):
 
 
 def parse_challenge(header: str) -> Challenge:
-    """Reads a header in one pass, whatever it holds. What is no parameter of `Bearer` is left out."""
+    """Reads a header in one pass, whatever it holds. What is no parameter of `Bearer` or `DPoP` is left out."""
     found: dict[str, str] = {}
+    schemes: set[str] = set()
     scheme, place, text = "", 0, header[:LONGEST_CHALLENGE]
     while place < len(text):
         if text[place] in ", \t":
@@ -96,11 +104,13 @@ def parse_challenge(header: str) -> Challenge:
             place += 1
         elif end < len(text) and text[end] == "=":
             value, place = _read_value(text, end + 1)
-            if scheme == "bearer":
+            if scheme in _SCHEMES:
                 found.setdefault(word, value)
         else:
             scheme, place = word, end
-    return Challenge(found.get("resource_metadata", ""), found.get("scope", ""), found.get("error", ""))
+            schemes.add(scheme)
+    wants_proof = "dpop" in schemes and "bearer" not in schemes
+    return Challenge(found.get("resource_metadata", ""), found.get("scope", ""), found.get("error", ""), wants_proof)
 
 
 def _read_value(text: str, place: int) -> tuple[str, int]:
@@ -150,7 +160,7 @@ class MetadataFinder:
                     "is the one to sign in at",
                     "issuer_mismatch",
                 )
-            return Grantor(server_url, own, challenge.scope, is_assumed=True)
+            return Grantor(server_url, own, challenge.scope, is_assumed=True, wants_proof=challenge.wants_proof)
         if not covers(told.resource, server_url):
             raise OAuthFailed(
                 f"the server calls itself `{shorten_line(told.resource, 200)}`, which is not its address; tokens for it would be "
@@ -165,7 +175,9 @@ class MetadataFinder:
                 f"`{chosen}`, which is the one to sign in at; if it has moved, set `issuer` in the table `oauth` of the server",
                 "issuer_mismatch",
             )
-        return Grantor(told.resource, await self.find_issuer(chosen), challenge.scope or " ".join(told.scopes_supported or ()))
+        scope = challenge.scope or " ".join(told.scopes_supported or ())
+        wants_proof = challenge.wants_proof or told.dpop_bound_access_tokens_required
+        return Grantor(told.resource, await self.find_issuer(chosen), scope, wants_proof=wants_proof)
 
     async def find_issuer(self, issuer: str) -> IssuerMetadata:
         """The metadata of this issuer. Raises `OAuthFailed`."""

@@ -34,6 +34,7 @@ from mainspring.net.client import HttpClient, encode_headers
 from mainspring.ports import Document, DocumentStore
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.guarded_http import make_guarded_http
+from mainspring.tools.mcp.key_proofs import LONGEST_NONCE, Prover, make_key
 from mainspring.tools.mcp.oauth_client import (
     JWT_BEARER,
     OFFLINE,
@@ -114,7 +115,8 @@ class Access(Struct, frozen=True):
 
 
 class Attempt(Struct, frozen=True):
-    """A sign-in that is under way. `browser` is a hash of the cookie of the browser that began it, if one has."""
+    """A sign-in that is under way. `browser` is a hash of the cookie of the browser that began it, if one has; `key`
+    what its tokens are to be bound to, if they are."""
 
     account: Account
     at: float
@@ -124,6 +126,7 @@ class Attempt(Struct, frozen=True):
     redirect_uri: str
     scope: str
     browser: str = ""
+    key: str = ""
 
 
 class RegisteredClient(Struct, frozen=True):
@@ -194,7 +197,15 @@ class SignIns:
         scope = choose_scope(issuer, *(options.scopes or (grantor.scope,)), *held)
         proof, state = make_proof(), token_urlsafe(32)
         attempt = Attempt(
-            account, self._clock(), grantor, client, proof, redirect_uri, scope, _digest(browser) if browser else ""
+            account,
+            self._clock(),
+            grantor,
+            client,
+            proof,
+            redirect_uri,
+            scope,
+            _digest(browser) if browser else "",
+            _make_key(grantor),
         )
         id = _digest(state)
         await self._sweep_attempts()
@@ -317,7 +328,8 @@ class SignIns:
             form = {"grant_type": options.grant, "resource": grantor.resource, **({"scope": wanted} if wanted else {})}
             if options.grant == "jwt_bearer":
                 form |= {"grant_type": JWT_BEARER, "assertion": read_assertion(issuer, options)}
-            tokens = await fetch_tokens(http, issuer.issuer, issuer.token_endpoint, client, form, scope=wanted)
+            key = _make_key(grantor)
+            tokens = await fetch_tokens(http, issuer.issuer, issuer.token_endpoint, client, form, scope=wanted, key=key)
         access = Access(
             account, grantor.resource, issuer.issuer, issuer.token_endpoint, client, tokens, issuer.revocation_endpoint
         )
@@ -384,7 +396,8 @@ class SignIns:
                 # A refresh token goes to nobody but who gave it. A server that names nobody may name it again.
                 error = "" if grantor.is_assumed else "invalid_grant"
                 raise OAuthFailed("the server has another authorization server now, or names none", error)
-            return await fetch_tokens(http, held.issuer, issuer.token_endpoint, held.client, form, scope=held.tokens.scope)
+            endpoint, old = issuer.token_endpoint, held.tokens
+            return await fetch_tokens(http, held.issuer, endpoint, held.client, form, scope=old.scope, key=old.key)
 
     async def _exchange(self, attempt: Attempt, code: str) -> None:
         issuer = attempt.grantor.issuer
@@ -398,7 +411,8 @@ class SignIns:
         guard = self._guard.allow(URL(attempt.grantor.resource).host or "")
         async with self._connect(guard) as http:
             try:
-                tokens = await fetch_tokens(http, issuer.issuer, issuer.token_endpoint, attempt.client, form, scope=attempt.scope)
+                endpoint, key = issuer.token_endpoint, attempt.key
+                tokens = await fetch_tokens(http, issuer.issuer, endpoint, attempt.client, form, scope=attempt.scope, key=key)
             except OAuthFailed as error:
                 if error.error in ("invalid_client", "unauthorized_client"):
                     await self._store.remove(CLIENT, _name_client(issuer.issuer, attempt.redirect_uri))
@@ -499,9 +513,18 @@ class Authorizer:
         self._sign_ins, self._spec, self._account = sign_ins, spec, account
         self._is_machine = _get_options(spec).is_for_machine
         self._header, self._token, self._until = b"", "", 0.0
+        self._prover: Prover | None = None
+        self._key = self._nonce = ""
 
-    async def get_header(self) -> bytes:
-        """Raises `SignInNeeded`, `OAuthFailed`. A machine without a token sends none, and is told whom to ask."""
+    async def get_header(self, method: str, url: URL) -> bytes:
+        """Those of one request. Raises `SignInNeeded`, `OAuthFailed`. A machine without a token sends none, and is told whom to
+        ask."""
+        header = await self._find_header()
+        if self._prover is None or not header:
+            return header
+        return header + encode_headers([("DPoP", self._prover.prove(method, url, token=self._token, nonce=self._nonce))])
+
+    async def _find_header(self) -> bytes:
         if time.monotonic() < self._until:
             return self._header
         found = await self._sign_ins.read(self._spec, self._account)
@@ -526,29 +549,54 @@ class Authorizer:
             scope = join_scopes(("" if held is None else held[0].tokens.scope, challenge.scope))
             if held is not None and scope == join_scopes([held[0].tokens.scope]):
                 # All that it wants was granted: nobody can permit more, but the token that was sent may be an older one.
-                return self._remember(held[0]) != sent
+                return not _carries(sent, self._remember(held[0]))
             if not self._is_machine:
                 raise SignInNeeded(self._spec.label, scope)
             self._remember(await self._sign_ins.fetch_machine_tokens(self._spec, self._account, challenge, scope))
             return True
         if status != 401:
             return False
+        nonce = headers.get("DPoP-Nonce", "")
+        if challenge.error == "use_dpop_nonce" and self._prover is not None and 0 < len(nonce) <= LONGEST_NONCE:
+            self._nonce = nonce
+            return True
         self._until = 0.0
         if self._is_machine:
             self._remember(await self._sign_ins.fetch_machine_tokens(self._spec, self._account, challenge))
-            return self._header != sent
-        old = self._token if self._header == sent else ""
-        access = await self._sign_ins.refresh(self._spec, self._account, old)
+            return not _carries(sent, self._header)
+        old = self._token if _carries(sent, self._header) else ""
+        # What is bound to no key cannot be exchanged for what is.
+        is_unbound = challenge.wants_proof and not self._key
+        access = None if is_unbound else await self._sign_ins.refresh(self._spec, self._account, old)
         if access is None:
             await self._sign_ins.forget(self._spec, self._account, old)
             raise SignInNeeded(self._spec.label)
-        return self._remember(access) != sent
+        return not _carries(sent, self._remember(access))
 
     def _remember(self, access: Access) -> bytes:
         self._token = access.tokens.access
-        self._header = encode_headers([("Authorization", f"Bearer {self._token}")])
+        if access.tokens.key != self._key:
+            self._key, self._nonce = access.tokens.key, ""
+            self._prover = Prover(self._key) if self._key else None
+        self._header = encode_headers([("Authorization", f"{'DPoP' if self._key else 'Bearer'} {self._token}")])
         self._until = time.monotonic() + MEMORY_SECONDS
         return self._header
+
+
+def _carries(sent: bytes, header: bytes) -> bool:
+    """Whether a request was sent with this token. A proof of its own may be behind that."""
+    return sent.startswith(header) if header else not sent
+
+
+def _make_key(grantor: Grantor) -> str:
+    """What the tokens of a server are to be bound to, if it wants that. Raises `OAuthFailed`."""
+    if not grantor.wants_proof:
+        return ""
+    if "ES256" not in grantor.issuer.dpop_signing_alg_values_supported:
+        raise OAuthFailed(
+            f"the server takes only tokens that are bound to a key (DPoP), and `{grantor.issuer.issuer}` binds none by ES256"
+        )
+    return make_key()
 
 
 def _check_issuer(grantor: Grantor, told: str | None) -> None:
