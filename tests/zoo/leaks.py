@@ -123,6 +123,12 @@ HERMES = f"<tool_call>\n{CALL}\n</tool_call>"
 XML = "<function=get_time>\n<parameter=zone>\nUTC\n</parameter>\n</function>"
 # Forms of calls that families of models were trained to write; own measurement and code read in the parsers of vLLM and SGLang.
 FORMS = {
+    "a list in Gemma's block": '```tool_code\n[get_time(zone="UTC")]\n```',
+    "JSON of smolagents'": f"Thought: I must look.\nAction:\n{CALL}<end_code>",
+    "ReAct with names and values": 'Thought: I must look.\nAction: get_time\nAction Input: zone="UTC"',
+    "Hunyuan's block": f"<tool_calls>\n<tool_call>function<tool_sep>get_time\n```json\n{UTC}\n```\n</tool_call>\n</tool_calls>",
+    "words behind, and a token": '<|tool_call_start|>[get_time(zone="UTC")]<|tool_call_end|>Checking the time.<|im_end|>',
+    "lines of Python's": 'get_time(zone="UTC")\nget_time(zone="UTC")',
     "JSON behind words": f"Let me look.\n\n{CALL}",
     "two blocks": f"```json\n{CALL}\n```\n\n```json\n{CALL}\n```",
     "GLM without its tag": "get_time\n<arg_key>zone</arg_key>\n<arg_value>UTC</arg_value>\n</tool_call>",
@@ -335,6 +341,9 @@ FORMS = {
 }
 # What only looks like a call.
 TWINS = {
+    "an example": f"Example tool call:\n{HERMES}",
+    "thoughts with a title": "<thoughts>On freedom</thoughts> is the title of the essay.",
+    "lines of Python's, and others": 'get_time(zone="UTC")\nsleep(3)\nget_time(zone="UTC")',
     "JSON behind words that goes on": f"I must say what was sent.\n\n{CALL}\n\nThat was all of it, and nobody has answered.",
     "JSON of another tool": 'Let me look.\n\n{"name": "no_such_tool", "arguments": {}}',
     "a script in words": 'Call it so:\n\n```js\nget_time({zone: "UTC"})\n```',

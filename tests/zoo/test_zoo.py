@@ -156,15 +156,59 @@ async def test_a_call_in_text_is_made_once() -> None:
     assert {name: leads.sub("", words).strip() for name, (_, _, words) in told.items()} == dict.fromkeys(leaks.FORMS, NOON)
 
 
-async def test_a_call_may_be_nothing_but_a_name() -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call>now</tool_call>",  # as GLM 4.7 writes it: https://github.com/vllm-project/vllm/issues/48201
+        '<invoke name="now"/>',
+        "<now />",
+        "Thought: I must look.\nAction: now\nAction Input:",
+        "Action: now\nAction Input: None",
+    ],
+)
+async def test_a_call_may_be_nothing_but_a_name(text: str) -> None:
     class Terse(Animal):
         zones: ClassVar = ["here"]
 
         def first(self, body: Json) -> bytes:
-            # As GLM 4.7 writes it: https://github.com/vllm-project/vllm/issues/48201
-            return say(*split("<tool_call>now</tool_call>"))
+            return say(*split(text))
+
+        def check(self, outcome: Outcome) -> None:
+            assert outcome.response.output_text.removeprefix("Thought: I must look.\n") == NOON
+            assert outcome.zones == self.zones
 
     Terse().check(await tell(Terse))
+
+
+async def test_a_word_before_braces_calls_nothing() -> None:
+    class Wordy(Talker):
+        def last(self, body: Json) -> bytes:
+            return say(*split("Now: {}"))
+
+    outcome = await tell(Wordy)
+    assert (outcome.response.output_text, outcome.zones) == ("Now: {}", [])
+
+
+@pytest.mark.parametrize(
+    "thought",
+    [
+        "<|inner_prefix|>High sun.<|inner_suffix|>",
+        "<unused94>thought\nHigh sun.<unused95>",
+        "<analysis>High sun.</analysis>\n\n",
+        "<THINK>High sun.</THINK>",
+        "<|think|>High sun.<|end|><|begin|>assistant<|content|>",
+    ],
+)
+async def test_thoughts_before_a_call_are_thoughts_though_no_words_follow(thought: str) -> None:
+    class Thinking(Animal):
+        def first(self, body: Json) -> bytes:
+            made = call_piece(0, id="a", name="get_time", arguments=UTC)
+            said = [chunk({"content": piece}) for piece in split(thought)]
+            return sse(*said, chunk(made), chunk(finish="tool_calls")) + DONE
+
+    outcome = await tell(Thinking)
+    Thinking().check(outcome)
+    assert [item.type for item in outcome.response.output].index("reasoning") == 0
 
 
 @pytest.mark.parametrize(

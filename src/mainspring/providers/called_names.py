@@ -17,7 +17,9 @@ def find_tool_name(name: str, names: Collection[str]) -> str:
     name = _BEFORE.sub("", name)
     recipient = _RECIPIENT.search(name) or _TAGGED.match(name)
     bare = _BEHIND.split((recipient[1] if recipient else name).strip().strip("\"'`"), maxsplit=1)[0].strip()
-    bare = _COUNTED.sub("", bare)
+    bare = _COUNTED.sub("", bare).rstrip(":")
+    # A word of the header may stand behind it.
+    bare = first if (first := bare.partition(" ")[0]) in names else bare
     meant = [known for known in names if bare == known or bare.endswith(tuple([f"{mark}{known}" for mark in _MARKS]))]
     if not meant and (numbered := _NUMBERED.fullmatch(bare)):
         meant = [known for known in names if numbered[1] == known]

@@ -33,6 +33,8 @@ def read_code(text: str, tools: Tools) -> list[CodeCall]:
                 case ast.Assign(targets=[ast.Name(id=result)], value=value):
                     results.add(result)
                     calls.append(read_call(value, tools))
+                case ast.Expr(value=ast.List(elts=values)):
+                    calls += [read_call(value, tools) for value in values]
                 case ast.Expr(value=value) if not _shows(value, results, tools):
                     calls.append(read_call(value, tools))
                 case ast.Expr():
@@ -42,6 +44,15 @@ def read_code(text: str, tools: Tools) -> list[CodeCall]:
     except _UNREADABLE:
         return []
     return calls
+
+
+def read_lines(text: str, tools: Tools) -> list[CodeCall]:
+    """The calls of lines of which each is nothing but a call whose arguments fit."""
+    calls = read_code(text, tools) if _CALL_LINES.fullmatch(text) else []
+    is_all = len(calls) == text.count("\n") + 1 and all(
+        fits(type_values(each.arguments, tools[each.name]), tools[each.name]) for each in calls
+    )
+    return calls if is_all else []
 
 
 def read_script(text: str, tools: Tools) -> list[CodeCall]:
@@ -137,6 +148,7 @@ def find_code(text: str) -> str | None:
     return None if ("</code>" if found.lastgroup == "tag" else "```") in code else code
 
 
+_CALL_LINES: Final = re.compile(r"[A-Za-z_][\w.]*\([^\n]*\)(?:\n[A-Za-z_][\w.]*\([^\n]*\))+")
 _MOST_HEAD: Final = 200
 _LANGUAGE: Final = r"```(?:js|jsx|ts|tsx|javascript|typescript)[ \t]*\n"
 _SCRIPT: Final = re.compile(rf"{_LANGUAGE}((?:(?!```).)*)```\s*", re.DOTALL | re.IGNORECASE)

@@ -50,7 +50,9 @@ def skip_labels(text: str, tools: Tools, name: str = "") -> Labelled:
         is_token = text.endswith("<|", 0, place) and text[token.end() : token.end() + 2] in ("", "|", "|>")
         if word not in tools and (is_token or word.lower() in _LABELS):
             continue
-        meant = "" if name else find_tool_name(word, tools)
+        # `Now: {}` begins with a word, though there be a tool of that name.
+        is_word = word.istitle() and word.lower() in tools
+        meant = "" if name or is_word else find_tool_name(word, tools)
         if meant in tools:
             name = meant
         else:
@@ -147,7 +149,11 @@ def _read_plain(text: str, tools: Tools) -> NamedArguments | None:
     name = "" if found is None else find_tool_name(found[1], tools)
     if found is None or name not in tools:
         return None
-    arguments = name_only_argument(found[2] or found[3], tools[name])
+    tool, given = tools[name], (found[2] or found[3]).strip()
+    if given.strip("\"'`").lower() in _NO_INPUT and fits({}, tool):
+        return NamedArguments(name, {})
+    written = read_words(given, tool)
+    arguments = name_only_argument(given, tool) if written == given else json.loads(written)
     return NamedArguments(name, arguments) if isinstance(arguments, dict) else None
 
 
@@ -221,7 +227,7 @@ _CODE: Final = re.compile(r"(?:Code:\s*)?```(?:py|python)\n|<code>")
 _ACTION_HEAD: Final = re.compile(r"\**+Action\**+:\s*+`?([\w.-]++)`?(?:\[|[^\S\n]*+\n\s*+\**+Action[ _]?Input\b)")
 _PLAIN_ACTION: Final = re.compile(
     r"\**+Action\**+:\s*+`?([\w.-]++)`?"
-    r"(?:\[([^\[\]\n]++)\]|[^\S\n]*+\n\s*+\**+Action[ _]?Input\**+:\**+[ \t]*+([^\n{\[]++))"
+    r"(?:\[([^\[\]\n]++)\]|[^\S\n]*+\n\s*+\**+Action[ _]?Input\**+:\**+[ \t]*+([^\n{\[]*+))"
     r"(?:\s*+\Z|[^\S\n]*+\n\s*+(?:Observation\b.*+|PAUSE\s*+))",
     re.DOTALL,
 )
@@ -229,7 +235,8 @@ PAST_THOUGHT: Final = re.compile(
     r"(?<!\s)(?=[^\S\n]*+\n[^\S\n]*+\n)\s++(?!\**+(?:Thought|Action|Code|Observation|Final|```|<))[^\n]{12}"
 )
 """What follows a thought that neither an action nor an answer follows."""
-_MADE_UP: Final = re.compile(r"\bObservation:|✿RESULT✿|\bTool (?:response|result|output):", re.IGNORECASE)
+_NO_INPUT: Final = frozenset({"", "none", "null", "n/a", "nothing", "no input"})
+_MADE_UP: Final = re.compile(r"<end_(?:code|action)>|\bObservation:|✿RESULT✿|\bTool (?:response|result|output):", re.IGNORECASE)
 # How arguments begin: words in brackets, or a set, do so otherwise.
 _VALUE: Final = re.compile(r"""[\[(\s]*\{\s*["'}]|(?<=\()\{\s*\w+\s*:|\(\s*(?:[)"'\d{\[-]|\w+\s*=|(?:True|False|None)\b)""")
 _HALF_VALUE: Final = re.compile(r"[\[(\s]*\{?\s*|(?<=\()\{\s*\w*\s*|\(\s*\w*\s*")

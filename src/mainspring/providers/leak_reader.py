@@ -448,9 +448,10 @@ _ANNOUNCED: Final = re.compile(
 )
 # A sentence that speaks of how calls are written: what follows it is shown, not made.
 _EXPLAINED: Final = re.compile(
-    r"\b(?:looks? like|like (?:this|so)|as follows|for (?:example|instance)|an example|a sample"
+    r"(?:\b(?:looks? like|like (?:this|so)|as follows|for (?:example|instance)|an example|a sample"
     r"|the (?:format|syntax|notation|template)|spell (?:it|this|that) out|illustrate|type (?:it|this|that) out|sketch"
-    r"|walk you through|how (?:I|you|one|we|to) (?:would |could )?(?:ask|call|write|put|say))\b[^.!?:\n]*[.!?…:]?\s*\Z",
+    r"|walk you through|how (?:I|you|one|we|to) (?:would |could )?(?:ask|call|write|put|say))"
+    r"|(?:\A|\n)\W*(?:examples?|samples?))\b[^.!?:\n]*[.!?…:]?\s*\Z",
     re.IGNORECASE,
 )
 _CLOSING_STOPS: Final = ("</s>", "</tool_call>")

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from mainspring.core.items import Json, ToolDefinition
 from mainspring.providers.argument_types import fits, list_properties, type_value, type_values
 from mainspring.providers.called_names import find_tool_name
-from mainspring.providers.code_calls import CodeCall, find_code, may_be_script, read_code, read_list, read_script
+from mainspring.providers.code_calls import CodeCall, find_code, may_be_script, read_code, read_lines, read_list, read_script
 from mainspring.providers.control_tokens import NEXT_TURN, STOPS, TRAILING_STOPS
 from mainspring.providers.json_text import ARGUMENT_KEYS, STRING, json_text, parse_loosely, read_arguments
 from mainspring.providers.labelled_calls import (
@@ -64,7 +64,8 @@ def parse_calls(text: str, tools: Tools, *, is_all: bool = False) -> list[Leaked
             return calls
         found = next((found for read in _READERS if (found := read(opened, place, tools)) is not None), None)
         if found is None:
-            return _parse_labelled(bare, tools) if is_all and not text.startswith("`") else []
+            is_bare = is_all and not text.startswith("`")
+            return (_parse_labelled(bare, tools) or _make_calls(read_lines(bare, tools), tools)) if is_bare else []
         calls += found.calls
         place = found.end
 
@@ -472,12 +473,12 @@ _MESSAGE_KEYS: Final = {"role", "content", "thought", "thoughts", "reasoning", *
 _KEYS: Final = {*_NAME_KEYS, *ARGUMENT_KEYS, *_LIST_KEYS, *_BESIDE_KEYS, "type", *_CALL_KEYS}
 _ELEMENT_HEAD: Final = re.compile(
     r"```[a-z]*\s*<(?:[|\uff5c]|/?(?:\w+:)?(?:(?:tool|function)(?:s|_\w+|_?calls?)?|invoke)[\s=>])|&lt;(?:tool|function)\w*&gt;\s*[{\[&]"
-    r"|<code>\s*(?:\w+\s*=\s*)?(?:print\()?([\w.]+)\(|(?:```(?:xml|html)?\s*)?<([\w.-]+)(?:>\s*[<{]|\s+[\w-]+=\")"
+    r"|<code>\s*(?:\w+\s*=\s*)?(?:print\()?([\w.]+)\(|(?:```(?:xml|html)?\s*)?<([\w.-]+)(?:\s*/>|>\s*[<{]|\s+[\w-]+=\")"
     r"|<\w+:(?:tool|function)_?calls?>",
     re.IGNORECASE,
 )
 _HALF_ELEMENT: Final = re.compile(
-    r"`{1,3}[a-z]*\s*(?:<[\w:.-]*>?\s*)?|&\w{0,2};?|&lt;\w*(?:&\w{0,2};?)?\s*|<[\w.:-]*>?\s*|<[\w.-]+\s+[\w-]*=?|<code>\s*(?:\w+\s*=\s*)?[\w.(]*",
+    r"`{1,3}[a-z]*\s*(?:<[\w:.-]*>?\s*)?|&\w{0,2};?|&lt;\w*(?:&\w{0,2};?)?\s*|<[\w.:-]*>?\s*|<[\w.-]+\s*/?|<[\w.-]+\s+[\w-]*=?|<code>\s*(?:\w+\s*=\s*)?[\w.(]*",
     re.IGNORECASE,
 )
 # What stands between the name of an argument and its value.
@@ -497,10 +498,10 @@ _AFTER_VALUE: Final = re.compile(
 )
 _DEEP_VALUE: Final = re.compile(rf"{_FIRST_KEY}[\[{{]\s*[\[{{]")
 _PYTHON_HEAD: Final = re.compile(
-    r"(?:```tool_code\s+(?:\w+\s*=\s*)?|\[\s*)(?:print\()?(?:await\s+)?(?!print\()([A-Za-z_][\w.]*)\("
+    r"(?:```tool_code\s+(?:\w+\s*=\s*|\[\s*)?|\[\s*)(?:print\()?(?:await\s+)?(?!print\()([A-Za-z_][\w.]*)\("
 )
 _HALF_HEAD: Final = re.compile(
-    r"`{0,3}|(?:```tool_code\s+(?:\w+\s*(?:=\s*)?)?|\[\s*)(?:print\()?(?:await\s+)?(?:[A-Za-z_][\w.]*)?"
+    r"`{0,3}|(?:```tool_code\s+(?:\w+\s*(?:=\s*)?|\[\s*)?|\[\s*)(?:print\()?(?:await\s+)?(?:[A-Za-z_][\w.]*)?"
     r'|(?:```(?:[a-z_]*5?|JSON)\s*)?(?:\[\s*)?(?:\{\s*(?:"?\w*(?:"?\s*(?::\s*(?:"[^"]*)?)?)?)?)?'
 )
 _FENCES: Final = (
@@ -526,7 +527,8 @@ _GLUE: Final = re.compile(
     r"|(?<=\})\}(?=\s*</tool_call>)|\[unused1[12]\]|<<function>>|function call<\|role_sep\|>"
     r"|<\|tool_call:begin\|>\w*<\|tool_call:name\|>|<\|(?:im_end|calls|tool_call:end|python_start|python_end|eom_id|eot_id|end|call|/?tool_calls?|tool_calls?_(?:section_)?(?:begin|start|end)|action_start|plugin|action_end"
     r"|START_ACTION|END_ACTION|tools_prefix|tools_suffix)\|>"
-    rf"|<\uff5ctool▁calls?▁(?:begin|end)\uff5c>|function<\uff5ctool▁sep\uff5c>|{'|'.join(map(re.escape, STOPS))})*",
+    rf"|<\uff5ctool▁calls?▁(?:begin|end)\uff5c>|function<\uff5ctool▁sep\uff5c>|function<tool_sep>"
+    rf"|{'|'.join(map(re.escape, STOPS))})*",
     re.IGNORECASE,
 )
 _MADE_UP: Final = re.compile(
@@ -553,9 +555,9 @@ _NAME_ELEMENT: Final = re.compile(
 )
 _TOOL_AND_INPUT: Final = re.compile(r"(?:<tool>)?\s*([\w.-]+)\s*</tool>\s*<tool_input>(.*?)</tool_input>", re.DOTALL)
 _TOOL_ELEMENT: Final = re.compile(r"<([\w.-]+)>(.*?)</\1>", re.DOTALL)
-_TOOL_ATTRIBUTES: Final = re.compile(r"<([\w.-]+)((?:\s+[\w-]+=\"[^\"]*\")+)\s*(?:/>|>\s*</\1>)")
+_TOOL_ATTRIBUTES: Final = re.compile(r"<([\w.-]+)((?:\s+[\w-]+=\"[^\"]*\")+|(?=\s*/>))\s*(?:/>|>\s*</\1>)")
 _NAME_ATTRIBUTES: Final = re.compile(
-    r"<(?:tool_call|tool|function|invoke|call)\s+name=\"([^\"]+)\"((?:\s+[\w-]+=\"[^\"]*\")+)\s*(?:/>|>\s*</\w+>)"
+    r"<(?:tool_call|tool|function|invoke|call)\s+name=\"([^\"]+)\"((?:\s+[\w-]+=\"[^\"]*\")*)\s*(?:/>|>\s*</\w+>)"
 )
 _ATTRIBUTE: Final = re.compile(r"([\w-]+)=\"([^\"]*)\"")
 _ELEMENT: Final = re.compile(r"<(\w+)>(.*?)</\1>", re.DOTALL)

@@ -48,7 +48,9 @@ _TOKEN_WORDS: Final = r"inner|think|thinking|thoughts?|reason|reasoning|analysis
 BLOCKS: Final = (
     ThoughtBlock(
         re.compile(rf'<(?P<tag>{_WORDS})(?:\s[^<>\n]*)?>|<details type="reasoning"[^<>\n]*>', re.IGNORECASE),
-        re.compile(rf"<({_WORDS}|details)(?:\s[^<>\n]*)?>(?P<thought>.*?)</\1>\s*+(?=\S)", re.IGNORECASE | re.DOTALL),
+        re.compile(
+            rf"<({_WORDS}|details)(?:\s[^<>\n]*)?>(?P<thought>.*?)</\1>(?! (?-i:[a-z]))\s*+(?=\S)", re.IGNORECASE | re.DOTALL
+        ),
         ("</",),
     ),
     ThoughtBlock(
@@ -230,6 +232,15 @@ class TagSplitter:
             return self._enter("within", begun[len(opened) :])
         self._place, self._is_fresh = "after", self._find_opening(begun) != ""
         return held
+
+    def break_off(self) -> Iterator[tuple[bool, str]]:
+        """A call follows: thoughts that are told by what comes behind them are thoughts here, too."""
+        begun = self._held.lstrip().lstrip(_INVISIBLE).lstrip() if self._place == "before" else ""
+        block = self._find_block(begun) if begun and self._channels is None else None
+        whole = None if block is None else block.whole.match(f"{begun}.")
+        if whole is not None and whole.end() == len(begun):
+            self._held = self._enter("after", "")
+            yield True, whole["thought"].strip()
 
     def _find_block(self, begun: str) -> ThoughtBlock | None:
         for block in BLOCKS:

@@ -408,7 +408,10 @@ class TurnBuilder(TurnEvents):
         return next((call for call in reversed(told) if call.name == name and call.is_whole), None)
 
     def _settle(self) -> None:
-        """A real call begins: what was held back because it might be a call is one beside it, or words."""
+        """A real call begins: what was held back because it might be a call is one beside it, or words; thoughts that are whole
+        are thoughts."""
+        if self._tagged is not None:
+            self._split(self._tagged.break_off())
         if self._leaks is not None and self._leaks.is_holding:
             held = self._leaks.end(self.said, has_calls=True)
             self._say(held.words)
