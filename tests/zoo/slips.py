@@ -35,6 +35,28 @@ class ArgumentsAsEmptyList(Animal):
         return call("a", "[]", name="now")
 
 
+class CallNamedInEveryPiece(Animal):
+    """Quirk 109: each piece of a call has an id of its own, and the name; supposed, without a source."""
+
+    number = 109
+
+    def first(self, body: Json) -> bytes:
+        pieces = [
+            call_piece(0, id=f"c{place}", name="get_time", arguments=UTC[place : place + 4]) for place in range(0, len(UTC), 4)
+        ]
+        return sse(*map(chunk, pieces)) + FINISH
+
+
+class ArgumentsAsInput(Animal):
+    """Quirk 110: a call has its name and `input` in place of a function, as Anthropic writes it; supposed, without a source."""
+
+    number = 110
+
+    def first(self, body: Json) -> bytes:
+        made = {"index": 0, "id": "a", "type": "tool_use", "name": "get_time", "input": {"zone": "UTC"}}
+        return sse(chunk({"tool_calls": [made]})) + FINISH
+
+
 class NameBehindTag(Animal):
     """Quirk 14: the tag of a call is before the tool's name; supposed, without a source."""
 

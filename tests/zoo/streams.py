@@ -262,6 +262,40 @@ class NoEmptyLines(Talker):
         return (sse(SAID, STOP) + DONE).replace(b"\n\n", b"\n")
 
 
+class MessagesForDeltas(Talker):
+    """Quirk 106: pieces are called `message`, as a whole answer is; supposed, without a source."""
+
+    number = 106
+
+    def last(self, body: Json) -> bytes:
+        pieces = [
+            {"choices": [{"index": 0, "message": {"role": "assistant", "content": piece}}]} for piece in ("It is", " noon.")
+        ]
+        return sse(*pieces, STOP) + DONE
+
+
+class HalfCharacters(Talker):
+    """Quirk 107: a character outside the basic plane comes as two halves, in two pieces (tokens of bytes);
+    supposed, without a source."""
+
+    number = 107
+
+    def last(self, body: Json) -> bytes:
+        return say("It is noon. ", "S", "s", " ", "S", "s", " So.").replace(b'"S"', rb'"\ud83c"').replace(b'"s"', rb'"\udf1e"')
+
+    def check(self, outcome: Outcome) -> None:
+        assert outcome.response.output_text == f"{NOON} \N{SUN WITH FACE} \N{SUN WITH FACE} So."
+
+
+class ErrorOfNothing(Talker):
+    """Quirk 108: each piece has an error of code 0, without words; supposed, without a source."""
+
+    number = 108
+
+    def last(self, body: Json) -> bytes:
+        return sse(*[{**piece, "error": {"code": 0, "message": ""}} for piece in (SAID, STOP)]) + DONE
+
+
 class UsageInEveryPiece(Talker):
     """Quirk 47: usage comes with each piece, and only the last is right (vLLM). https://github.com/gonka-ai/gonka/pull/1177"""
 

@@ -242,6 +242,10 @@ class CallDraft(Struct, eq=False):
             return bool(self.vendor_id) and name == self.name and not arguments.strip()
         return bool(id or self.pieces) or not is_beside
 
+    def goes_on(self, name: str, arguments: str) -> bool:
+        """Whether a piece of another id that names this tool goes on with half an object: no other call begins so."""
+        return bool(name) and name == self.name and self.is_half and _BEGINS_NONE.match(arguments) is not None
+
     @property
     def is_whole(self) -> bool:
         """The arguments so far are a JSON object. The first check is cheap, for backends that name the tool in each piece."""
@@ -292,6 +296,7 @@ def is_json(text: str) -> bool:
 
 _decode: Final = msgspec.json.decode
 _decoder: Final = json.JSONDecoder()
+_BEGINS_NONE: Final = re.compile(r"\s*[^\s{]")
 _MOST_BLANK: Final = 20
 _WITHIN_STRING: Final = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _STRUCTURE: Final = re.compile(r'["{}]')

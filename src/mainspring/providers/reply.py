@@ -172,6 +172,8 @@ class ReplyReader(ABC, Generic[TurnT]):
         self._chunks = chunks or EventSplitter()
         self._finish: Finish | None = None
         self._usage: Usage | None = None
+        # The first half of a character, of which the next piece has the second.
+        self._half = b""
         self.is_over = False
 
     @abstractmethod
@@ -297,11 +299,19 @@ class ReplyReader(ABC, Generic[TurnT]):
         try:
             return decoder.decode(data)
         except (ValueError, RecursionError) as error:
+            data = self._join_halves(data)
             with suppress(ValueError, RecursionError):
                 return decoder.decode(repair(data))
             raise BadOutput(
                 f"{self._http.url} sent what is no {self.chunk_name} ({error}): `{self._http.quote(data)}`; check the base URL"
             ) from error
+
+    def _join_halves(self, data: bytes) -> bytes:
+        """The piece without half a character at the end of its text, which begins that of the next."""
+        data = _BEFORE_HALF.sub(lambda _: self._half, data, count=1) if self._half else data
+        half = _FIRST_HALF.search(data)
+        self._half = b"" if half is None else half[0]
+        return data if half is None else data[: half.start()] + data[half.end() :]
 
     def _failure(self, data: bytes) -> ProviderError:
         """The error that the backend reports within its answer."""
@@ -337,4 +347,7 @@ def read_counts(usage: msgspec.Raw) -> defaultdict[str, int]:
     return counts
 
 
+# Of a surrogate pair in JSON: a half that ends a text, and where one begins with the other.
+_FIRST_HALF: Final = re.compile(rb'\\u[dD][89abAB][0-9a-fA-F]{2}(?=")')
+_BEFORE_HALF: Final = re.compile(rb'(?<=")(?=\\u[dD][c-fC-F][0-9a-fA-F]{2})')
 _counts: Final = msgspec.json.Decoder(dict[str, object] | None)

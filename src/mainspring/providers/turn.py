@@ -299,10 +299,10 @@ class TurnBuilder(TurnEvents):
             name = self._find_name(name)
         call = self._known.get((index, id))
         if call is None or name:
-            call = call or self._find(index, id, name)
+            call = call or self._find(index, id, name, arguments)
             if call is not None and call.is_repeated(id, name, arguments):
                 return
-            if call is None or not call.is_continued(index, id, name, arguments, is_beside):
+            if call is None or not (call.goes_on(name, arguments) or call.is_continued(index, id, name, arguments, is_beside)):
                 if len(self._calls) > MOST_ITEMS:  # the engine refuses the turn for those that it has
                     return
                 self._settle()
@@ -496,7 +496,7 @@ class TurnBuilder(TurnEvents):
             self._events.append(events.ItemDone(self._message.build(is_cut, phase)))
             self._message = None
 
-    def _find(self, index: Index | None, id: str, name: str) -> CallDraft | None:
+    def _find(self, index: Index | None, id: str, name: str, arguments: str) -> CallDraft | None:
         """The call of a piece whose index and id together lead to none."""
         if index is None:
             # A new id is a new call.
@@ -504,7 +504,8 @@ class TurnBuilder(TurnEvents):
         latest = self._known.get((index, ""))
         if latest is not None:
             # The same index with another id is another call, unless it only goes on; an id that only comes later is not.
-            return None if latest.vendor_id and (name or not latest.is_open) else latest
+            is_new = latest.vendor_id and (name or not latest.is_open) and not latest.goes_on(name, arguments)
+            return None if is_new else latest
         # A piece without a name is no beginning: the call was begun without an index.
         started = None if name else self._known.get((None, id))
         return started if started is not None and (started.index is None or started.is_open) else None

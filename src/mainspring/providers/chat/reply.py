@@ -34,6 +34,7 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
     may_be_whole = True
     _spent: Usage | None = None
     _announces_calls = False
+    _has_messages = False
     is_second = False
     """The answer follows one that had nothing in it."""
     tried: RefusalRule | None = None
@@ -76,7 +77,9 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
         if data == b"null":
             return
         chunk = self._decode(_chunk, data)
-        if chunk.error or (chunk.choices is None and (chunk.object == "error" or _is_complaint(data))):
+        if (chunk.error and not _is_no_error(chunk.error)) or (
+            chunk.choices is None and (chunk.object == "error" or _is_complaint(data))
+        ):
             raise self._failure(data)
         usage = _usage_of(chunk.usage) or (None if chunk.x_groq is None else _usage_of(chunk.x_groq.usage))
         if usage is not None:
@@ -117,8 +120,10 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
 
     def _choose(self, choice: "_Choice") -> None:
         delta = choice.delta
-        if choice.message is not None and (delta is None or delta == _NO_DELTA) and self._turn.is_silent:
-            delta = choice.message
+        if choice.message is not None and (delta is None or delta == _NO_DELTA):
+            # Where a delta has told it all, a message at the end tells it once more.
+            self._has_messages = self._has_messages or self._turn.is_silent
+            delta = choice.message if self._has_messages else None
         if choice.text and delta is None:
             # The older endpoint's name for the words.
             self._turn.text(choice.text)
@@ -140,6 +145,11 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
             # vLLM and SGLang tell which text has ended the answer.
             if isinstance(told := choice.stop_reason or choice.matched_stop, str):
                 self._turn.stop_sequence = told
+
+
+def _is_no_error(error: object) -> bool:
+    """Whether an error has a code of 0 and no words, as with each piece of an answer."""
+    return isinstance(error, dict) and not any(error.values())
 
 
 def _is_complaint(data: bytes) -> bool:
@@ -214,7 +224,9 @@ def _call(turn: TurnBuilder, calls: "list[_ChatToolCall]", host: str) -> None:
             function = _ChatFunction(function)
         # Some leave the function out, and have its fields in its place.
         name = function.name or call.name or ""
-        given = next((each for each in (function.arguments, function.parameters, call.arguments) if each is not None), None)
+        given = next(
+            (each for each in (function.arguments, function.parameters, call.arguments, call.input) if each is not None), None
+        )
         arguments = json_text(given)
         if name and isinstance(call.extra_content, dict):
             # What the vendor wants back with the call travels before it, as what others want back with their thoughts does.
@@ -282,6 +294,7 @@ class _ChatToolCall(Struct, gc=False):
     function: _ChatFunction | str | None = None
     name: str | None = None
     arguments: object = None
+    input: object = None
     extra_content: object = None
 
 
