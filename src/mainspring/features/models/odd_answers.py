@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Final
 
-from mainspring.features.models.seen_exchange import SeenExchange, decode, find_function
+from mainspring.features.models.seen_exchange import SeenExchange, decode, find_function, is_error
 from mainspring.providers.argument_types import fit_arguments
 from mainspring.providers.leak_reader import LeakReader
 from mainspring.providers.leaked_calls import is_cut_call, is_cut_object
@@ -38,6 +38,8 @@ def _has_values_as_text(seen: SeenExchange) -> bool:
 def _has_own_ids(seen: SeenExchange) -> bool:
     named = [piece for piece in seen.pieces if find_function(piece).get("name")]
     ids, places = ({piece.get(key) for piece in named if piece.get(key) is not None} for key in ("id", "index"))
+    if len(ids) > len(places) > 0 and not any(isinstance(decode(told), dict) for _, told in seen.made):
+        return True  # each names the tool, and has a part of the arguments
     others = [piece for piece in seen.pieces if piece not in named and find_function(piece).get("arguments")]
     return any(
         (piece.get("id") and ids and piece["id"] not in ids) or (places and piece.get("index") not in places) for piece in others
@@ -78,6 +80,7 @@ def _is_unread(seen: SeenExchange) -> bool:
 _OTHER_FORM: Final = re.compile(
     r"\s*(?:<(?:tool|function|invoke|\||\uff5c|minimax|seed)|\[TOOL|\[?\{|```|analysis|commentary)", re.IGNORECASE
 )
+_HALF: Final = re.compile(r'\\u[dD][89abAB][0-9a-fA-F]{2}"')
 ODD_ANSWERS: Final[Mapping[str, Callable[[SeenExchange], object]]] = {
     "call with labels": _is_labelled,
     "text repeated": _repeats_text,
@@ -88,5 +91,7 @@ ODD_ANSWERS: Final[Mapping[str, Callable[[SeenExchange], object]]] = {
     "half calls": _is_half,
     "content as object": lambda seen: any(isinstance(delta.get("content"), dict) for delta in seen.deltas),
     "blank answer": _is_blank,
+    "half characters": lambda seen: _HALF.search(seen.raw),
+    "empty errors": lambda seen: any(chunk.get("error") and not is_error(chunk["error"]) for chunk in seen.chunks),
     "odd lines": lambda seen: seen.is_stream and (b"\r\r" in seen.raw.encode() or "data: data:" in seen.raw),
 }

@@ -70,7 +70,7 @@ class SeenExchange:
 
     @property
     def has_failed(self) -> bool:
-        return any(chunk.get("error") for chunk in self.chunks)
+        return any(is_error(chunk.get("error")) for chunk in self.chunks)
 
     @property
     def tools(self) -> list[str]:
@@ -104,6 +104,11 @@ def decode(text: str) -> object:
         return msgspec.json.decode(text)
     except (ValueError, RecursionError):
         return None
+
+
+def is_error(told: object) -> bool:
+    """Whether an error says anything, and is not a code of 0 without words."""
+    return any(told.values()) if isinstance(told, dict) else bool(told)
 
 
 def find_function(piece: Json) -> Json:
