@@ -122,6 +122,16 @@ def test_no_client_is_left_with_half_a_call() -> None:
         ('{"place": "Oslo", "days": 3, "notes": "null"}', '{"place": "Oslo", "days": 3, "notes": null}'),
         ('{"kwargs": {"place": "Oslo", "days": 3}}', '{"place":"Oslo","days":3}'),
         ("<parameter=place>\nOslo\n</parameter>\n<parameter=days>\n3\n</parameter>", '{"place":"Oslo","days":3}'),
+        ('{"place": "Os\\\'lo", "days": 3}', '{"place": "Os\'lo", "days": 3}'),
+        ('{"place": "\\\\\'", "days": 3}', '{"place": "\\\\\'", "days": 3}'),
+        ('{"place": \'Oslo\', "days": 3}', '{"place": "Oslo", "days": 3}'),
+        ('{"place": {"type": "string", "value": "Oslo"}, "days": {"value": 3}}', '{"place": "Oslo", "days": 3}'),
+        ('{"place": ["Oslo"], "days": "3"}', '{"place": "Oslo", "days": 3}'),
+        ('{"place": "Oslo", "days": 3, "unit": null}', '{"place": "Oslo", "days": 3, "unit": "C"}'),
+        ('{"place": "Oslo", "days": 3, "rate": null}', '{"place": "Oslo", "days": 3, "rate": null}'),
+        ('{"place": {"type": "string"}, "days": 3}', '{"place": {"type": "string"}, "days": 3}'),
+        ('{"place": ["Oslo", "Rome"], "days": 3}', '{"place": ["Oslo", "Rome"], "days": 3}'),
+        ('{"place": "Oslo", "days": 3.0, "notes": "[\'a\']"}', '{"place": "Oslo", "days": 3.0, "notes": ["a"]}'),
         ('{"place": 5, "days": 3}', '{"place": "5", "days": 3}'),
         ('{"place": "Oslo", "days": 3, ', '{"place": "Oslo", "days": 3}'),
         ('{"place": "Oslo", "days": "three"}', '{"place": "Oslo", "days": "three"}'),
@@ -134,6 +144,7 @@ def test_no_client_is_left_with_half_a_call() -> None:
 def test_values_have_the_types_of_the_schema_however_they_are_cut(written: str, told: str, cuts: set[int]) -> None:
     types: Json = {"place": {"type": "string"}, "days": {"type": "integer"}, "quiet": {"type": "boolean"}}
     types |= {"more": {"type": "object"}, "rate": {"type": "number"}}
+    types |= {"unit": {"type": "string", "default": "C"}}
     types |= {"notes": {"anyOf": [{"type": "array"}, {"type": "null"}]}}
     book = ToolDefinition("book", "", {"type": "object", "properties": types, "required": ["place", "days"]})
     assert make(cut(written, cuts), book).arguments == told

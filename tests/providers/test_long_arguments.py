@@ -26,7 +26,7 @@ class CountedDraft(CallDraft):
 @pytest.mark.parametrize("odd", [",]", "True ", "}x", "},", '\\"', "{", ": ", '" : "'])
 def test_arguments_are_looked_at_a_few_times_however_odd_they_are(odd: str) -> None:
     arguments = '{"place": "' + odd * 5_000 + '"}'
-    call = CountedDraft("a", 0, name="look", id="fc_1", tool=LOOK, types={"place": True})
+    call = CountedDraft("a", 0, name="look", id="fc_1", tool=LOOK, types={"place": {"string"}})
     call.add(arguments)
     told = call.take()
     assert call.looked < 10 * len(arguments)

@@ -35,6 +35,16 @@ class ArgumentsAsEmptyList(Animal):
         return call("a", "[]", name="now")
 
 
+class ValueBesideItsType(Animal):
+    """Quirk 82: a value stands beside its type, as a schema has it (Llama 3.2 on Ollama); supposed, without a source."""
+
+    number = 82
+
+    def first(self, body: Json) -> bytes:
+        key = next(iter(body["tools"][0]["function"]["parameters"]["properties"]), "zone")
+        return call("a", f'{{"{key}": ', '{"type": "string", ', '"value": "UTC"}}')
+
+
 class CallNamedInEveryPiece(Animal):
     """Quirk 109: each piece of a call has an id of its own, and the name; supposed, without a source."""
 

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Final
 
 from mainspring.core.items import Json, ToolDefinition, are_arguments_large
-from mainspring.providers.json_text import STRING, WHOLE_VALUE, parse_loosely
+from mainspring.providers.json_text import WHOLE_VALUE, parse_loosely
 
 
 def list_properties(tool: ToolDefinition | None) -> Json:
@@ -23,7 +23,7 @@ def type_value(value: str, schema: object) -> object:
     for written in (value, "null" if value == "None" else value.lower()):
         with suppress(ValueError, RecursionError):
             return json.loads(written, parse_constant=_refuse)
-    is_collection = not _list_kinds(schema).isdisjoint(("array", "object"))
+    is_collection = not list_kinds(schema).isdisjoint(("array", "object"))
     literal = parse_loosely(value.strip()) if is_collection else None
     return value if literal is None else literal
 
@@ -50,9 +50,12 @@ def type_values(arguments: Json, tool: ToolDefinition | None) -> Json:
     properties = list_properties(tool)
 
     def type_one(key: str, value: object) -> object:
+        schema = properties.get(key)
+        kinds = list_kinds(schema)
+        if kinds and _find_kind(value) not in kinds:
+            value = _find_given(value, schema)
         if isinstance(value, str):
-            return type_value(value, properties.get(key))
-        kinds = _list_kinds(properties.get(key))
+            return type_value(value, schema)
         if "integer" in kinds and "number" not in kinds and isinstance(value, float) and value.is_integer():
             return int(value)
         return json.dumps(value) if kinds == {"string"} and type(value) in (int, float) else value
@@ -60,17 +63,35 @@ def type_values(arguments: Json, tool: ToolDefinition | None) -> Json:
     return {key: type_one(key, value) for key, value in arguments.items()}
 
 
-def list_types(tool: ToolDefinition | None) -> dict[str, bool]:
-    """The properties that are always text, or never, and which of these."""
-    kinds = {key: _list_kinds(schema) for key, schema in list_properties(tool).items()}
-    return {key: "string" in each for key, each in kinds.items() if each and (each == {"string"} or "string" not in each)}
+def _find_given(value: object, schema: object) -> object:
+    """The value that is within one of another type: in a list of one, or described by its type as a schema does. What has a
+    default need not be null."""
+    match value:
+        case [str() | int() | float() as only] if "array" not in list_kinds(schema):
+            return only
+        case {"value": str() | int() | float() as only, **rest} if not rest or rest.keys() == {"type"}:
+            return only
+        case None if isinstance(schema, dict) and _find_kind(schema.get("default")) in list_kinds(schema):
+            return schema["default"]
+        case _:
+            return value
 
 
-def _list_kinds(schema: object) -> set[str]:
+def _find_kind(value: object) -> str:
+    return next((name for name, types in _TYPES.items() if type(value) in types), "")
+
+
+def list_types(tool: ToolDefinition | None) -> dict[str, set[str]]:
+    """The types that the properties may have, of those that may not have any."""
+    kinds = {key: list_kinds(schema) for key, schema in list_properties(tool).items()}
+    return {key: each for key, each in kinds.items() if each}
+
+
+def list_kinds(schema: object) -> set[str]:
     """The types that a value may have; none if it may have any."""
     match schema:
         case {"anyOf": [*others]}:
-            kinds = [_list_kinds(each) for each in others]
+            kinds = [list_kinds(each) for each in others]
             return set().union(*kinds) if all(kinds) else set()
         case {"type": [*names]}:
             return {*map(str, names)} if all(name in _TYPES for name in map(str, names)) else set()
@@ -105,10 +126,17 @@ def _rewrite(text: str, value: Json, typed: Json) -> str:
         value = {**value, key: typed[key]}
         new = json.dumps(typed[key], ensure_ascii=False)
         # Another object within the arguments may have the key, too.
-        places = islice(re.finditer(rf'"{re.escape(key)}"\s*:\s*({STRING.pattern}|-?[\d.eE+-]+)', text, re.DOTALL), _MOST_PLACES)
-        written = (text[: place.start(1)] + new + text[place.end(1) :] for place in places)
+        places = islice(re.finditer(rf'"{re.escape(key)}"\s*:\s*(?=[^\s])', text), _MOST_PLACES)
+        written = (text[: place.end()] + new + text[_find_end(text, place.end()) :] for place in places)
         text = next((each for each in written if _is_written(each, value)), text)
     return text
+
+
+def _find_end(text: str, place: int) -> int:
+    """Where the value ends that begins here."""
+    with suppress(ValueError, RecursionError):
+        return _decoder.raw_decode(text, place)[1]
+    return len(text)
 
 
 def _is_written(text: str, value: Json) -> bool:
@@ -130,7 +158,7 @@ def fits(arguments: Json, tool: ToolDefinition) -> bool:
 
 
 def _is_type(value: object, schema: object) -> bool:
-    kinds = _list_kinds(schema)
+    kinds = list_kinds(schema)
     return not kinds or any(
         (isinstance(value, _TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool)))
         or (kind == "integer" and isinstance(value, float) and value.is_integer())
@@ -139,6 +167,7 @@ def _is_type(value: object, schema: object) -> bool:
 
 
 _MOST_PLACES: Final = 20
+_decoder: Final = json.JSONDecoder()
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "array": (list,), "object": (dict,),
     "null": (type(None),),

@@ -63,8 +63,8 @@ class CallDraft(Struct, eq=False):
     id: str = ""
     call_id: str = ""
     tool: ToolDefinition | None = None
-    types: dict[str, bool] | None = None
-    """The arguments that have one type, and whether that is text."""
+    types: dict[str, set[str]] | None = None
+    """The arguments that may not have any type, and those they may have."""
     original: "CallDraft | None" = None
     pieces: list[str] = []
     size: int = 0
@@ -127,7 +127,7 @@ class CallDraft(Struct, eq=False):
         return self._tell(rest[: odd.start()])
 
     def _find_word(self, rest: str, end: int) -> Match[str] | None:
-        """Where text stands, or may, for a value that is none, or a number for text, before the `end`."""
+        """Where a value of another type stands, or may, than its key may have, before the `end`."""
         if not (types := self.types) or (first := _BEFORE_WORD.search(rest, 0, end)) is None:
             return None
         # The key is in one of the last pieces: to join all of them takes long.
@@ -136,7 +136,7 @@ class CallDraft(Struct, eq=False):
         for found in _BEFORE_WORD.finditer(rest, first.start(), end):
             place = len(last) - len(rest) + found.start()
             key = _KEY.search(last, max(0, place - _KEY_CHARS), place)
-            if key is not None and key[1] in types and (found[1] is None or types[key[1]] is not (found[1] == '"')):
+            if key is not None and key[1] in types and types[key[1]].isdisjoint(_KINDS.get(found[1], ())):
                 return found
         return None
 
@@ -189,7 +189,7 @@ class CallDraft(Struct, eq=False):
                 return odd
             whole = whole or self.arguments
             self.scan.advance(whole, self.size - len(rest) + odd.start())
-            if _RAW.search(odd[0]) if self.scan.is_inside else odd[1]:
+            if _RAW.search(odd[0]) or odd[0][0] == "\\" if self.scan.is_inside else odd[1]:
                 return odd
         return None
 
@@ -304,13 +304,22 @@ _ODD_KEY: Final = re.compile(r'\{\s*[^\s"}]')
 _BEFORE_VALUE: Final = re.compile(r"[:\[,]\s*\Z")
 _EMPTY: Final = re.compile(r"\s*\{\s*\}\s*(?=\{)")
 _BEHIND: Final = re.compile(r"\}\s*[^\s,\]:\"\\]")
-_SIGN: Final = re.compile(r"[<,TFN\x00-\x1f]")
-_SIGN_OR_VALUE: Final = re.compile(r"[<,TFN:\x00-\x1f]")
-_BEFORE_WORD: Final = re.compile(r'(?:(?<=["\s])|\A):\s*(?:(["\d-])|\Z)')
+_SIGN: Final = re.compile(r"[<,TFN\x00-\x1f]|\\(?:'|\Z)")
+_SIGN_OR_VALUE: Final = re.compile(r"[<,TFN:\x00-\x1f]|\\(?:'|\Z)")
+_BEFORE_WORD: Final = re.compile(r'(?:(?<=["\s])|\A):\s*(?:(["\d\[{tfn\'-])|\Z)')
+# The types of a value that begins with this sign.
+_KINDS: Final = {
+    **dict.fromkeys("-0123456789", ("integer", "number")),
+    **dict.fromkeys("tf", ("boolean",)),
+    '"': ("string",), "[": ("array",), "{": ("object",), "n": ("null",),
+}  # fmt: skip
 _KEY: Final = re.compile(r'"(\w+)"\s*\Z')
 _KEY_PIECES: Final = 40
 _KEY_CHARS: Final = 80
 # A token for a quote, or outside of strings a comma before what closes or a constant of Python's; or what may become one of them;
 # or a character that strings of JSON cannot have.
-_ODD: Final = re.compile(r"<(?:\|\\?(?:\"|\Z)|\Z)|(,\s*[}\]]|\b(?:True|False|None)\b)|,\s*\Z|\b[TFN]\w{0,4}\Z|([\x00-\x1f])")
+_ODD: Final = re.compile(
+    r"<(?:\|\\?(?:\"|\Z)|\Z)|(,\s*[}\]]|\b(?:True|False|None)\b)|,\s*\Z|\b[TFN]\w{0,4}\Z|([\x00-\x1f]|(?<!\\)\\')"
+    r"|(?<!\\)\\\Z"
+)
 _RAW: Final = re.compile(r"[\x00-\x1f]")

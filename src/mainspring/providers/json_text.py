@@ -46,6 +46,7 @@ _SLIP: Final = re.compile(
 _WRITERS_QUOTES: Final = str.maketrans("\u201c\u201d", '""')
 # What strings of JSON must have escaped.
 _RAW: Final = re.compile(r"[\x00-\x1f]")
+_ESCAPED: Final = re.compile(r"(\\[^'])|\\'", re.DOTALL)
 WHOLE_VALUE: Final = re.compile(r'(?:["}\]]|\b(?:true|false|null))\s*\Z')
 # Gemma's token for a quote around all of a string, and in place of its quotes.
 _QUOTED: Final = re.compile(r'"<\|\\"\|>(.*)<\|\\"\|>"', re.DOTALL)
@@ -162,7 +163,8 @@ def _mend_slip(found: Match[str]) -> str:
     text, closed, constant, key, word = found.groups()
     named = key if key is not None else word
     if text:
-        return _RAW.sub(lambda raw: json.dumps(raw[0])[1:-1], text)
+        # In JSON, an apostrophe needs no backslash, and may have none.
+        return _ESCAPED.sub(lambda escaped: escaped[1] or "'", _RAW.sub(lambda raw: json.dumps(raw[0])[1:-1], text))
     return closed or _CONSTANTS.get(constant, "") or ("" if named is None else json.dumps(named))
 
 
