@@ -1,5 +1,6 @@
 """`mainspring chat`: one's tasks in plain language, in the terminal."""
 
+import re
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
@@ -9,11 +10,13 @@ import typer
 from msgspec import Struct
 
 from mainspring.cli.ask import read_line
+from mainspring.cli.console import TextFlow
 from mainspring.cli.context import EngineOptions, build_engine, load_settings
 from mainspring.cli.options import AsJson, BackendKey, BaseUrl, Model
-from mainspring.cli.output import clean, say
+from mainspring.cli.output import clean, measure_room, say, write_text
 from mainspring.core.errors import CallerError
 from mainspring.core.items import to_json
+from mainspring.definitions.parsed_file import hint
 from mainspring.parts import Host
 from mainspring.storage.location import parse_location
 from mainspring.storage.sqlite import make_folder
@@ -24,6 +27,7 @@ from mainspring_tasks.speech import ReplyListener
 from mainspring_tasks.task_commands import data_folder
 
 QUIT = ("/quit", "/exit")
+COMMANDS = ("/help", "/undo", *QUIT)
 HINT = "Tell me about your tasks: add, list, change, complete, delete, undo.\n/help says more, /quit or Ctrl-D ends."
 HELP = """Say in your own words, in any language, what you want:
   add        "remind me to call the dentist tomorrow"
@@ -53,7 +57,7 @@ def chat(
     folder: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where all is stored. Default: your data folder.")] = None,
     tasks: Annotated[
         str | None,
-        typer.Option(metavar="FILE|URL", help="The tasks: a file, postgresql://..., or a task server. Default: there."),
+        typer.Option(metavar="FILE|URL", help="The tasks: a file, postgresql://..., or a task server. Default: in that folder."),
     ] = None,
     tasks_secret_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Secret of that task server.")] = None,
     constitution: Annotated[
@@ -110,6 +114,8 @@ async def _talk(talk: ChatOptions, chats: Chats, as_json: bool) -> int:
             break
         if message.strip() == "/help":
             print(HELP)
+        elif _is_no_command(message):
+            say(f"there is no `{message.strip()}`; {hint(message.strip(), COMMANDS)}")
         elif message.strip():
             sent = await _send(message, conversation, talk, chats, as_json)
             conversation = conversation if sent is None else sent.conversation_id
@@ -121,10 +127,15 @@ async def _talk(talk: ChatOptions, chats: Chats, as_json: bool) -> int:
     return code
 
 
+def _is_no_command(message: str) -> bool:
+    """Whether this is a slash and a word, as commands are, but none of ours. It is not for the model to guess."""
+    return re.fullmatch(r"/[a-z]+", message.strip()) is not None and message.strip() not in COMMANDS
+
+
 async def _greet(chats: Chats, talk: ChatOptions) -> None:
     print(HINT)
     for spoken in await chats.messages(talk.user, talk.conversation) if talk.conversation is not None else ():
-        print(f"{'> ' if spoken.role == 'user' else ''}{clean(spoken.content)}")
+        write_text(f"{'> ' if spoken.role == 'user' else ''}{spoken.content}")
 
 
 async def _send(message: str, conversation: str | None, talk: ChatOptions, chats: Chats, as_json: bool) -> MessageResult | None:
@@ -147,10 +158,11 @@ async def _send(message: str, conversation: str | None, talk: ChatOptions, chats
 
 
 class ReplyScreen(ReplyListener):
-    """Shows a reply while it is written if standard output is a terminal; a pipe gets it whole."""
+    """Shows a reply while it is written if standard output is a terminal, broken between words; a pipe gets it whole."""
 
     def __init__(self) -> None:
         self._shown = ""
+        self._flow = TextFlow("", measure_room(sys.stdout) if sys.stdout.isatty() else None)
 
     def progress(self, told: str) -> None:
         if sys.stderr.isatty():
@@ -158,13 +170,14 @@ class ReplyScreen(ReplyListener):
 
     def says(self, text: str) -> None:
         if sys.stdout.isatty():
-            print(clean(text), end="", flush=True)
+            print(self._flow.add(clean(text)), end="", flush=True)
             self._shown += clean(text)
 
     def ends(self, reply: str) -> None:
         """Prints the rest of the reply. One that turned out different from its beginning is printed again, whole."""
         whole = clean(reply)
         if not whole.startswith(self._shown):
-            print()
+            print(self._flow.end() or "\n", end="")
             self._shown = ""
-        print(whole[len(self._shown) :], flush=True)
+        told = self._flow.add(whole[len(self._shown) :]) + self._flow.end()
+        print(told.removesuffix("\n"), flush=True)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from mainspring.cli.console import fit_line
 from mainspring.cli.context import EngineOptions, build_engine
 from mainspring.cli.options import AsJson, BackendKey, BaseUrl, Model
-from mainspring.cli.output import clean, write_list
+from mainspring.cli.output import write_list, write_text
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.items import encode
 from mainspring.parts import Host
@@ -200,7 +200,7 @@ async def _has_drifted(name: str, log: Location, logs: DecisionLogs) -> bool:
 
 def _write_report(report: ValidationReport) -> int:
     for result in report.results:
-        print(f"{'ok  ' if result.is_passed else 'FAIL'}  {clean(result.test_id)}  {'; '.join(result.problems)}".rstrip())
+        write_text(f"{'ok  ' if result.is_passed else 'FAIL'}  {result.test_id}  {'; '.join(result.problems)}".rstrip(), 6)
     drift = {None: "", True: "; drift from the baseline", False: "; no drift from the baseline"}[report.drift_detected]
     print(f"{report.passed} of {len(report.results)} as expected{drift}")
     return 1 if report.failed or report.drift_detected else 0

@@ -57,6 +57,20 @@ def test_help_says_what_can_be_done_and_undo_does_it(shell: Shell) -> None:
     assert out.splitlines()[-2:] == ['I\'ve undone that: "Buy milk" is off your list again.', words.NOTHING_TO_UNDO]
 
 
+def test_a_command_that_there_is_not_is_no_matter_for_the_model(shell: Shell) -> None:
+    done = shell.run("chat", "--model", shell.script(*turns()), "--folder", "data", given="/undoo\nhello\n")
+    assert (done.code, done.out) == (0, "Hello[31m there!\n")
+    assert done.err == "mainspring: there is no `/undoo`; did you mean `/undo`?\n"
+
+
+def test_a_long_reply_breaks_between_words(shell: Shell) -> None:
+    words = "the plants, the milk, " * 20
+    model = shell.script({"when": "talk", "say": said(f"You still have {words.strip()}")})
+    shown = plain(shell.run_on_terminal("chat", "talk", "--model", model, "--folder", "data").out)
+    assert max([len(line) for line in shown.splitlines()]) < 80
+    assert f"You still have {words.strip()}" in " ".join(shown.split())
+
+
 def test_what_would_steer_a_terminal_is_not_shown(shell: Shell) -> None:
     assert chat(shell, "hello\n") == "Hello[31m there!\n"
 

@@ -98,12 +98,6 @@ def test_output_for_which_there_is_no_room_is_told_in_a_line() -> None:
     assert "internal error" not in done.stderr
 
 
-@pytest.mark.parametrize("command", [("--help",), ("run", "--help"), ("models", "pull", "--help"), ("policy", "show")])
-def test_help_fits_a_terminal_of_80_columns(folder: Path, command: tuple[str, ...]) -> None:
-    shown = ESCAPES.sub("", Shell(folder).run_on_terminal(*command).out)
-    assert max([len(line) for line in shown.splitlines()]) <= 80
-
-
 @pytest.mark.parametrize(
     "arguments",
     [

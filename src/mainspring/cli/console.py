@@ -12,7 +12,7 @@ from rich.control import Control
 from rich.segment import ControlType, Segment, Segments
 from rich.style import Style
 
-from mainspring.cli.output import LINE, clean
+from mainspring.cli.output import LINE, UNSPACED, break_line, clean
 from mainspring.core.items import parse_arguments
 
 WIDEST = 100
@@ -20,9 +20,7 @@ LONGEST_LINE = 240
 
 _IN_ASCII = str.maketrans({"»": ">", "┊": "|", "→": ">", "✓": "+", "✗": "x", "…": "...", "─": "-", "·": "-", "█": "#", "░": "."})
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-# Scripts that are written without spaces may break after each character.
-_UNSPACED = r"\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uff60"
-_TOKENS = re.compile(rf"\n|[^\S\n]+|[{_UNSPACED}]|[^\s{_UNSPACED}]+")
+_TOKENS = re.compile(rf"\n|[^\S\n]+|[{UNSPACED}]|[^\s{UNSPACED}]+")
 
 
 class ConsoleWriter:
@@ -52,6 +50,10 @@ class ConsoleWriter:
             shown = text.translate(_IN_ASCII) if self._is_ascii else text
             self._console.print(Segments([Segment(shown, Style.parse(style))]), end="")
             self._is_line_open = not shown.endswith("\n")
+
+    def line(self, text: str, style: str = "", indent: int = 2) -> None:
+        """A line, on a terminal broken between words; what follows stands behind the indent."""
+        self.put((break_line(text, self.width, indent) if self.is_terminal else text) + "\n", style)
 
     def block(self, mark: str, text: str, style: str, lines: int) -> None:
         """The first lines of a text, behind a mark of two columns."""
@@ -138,7 +140,7 @@ class TextFlow:
             elif token.isspace():
                 written.append(self._flush())
                 self._space += token if self._width is None else token.expandtabs(4)
-            elif len(token) == 1 and re.match(f"[{_UNSPACED}]", token):
+            elif len(token) == 1 and re.match(f"[{UNSPACED}]", token):
                 written.append(self._flush())
                 self._word = token
                 written.append(self._flush())

@@ -9,6 +9,7 @@ from datetime import datetime
 from shlex import quote
 from textwrap import wrap
 from typing import TYPE_CHECKING, Final, Literal, TextIO, TypeVar
+from unicodedata import combining, east_asian_width
 
 from mainspring.late_module import LateModule
 
@@ -30,6 +31,9 @@ _UNSEEN = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
+# Words with the blanks behind them; scripts that are written without blanks may break after each character.
+UNSPACED = r"\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uff60"
+_BREAKABLE = re.compile(rf"[{UNSPACED}]\s*|[^\s{UNSPACED}]+\s*|\s+")
 # What stands in backticks, and a command behind a colon, is to be typed, and is not torn apart.
 _WORDS = re.compile(r"(?<=: )(?:mainspring|\S+/run) [^;\n]+;?|[^\s`]*`[^`\n]*`[^\s`]*|\S+")
 
@@ -90,17 +94,18 @@ def fit_message(text: str, stream: TextIO, indent: int = 0) -> str:
     if not stream.isatty():
         return text
     room = measure_room(stream)
-    return LINE.leave() + "\n".join([_break_line(line, room, indent) for line in text.split("\n")])
+    return LINE.leave() + "\n".join([break_line(line, room, indent) for line in text.split("\n")])
 
 
-def _break_line(line: str, room: int, indent: int) -> str:
-    if len(line) <= room or room - indent < LEAST_ROOM:
+def break_line(line: str, room: int, indent: int) -> str:
+    """The line broken between words where it has no room; what follows stands behind the indent, or behind its own margin."""
+    if measure_cells(line) <= room or room - indent < LEAST_ROOM:
         return line
     margin = " " * (len(line) - len(line.lstrip()))
     lines = [margin]
     for word in _WORDS.findall(line):
         is_first = lines[-1].isspace() or not lines[-1]
-        if is_first or len(lines[-1]) + 1 + len(word) <= room:
+        if is_first or measure_cells(lines[-1]) + 1 + measure_cells(word) <= room:
             lines[-1] += word if is_first else f" {word}"
         else:
             lines.append(" " * max(indent, len(margin)) + word)
@@ -137,13 +142,13 @@ def write_table(rows: Sequence[tuple[str, ...]], *, none: str = "") -> None:
         say(none)
         return
     shown = [[clean(cell).replace("\n", " ") for cell in row] for row in rows]
-    widths = [max([len(row[column]) for row in shown]) for column in range(len(rows[0]))]
+    widths = [max([measure_cells(row[column]) for row in shown]) for column in range(len(rows[0]))]
     room = measure_room(sys.stdout)
     lines = split_columns(widths, room)
     for row in shown:
         for margin, columns in lines:
             *first, last = columns
-            before = margin + "".join([f"{row[column]:{widths[column]}}  " for column in first])
+            before = margin + "".join([f"{pad(row[column], widths[column])}  " for column in first])
             if row[last] or first:
                 print(fold_cell(before, row[last], room))
 
@@ -164,15 +169,38 @@ def split_columns(widths: Sequence[int], room: int) -> list[tuple[str, list[int]
 
 def fold_cell(before: str, text: str, room: int) -> str:
     """The last cell of a line, broken between words where it does not fit behind what is before it."""
-    left = room - len(before)
-    if len(text) <= left or left < LEAST_ROOM:
+    width = measure_cells(before)
+    left = room - width
+    if measure_cells(text) <= left or left < LEAST_ROOM:
         return (before + text).rstrip()
-    return before + f"\n{'':{len(before)}}".join(wrap(text, left, break_on_hyphens=False))
+    return before + f"\n{'':{width}}".join(_wrap(text, left))
 
 
-def write_text(text: str) -> None:
-    """Writes text of others, on a terminal broken between words."""
-    print(fit_message(clean(text), sys.stdout))
+def _wrap(text: str, room: int) -> list[str]:
+    if text.isascii():
+        return wrap(text, room, break_on_hyphens=False)
+    lines = [""]
+    for word in _BREAKABLE.findall(text):
+        if measure_cells(lines[-1]) + measure_cells(word.rstrip()) > room and lines[-1]:
+            lines.append("")
+        lines[-1] += word if lines[-1] else word.lstrip()
+    return [line.rstrip() for line in lines]
+
+
+def measure_cells(text: str) -> int:
+    """How many columns of a terminal the text takes: letters of East Asian scripts take two, marks upon letters none."""
+    if text.isascii():
+        return len(text)
+    return sum([0 if combining(each) else 2 if east_asian_width(each) in "WF" else 1 for each in text])
+
+
+def pad(text: str, width: int) -> str:
+    return text + " " * (width - measure_cells(text))
+
+
+def write_text(text: str, indent: int = 0) -> None:
+    """Writes text, also of others, on a terminal broken between words; what follows in a line stands behind the indent."""
+    print(fit_message(clean(text), sys.stdout, indent))
 
 
 def write_list(

@@ -7,7 +7,7 @@ import typer
 from mainspring.cli.database import open_database
 from mainspring.cli.operator import name_operator
 from mainspring.cli.options import AllTenants, AsJson, Database, Tenant
-from mainspring.cli.output import write_lines, write_table
+from mainspring.cli.output import write_lines, write_table, write_text
 from mainspring.cli.tenants import choose_tenants, write_of_tenants
 from mainspring.features.budgets.ledger import Ledger, make_statement
 
@@ -37,7 +37,7 @@ async def show(budget_id: BudgetId, database: Database, tenant: Tenant = "", jso
     if json:
         write_lines([found])
         return
-    print(f"{found.id}: {found.state}; runs that hold a share: {', '.join(found.runs) or 'none'}")
+    write_text(f"{found.id}: {found.state}; runs that hold a share: {', '.join(found.runs) or 'none'}")
     rows = [(line.measure, *map(_number, (line.used, line.held, line.left, line.limit))) for line in found.lines]
     write_table([("measure", "used", "held", "left", "limit"), *rows])
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from mainspring.cli.context import load_settings
 from mainspring.cli.options import AsJson, Tenant
-from mainspring.cli.output import say, spell_out, write_lines
+from mainspring.cli.output import say, spell_out, write_lines, write_text
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
 from mainspring.core.redact import redact_text
@@ -446,7 +446,7 @@ def _read_lock(settings: McpSettings) -> McpLock:
 
 def _print(line: str) -> None:
     """Writes one line, in which everything that a server says can be seen."""
-    print(spell_out(line).replace("\n", "\\n"))
+    write_text(spell_out(line).replace("\n", "\\n"), 4)
 
 
 def _print_difference(found: LockDifference) -> None:

@@ -110,7 +110,7 @@ def _write_profile(known: KnownProfile) -> None:
     with writer:
         writer.put(known.model, "bold")
         writer.put(f"  at {known.backend}{f' ({known.server})' if known.server else ''}\n", "dim")
-        writer.put(f"neutral: {', '.join(neutral)}\n", "dim")
+        writer.line(f"as for any backend of its kind: {', '.join(neutral)}", "dim")
     if known.facts:
         write_table([("field", "value", "source", "since", "until", "why"), *map(_make_cells, known.facts.items())])
 

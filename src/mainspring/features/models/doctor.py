@@ -121,7 +121,7 @@ class Examination(Struct, frozen=True):
         with writer:
             for quirk in quirks:
                 writer.put(f"  ~ {quirk.name:<24}")
-                writer.put(f"{quirk.does} {quirk.remedy}\n", "dim")
+                writer.put(f"{_fold(f'{quirk.does} {quirk.remedy}').lstrip()}\n", "dim")
 
 
 async def _keep_findings(provider: Provider, model: str, findings: Sequence[ProbeResult]) -> None:

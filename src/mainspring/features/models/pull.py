@@ -77,7 +77,7 @@ def offer_model() -> bool:
         return False
     if (model := pick_model(measure_memory())) is None:
         return False
-    print(f"The model that comes along ({SMOLLM2}, 135 million parameters) can say hello, and little else.", file=sys.stderr)
+    say(f"the model that comes along ({SMOLLM2}, 135 million parameters) can say hello, and little else")
     try:
         said = input(f"Download one that can call tools ({model.tell()})? [y/N] ")
     except EOFError:

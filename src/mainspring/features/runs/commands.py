@@ -20,7 +20,7 @@ from mainspring.cli.context import EngineOptions, build_engine
 from mainspring.cli.database import check_database, find_run, find_run_id, how_to_list, open_database
 from mainspring.cli.exit import FAILURE, USAGE
 from mainspring.cli.explain_end import explain_end
-from mainspring.cli.output import LEAST_ROOM, format_moment, say, say_more, split_columns, write_lines
+from mainspring.cli.output import LEAST_ROOM, format_moment, measure_cells, pad, say, say_more, split_columns, write_lines
 from mainspring.cli.screen import STATUSES, Screen
 from mainspring.cli.show_run import draw_run
 from mainspring.core.errors import CallerError, Interrupted, InvalidRequest, MainspringError
@@ -303,7 +303,7 @@ def _print_table(runs: Sequence[ListedRun]) -> None:
     has_tenants = any(run.tenant for run in runs)
     titles = ("run", "tenant", *TITLES[1:]) if has_tenants else TITLES
     rows = [titles, *[_cells(run, has_tenants=has_tenants) for run in runs]]
-    widths = [max([len(row[column]) for row in rows]) for column in range(len(titles))]
+    widths = [max([measure_cells(row[column]) for row in rows]) for column in range(len(titles))]
     first = ("", *(("cyan",) if has_tenants else ()))
     with writer:
         for row in rows:
@@ -313,7 +313,7 @@ def _print_table(runs: Sequence[ListedRun]) -> None:
                     continue
                 writer.put(margin)
                 for column in columns[:-1]:
-                    writer.put(f"{row[column]:{widths[column]}}  ", styles[column])
+                    writer.put(f"{pad(row[column], widths[column])}  ", styles[column])
                 left = writer.width - len(margin) - sum([widths[column] + 2 for column in columns[:-1]])
                 writer.put(f"{fit_line(row[columns[-1]], max(left, LEAST_ROOM))}\n", styles[columns[-1]])
 

@@ -69,10 +69,11 @@ def _write_report(report: ReplayReport, database: Location) -> None:
     writer = ConsoleWriter()
     with writer:
         decided = f"{format_count(report.decisions, 'decision')} made again"
-        writer.put(f"{report.run}: {format_count(report.events, 'event')}, {decided}, no model and no tool asked\n")
+        writer.line(f"{report.run}: {format_count(report.events, 'event')}, {decided}, no model and no tool asked")
         if not report.same:
             writer.put(f"✗ it differs from event {report.event} on\n", "red")
-            writer.put(clean(f"  expected {report.expected}\n  found    {report.found}\n"))
+            writer.line(clean(f"  expected {report.expected}").replace("\n", " "), indent=11)
+            writer.line(clean(f"  found    {report.found}").replace("\n", " "), indent=11)
             return
         ended = f"{report.status}, {report.reason}" if report.reason is not None else f"{report.status}; it has not ended"
         used = f"{report.usage.input_tokens:,}+{report.usage.output_tokens:,} tokens"

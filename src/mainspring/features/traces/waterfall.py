@@ -77,7 +77,7 @@ def _draw_head(writer: ConsoleWriter, trace: TraceRecord, axis: Axis) -> None:
     who = [trace.context.agent_id, fit_line(trace.context.model, 40)]
     resumed = [f"resumed {format_count(trace.metadata.resumed, 'time')}"] if trace.metadata.resumed else []
     told = " · ".join([*[name for name in who if name], *facts, format_duration(axis.seconds), *resumed])
-    writer.put(f"{truncate(told, writer.width)}\n", "dim")
+    writer.line(told, "dim")
     for name, runs in (("called by", (trace.metadata.parent,)), ("calls", trace.metadata.children)):
         writer.put("".join([f"{name} {run}\n" for run in runs if run]), "dim")
     writer.put("\n")
@@ -121,7 +121,8 @@ def _draw_row(writer: ConsoleWriter, label: str, used: str, took: str, bar: str,
 
 def _draw_failure(writer: ConsoleWriter, failure: FailureRecord) -> None:
     told = f"{failure.code} {failure.name}, {failure.category}, {failure.severity}, {failure.resolution.status}"
-    writer.put(f"\n{told}\n", "red" if failure.resolution.status == "pending" else "yellow")
+    writer.put("\n")
+    writer.line(told, "red" if failure.resolution.status == "pending" else "yellow")
     writer.put(f"  {fit_line(failure.message, writer.width - 2)}\n", "dim")
 
 

@@ -11,7 +11,7 @@ from mainspring.cli import options
 from mainspring.cli.console import truncate
 from mainspring.cli.context import load_settings
 from mainspring.cli.database import open_database
-from mainspring.cli.output import report_problems, say, write_lines, write_table
+from mainspring.cli.output import report_problems, say, write_lines, write_table, write_text
 from mainspring.cli.tenants import choose_tenants, write_of_tenants
 from mainspring.core.errors import InvalidRequest
 from mainspring.features.triggers.schedule import ScheduleFolders
@@ -74,7 +74,7 @@ async def show(name: Name, database: options.Database, tenant: options.Tenant = 
         ]
     )
     for firing in schedule.state.recent:
-        print(f"{format_time(firing.due, definition.timezone)}  {firing.outcome:8}  {firing.run_id or firing.reason}")
+        write_text(f"{format_time(firing.due, definition.timezone)}  {firing.outcome:8}  {firing.run_id or firing.reason}", 2)
 
 
 @app.command()

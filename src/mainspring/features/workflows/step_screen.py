@@ -130,7 +130,7 @@ class StepScreen:
     def _line(self, text: str, style: str) -> None:
         assert self._writer is not None
         with self._writer:
-            self._writer.put(clean(text) + "\n", style)
+            self._writer.line(clean(text), style)
 
 
 def _shorten(value: object) -> str:
