@@ -16,7 +16,7 @@ from tests.providers.hub import Hub, serving_hub
 
 from mainspring.core.errors import Unavailable
 from mainspring.features.models.pull import fetch
-from mainspring.providers.local.catalogue import GB, load_catalogue, pick_model
+from mainspring.providers.local.catalogue import GB, load_catalogue, measure_memory, pick_model
 from mainspring.providers.local.provider import is_available
 
 needs_runtime = pytest.mark.skipif(not is_available(), reason="the local runtime is not installed")
@@ -64,11 +64,19 @@ async def test_a_model_is_pulled_checked_and_then_the_one_that_answers(hub: Hub,
     assert json.loads(listed.out.splitlines()[-1])["id"] == f"local/{NAMES[0]}"
     offered = [json.loads(line) for line in (await person.run("models", "pull", "--list", "--json")).out.splitlines()]
     assert [each["name"] for each in offered if each["is_there"]] == [NAMES[0]]
+    best = pick_model(measure_memory())
+    assert [each["name"] for each in offered if each["is_default"]] == ([] if best is None else [best.name])
 
 
 async def test_a_mirror_and_a_file_serve_in_place_of_the_hub(hub: Hub, tmp_path: Path) -> None:
     person = Newcomer(tmp_path)
     assert (await person.run("models", "pull", NAMES[0])).code == 1
+    (tmp_path / "some.gguf").write_bytes(b"GGUF and more")
+    unnamed = await person.run("models", "pull", "--from", "some.gguf")
+    assert (unnamed.code, "models pull NAME --from some.gguf" in unnamed.err) == (2, True)
+    shutil.copy(tmp_path / "some.gguf", tmp_path / person.find(NAMES[2]).name)
+    assert (await person.run("models", "pull", "--from", person.find(NAMES[2]).name)).code == 0
+    assert person.find(NAMES[2]).read_bytes() == b"GGUF and more"
     mirrored = await person.run("models", "pull", NAMES[0], "--from", hub.url)
     assert (mirrored.code, person.find(NAMES[0]).read_bytes()) == (0, hub.data)
     (tmp_path / "page.html").write_text("<html>")

@@ -89,6 +89,14 @@ def test_an_empty_list_says_what_there_is_none_of(capsys: pytest.CaptureFixture[
         assert (out, err.startswith("mainspring: ") and " no " in err) == ("", True), command
 
 
+def test_whoever_has_tenants_may_say_so_of_every_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["keys", "create", "--tenant", "acme", "--database", "a.db"]) == 0
+    for command in ("runs", "traces list", "audit list", "keys list", "approvals list", "budgets list"):
+        assert run_command([*command.split(), "--all-tenants", "--database", "a.db"]) == 0, command
+    assert "acme" in capsys.readouterr().out
+    assert run_command(["runs", "--all-tenants", "--tenant", "acme", "--database", "a.db"]) == 2
+
+
 def test_output_for_which_there_is_no_room_is_told_in_a_line() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

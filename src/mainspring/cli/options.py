@@ -71,6 +71,7 @@ DatabaseOfSettings: TypeAlias = Annotated[
 NoStore: TypeAlias = Annotated[bool, Option("--no-store", help="Keep the run in memory only.")]
 Tenant: TypeAlias = Annotated[str, Option(metavar="NAME", help="Tenant. Default: the default tenant.", show_default=False)]
 AllTenants: TypeAlias = Annotated[bool, Option("--all-tenants", help="Of every tenant, with a column that says whose.")]
+EveryTenant: TypeAlias = Annotated[bool, Option("--all-tenants", help="Of every tenant, as without --tenant.")]
 OneTenant: TypeAlias = Annotated[str | None, Option("--tenant", metavar="NAME", help="Only of this tenant. Default: all.")]
 RunId: TypeAlias = Annotated[str, Argument(metavar="RUN_ID", help="Run: its id, the beginning of it, or `last`.")]
 

@@ -6,6 +6,7 @@ from typing import TypeVar
 import msgspec
 
 from mainspring.cli.output import write_lines, write_table
+from mainspring.core.errors import InvalidRequest
 from mainspring.http.auth import list_tenants
 from mainspring.ports import OWNED, Store
 
@@ -17,6 +18,13 @@ async def choose_tenants(store: Store, tenant: str, *, all_tenants: bool) -> lis
     if not all_tenants:
         return [tenant]
     return [name for name in await list_tenants(store) if OWNED not in name]
+
+
+def choose_tenant(tenant: str | None, *, all_tenants: bool) -> str | None:
+    """The tenant of a command that lists those of all unless one is named; None is all. Raises `InvalidRequest` for both."""
+    if tenant is not None and all_tenants:
+        raise InvalidRequest("--tenant names one tenant, and --all-tenants means all; leave one of them out")
+    return tenant
 
 
 def write_of_tenants(

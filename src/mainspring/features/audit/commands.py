@@ -8,8 +8,9 @@ import typer
 from mainspring.cli.console import format_call
 from mainspring.cli.database import NEWEST, choose_id, open_database
 from mainspring.cli.exit import FAILURE
-from mainspring.cli.options import AsJson, Database, Limit, OneTenant
+from mainspring.cli.options import AsJson, Database, EveryTenant, Limit, OneTenant
 from mainspring.cli.output import format_moment, say, write_lines, write_table, write_text
+from mainspring.cli.tenants import choose_tenant
 from mainspring.core.errors import NotFound
 from mainspring.core.items import FunctionCall
 from mainspring.engine.audit import AuditEntry, Auditor, entry_of
@@ -64,8 +65,11 @@ async def verify_audit(
 
 
 @app.command("list")
-async def list_records(database: Database, tenant: OneTenant = None, limit: Limit = 50, json: AsJson = False) -> None:
+async def list_records(
+    database: Database, tenant: OneTenant = None, all_tenants: EveryTenant = False, limit: Limit = 50, json: AsJson = False
+) -> None:
     """Lists the newest records, oldest first. Of one tenant, those among the newest 10,000."""
+    tenant = choose_tenant(tenant, all_tenants=all_tenants)
     async with open_database(database) as engine:
         newest = await engine.store.audit(limit=limit if tenant is None else MOST_LOOKED_AT, newest_first=True)
     links = [link for link in newest if tenant in (None, entry_of(link.note).tenant)][:limit][::-1]

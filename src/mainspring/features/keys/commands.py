@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from mainspring.cli.database import open_database
-from mainspring.cli.options import AsJson, Database, Expires, OneTenant
+from mainspring.cli.options import AsJson, Database, EveryTenant, Expires, OneTenant
 from mainspring.cli.output import format_moment, say, write_lines, write_table
+from mainspring.cli.tenants import choose_tenant
 from mainspring.core.errors import InvalidRequest
 from mainspring.http.auth import Key, Keys, check_scope
 from mainspring.http.key_limits import KeyLimits
@@ -64,8 +65,9 @@ async def create(
 
 
 @app.command("list")
-async def list_keys(database: Database, tenant: OneTenant = None, json: AsJson = False) -> None:
+async def list_keys(database: Database, tenant: OneTenant = None, all_tenants: EveryTenant = False, json: AsJson = False) -> None:
     """Lists the keys, without their secrets."""
+    tenant = choose_tenant(tenant, all_tenants=all_tenants)
     async with open_database(database) as engine:
         keys = [key for key in await Keys(engine.store).list() if tenant in (None, key.tenant)]
     if json:

@@ -19,6 +19,7 @@ from mainspring.features.models.backends import FoundBackend
 from mainspring.features.models.pull import pull
 from mainspring.features.models.settings import ModelSettings, ProviderSettings
 from mainspring.ports import KnownProfile, ProfileFact, Provider, Tape
+from mainspring.providers.local.weights import SMOLLM2
 from mainspring.providers.wrapper import explain_profiles, forget_profiles, keep_profiles, write_profiles
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import Location
@@ -26,6 +27,9 @@ from mainspring.storage.location import Location
 app = typer.Typer()
 app.command()(pull)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A model as requests name it: `PROVIDER/MODEL`, or an alias.")]
+
+
+HELLO_ONLY = "says hello, and little else; `mainspring models pull` fetches one that can call tools"
 
 
 class ModelSummary(Struct, frozen=True):
@@ -145,11 +149,16 @@ async def list_models(base_url: str | None, backend_key: str | None, config: Pat
             continue
         with writer:
             writer.put(f"{name}", "bold")
-            writer.put(f"  {entry.backend.kind}, {entry.origin}\n", "dim")
+            kind = "" if entry.backend.kind == name else f"{entry.backend.kind}, "
+            writer.put(f"  {kind}{entry.origin}\n", "dim")
             for model in offered:
                 is_own = model == entry.backend.model and settings.model is None
                 mark = "  (for requests that name none)" if is_own else ""
                 writer.put(f"  {name}/{model}{mark}\n")
+                if entry.backend.kind == "local" and model == SMOLLM2:
+                    writer.line(
+                        "    says hello, and little else; `mainspring models pull` fetches one that can call tools", indent=4
+                    )
     return status if found else report_none()
 
 

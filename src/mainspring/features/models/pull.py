@@ -9,7 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, TypeGuard
 
 import typer
 from anyio import to_thread
@@ -36,6 +36,7 @@ class OfferedModel(Struct, frozen=True):
     model: CatalogueModel
     fits: bool
     is_there: bool
+    is_default: bool
 
 
 async def pull(
@@ -63,7 +64,7 @@ async def pull(
         return
     if not is_available():
         say("what is pulled here can be asked once its runtime is installed: pip install 'mainspring[local]'")
-    chosen = name or _choose().name
+    chosen = name or (_recognize(source) if _is_file(source) else _choose().name)
     path = await fetch(chosen, source)
     say(f"{path} is complete")
     say(f"try it with: mainspring run 'Hello' --model local:{chosen}; what it can do: mainspring doctor --model local:{chosen}")
@@ -103,10 +104,24 @@ async def fetch(name: str, source: str | None) -> Path:
         raise InvalidRequest(
             f"there is no model `{name}` to pull; {hint(name, names)}, or `hf:OWNER/REPO/FILE.gguf`", param="name"
         )
-    if source is None or "://" in source:
+    if source is None or not _is_file(source):
         mirrored = HubFile(wanted.repo, wanted.file, source)
         return await fetch_weights(mirrored, find_cache_folder(), say, _Bar().show if sys.stdout.isatty() else None)
     return await to_thread.run_sync(_take_file, source, find_target(wanted, find_cache_folder()))
+
+
+def _is_file(source: str | None) -> TypeGuard[str]:
+    """Whether `--from` is a file, and not the address of a mirror."""
+    return source is not None and "://" not in source
+
+
+def _recognize(file: str) -> str:
+    """The model that a file is, by its name. Raises `InvalidRequest` where that tells nothing."""
+    for model in load_catalogue().values():
+        if Path(file).name.lower() == Path(model.file).name.lower():
+            return model.name
+    told = f"which model `{file}` is cannot be told from its name; say it, as in `mainspring models pull NAME --from {file}`"
+    raise InvalidRequest(f"{told}, or ask the file itself with `--model local:{file}`", param="name")
 
 
 def _take_file(name: str, target: Path) -> Path:
@@ -141,7 +156,11 @@ def _choose() -> CatalogueModel:
 
 def _list_offered() -> list[OfferedModel]:
     memory, cache = measure_memory(), find_cache_folder()
-    return [OfferedModel(model.name, model, model.fits(memory), _is_there(model, cache)) for model in load_catalogue().values()]
+    best = pick_model(memory)
+    return [
+        OfferedModel(model.name, model, model.fits(memory), _is_there(model, cache), model == best)
+        for model in load_catalogue().values()
+    ]
 
 
 def _is_there(model: CatalogueModel, cache: Path) -> bool:
@@ -150,7 +169,8 @@ def _is_there(model: CatalogueModel, cache: Path) -> bool:
 
 def _make_cells(offered: OfferedModel) -> tuple[str, ...]:
     model = offered.model
-    state = "pulled" if offered.is_there else "" if offered.fits else "needs more memory than is here"
+    state = "pulled" if offered.is_there else "" if offered.fits else "too large for this machine"
+    state = "the one for this machine" if offered.is_default and not state else state
     return (model.name, f"{model.megabytes / 1000:.1f} GB", f"{model.memory_gb} GB", model.licence, model.good_for, state)
 
 

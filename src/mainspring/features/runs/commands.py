@@ -23,6 +23,7 @@ from mainspring.cli.explain_end import explain_end
 from mainspring.cli.output import LEAST_ROOM, format_moment, measure_cells, pad, say, say_more, split_columns, write_lines
 from mainspring.cli.screen import STATUSES, Screen
 from mainspring.cli.show_run import draw_run
+from mainspring.cli.tenants import choose_tenant
 from mainspring.core.errors import CallerError, Interrupted, InvalidRequest, MainspringError
 from mainspring.core.events import RunStarted
 from mainspring.core.items import ApprovalResponse, FunctionCallOutput, Item, Json, Message
@@ -175,9 +176,14 @@ async def show(run_id: options.RunId, database: options.Database, json: options.
 
 
 async def runs(
-    database: options.Database, tenant: options.OneTenant = None, limit: options.Limit = 20, json: options.AsJson = False
+    database: options.Database,
+    tenant: options.OneTenant = None,
+    all_tenants: options.EveryTenant = False,
+    limit: options.Limit = 20,
+    json: options.AsJson = False,
 ) -> None:
     """Lists the runs of a database, newest first, and whose they are if there are tenants."""
+    tenant = choose_tenant(tenant, all_tenants=all_tenants)
     async with open_database(database) as engine:
         page = await engine.store.list(limit=limit, only=Filter(tenant=tenant))
         newest = [await _summarize(engine.store, run) for run in page.runs]

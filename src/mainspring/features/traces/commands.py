@@ -5,8 +5,9 @@ import typer
 from mainspring.cli.console import ConsoleWriter, format_count
 from mainspring.cli.database import find_run, find_run_id, how_to_list, open_database
 from mainspring.cli.exit import FAILURE
-from mainspring.cli.options import AsJson, Database, Limit, OneTenant, RunId, name_database
+from mainspring.cli.options import AsJson, Database, EveryTenant, Limit, OneTenant, RunId, name_database
 from mainspring.cli.output import clean, say, say_more, write_lines, write_list, write_table
+from mainspring.cli.tenants import choose_tenant
 from mainspring.core.errors import NotFound
 from mainspring.features.traces.replay_report import ReplayReport, replay_run
 from mainspring.features.traces.trace_builder import read_trace
@@ -19,8 +20,11 @@ NO_RUNS = "there are no runs here; `mainspring run` makes one"
 
 
 @app.command("list")
-async def list_traces(database: Database, tenant: OneTenant = None, limit: Limit = 20, json: AsJson = False) -> None:
+async def list_traces(
+    database: Database, tenant: OneTenant = None, all_tenants: EveryTenant = False, limit: Limit = 20, json: AsJson = False
+) -> None:
     """Lists the newest traces: how they ended, how long they took, what they used."""
+    tenant = choose_tenant(tenant, all_tenants=all_tenants)
     async with open_database(database) as engine:
         page = await engine.store.list(limit=limit, only=Filter(tenant=tenant))
         traces = [await read_trace(engine, run.id) for run in page.runs]
