@@ -38,7 +38,10 @@ async def test_a_run_is_drawn_as_a_waterfall(shell: Shell) -> None:
     assert axis.index("0") <= bars[0], "the axis begins with the run"
     assert "1,200+30" in shown.out
     assert "denied by valid_arguments: Invalid arguments for `add`" in shown.out
-    assert "TL01 tool_argument_error, F-EXE, medium, resolved" in shown.out
+    assert (
+        "TL01 tool_argument_error: a call of no known tool, or with wrong arguments; execution (F-EXE), medium, resolved"
+        in shown.out
+    )
 
 
 async def test_it_fits_a_terminal_of_eighty_columns(shell: Shell) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from mainspring.core.events import (
 from mainspring.core.items import ApprovalRequest, ApprovalResponse, FunctionCall, Usage, decode, encode, user
 from mainspring.core.run import Call, Run
 from mainspring.features.traces.collector import TraceCollector
-from mainspring.features.traces.failures import KINDS, classify_status
+from mainspring.features.traces.failures import CATEGORIES, KINDS, classify_status
 from mainspring.features.traces.trace_builder import build_trace
 from mainspring.features.traces.trace_record import TraceRecord
 from mainspring.ports import Allow, Ask, Deny, Verdict
@@ -255,6 +256,29 @@ def test_statuses_are_those_of_the_taxonomy() -> None:
         "TL07": ("F-VAL", "low"),
         "TL08": ("F-EXE", "high"),
     }
+
+
+def test_the_codes_mean_what_the_documentation_says() -> None:
+    page = (Path(__file__).parents[2] / "docs/tracing.md").read_text()
+    documented = {
+        code: (meaning, *rest.split(", "))
+        for code, meaning, rest in re.findall(r"^\| (TL\d\d) \| (.+?) \| (.+?) \|$", page, re.M)
+    }
+    assert documented == {
+        code: (kind.meaning, kind.category, kind.severity) for code, kind in KINDS.items() if code in documented
+    }
+    assert len(documented) >= 7
+    named = dict(re.findall(r"(F-[A-Z]{3}) \((\w+)\)", page.partition("The categories are")[2]))
+    assert named == {category: CATEGORIES[category] for category in {kind[1] for kind in documented.values()}}
+
+
+@pytest.mark.parametrize(("stop", "code"), [(None, "TL03"), (Reason.BUDGET, "TL06")])
+def test_what_a_budget_does_not_cover_is_told_apart_from_what_it_has_run_out_of(stop: Reason | None, code: str) -> None:
+    made = FunctionCall("call_1", "look", "{}", id="fc_1")
+    story: list[Event] = [RunStarted(order()), TurnStarted(), ItemStarted(made), ItemDone(made), TurnEnded(usage=USAGE)]
+    story += [CallJudged("call_1", "deny", "budget", "no", stop)]
+    trace = build_trace([Recorded(seq, 100.0 + seq, event) for seq, event in enumerate(story)], [])
+    assert [failure.code for failure in trace.failures] == [code]
 
 
 def test_times_come_from_the_log_and_a_call_id_may_be_used_again() -> None:

@@ -14,22 +14,36 @@ TraceStatus = Literal["running", "completed", "failed", "timeout", "cancelled", 
 
 
 class FailureKind(Struct, frozen=True):
-    """A code of the taxonomy."""
+    """A code of the taxonomy, and what it means."""
 
     name: str
+    meaning: str
     category: Category
     severity: Severity
 
 
 KINDS: Final[dict[Code, FailureKind]] = {
-    "TL01": FailureKind("tool_argument_error", "F-EXE", "medium"),
-    "TL02": FailureKind("tool_execution_error", "F-EXE", "medium"),
-    "TL03": FailureKind("governance_denied", "F-SEC", "high"),
-    "TL04": FailureKind("max_iterations", "F-RES", "medium"),
-    "TL05": FailureKind("context_exhausted", "F-RES", "high"),
-    "TL06": FailureKind("budget_exceeded", "F-RES", "medium"),
-    "TL07": FailureKind("leakage_detected", "F-VAL", "low"),
-    "TL08": FailureKind("error", "F-EXE", "high"),
+    "TL01": FailureKind("tool_argument_error", "a call of no known tool, or with wrong arguments", "F-EXE", "medium"),
+    "TL02": FailureKind("tool_execution_error", "a tool that failed or took too long", "F-EXE", "medium"),
+    "TL03": FailureKind("governance_denied", "a call that governance denied", "F-SEC", "high"),
+    "TL04": FailureKind("max_iterations", "no turn left", "F-RES", "medium"),
+    "TL05": FailureKind("context_exhausted", "a conversation too long for the model", "F-RES", "high"),
+    "TL06": FailureKind("budget_exceeded", "no tokens, calls or time left", "F-RES", "medium"),
+    "TL07": FailureKind("leakage_detected", "something came out that should have stayed inside", "F-VAL", "low"),
+    "TL08": FailureKind("error", "anything else that ended a turn or the run", "F-EXE", "high"),
+}
+
+CATEGORIES: Final[dict[Category, str]] = {
+    "F-ENV": "environment",
+    "F-INP": "input",
+    "F-EXE": "execution",
+    "F-TMO": "time",
+    "F-RES": "resources",
+    "F-SEC": "security",
+    "F-DEP": "dependency",
+    "F-VAL": "validation",
+    "F-REV": "review",
+    "F-UNK": "unknown",
 }
 
 # After how many repetitions somebody should look; categories that are not here are not worth repeating at all.
@@ -90,5 +104,6 @@ def classify_end(reason: Reason, error: ErrorInfo | None) -> Code | None:
     return "TL05" if error is not None and error.code == OVERFLOW else _CODES.get(reason)
 
 
-def classify_denial(policy: str) -> Code:
-    return _DENIALS.get(policy, "TL03")
+def classify_denial(policy: str, *, ends_run: bool) -> Code:
+    # What a budget does not cover was never allowed; what it has run out of ends the run.
+    return "TL03" if policy == "budget" and not ends_run else _DENIALS.get(policy, "TL03")

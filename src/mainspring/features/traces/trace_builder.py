@@ -304,7 +304,7 @@ class _Reader:
         match event.verdict:
             case "deny":
                 facts |= {"status": "skipped", "completed_at": at, "output": event.reason}
-                self._fail(classify_denial(event.policy), event.reason, at, event.call_id)
+                self._fail(classify_denial(event.policy, ends_run=event.stop is not None), event.reason, at, event.call_id)
             case "client" | "ask":
                 facts |= {"status": "skipped", "started_at": None}
             case _:

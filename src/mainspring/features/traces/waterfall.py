@@ -5,6 +5,7 @@ from typing import Final
 
 from mainspring.cli.console import ConsoleWriter, fit_line, format_count, format_duration, truncate
 from mainspring.core.items import Usage
+from mainspring.features.traces.failures import CATEGORIES, KINDS
 from mainspring.features.traces.trace_record import FailureRecord, TraceAction, TraceRecord, TraceStep
 
 Cells = tuple[str, str, str, str, str, str, str]
@@ -120,7 +121,9 @@ def _draw_row(writer: ConsoleWriter, label: str, used: str, took: str, bar: str,
 
 
 def _draw_failure(writer: ConsoleWriter, failure: FailureRecord) -> None:
-    told = f"{failure.code} {failure.name}, {failure.category}, {failure.severity}, {failure.resolution.status}"
+    what = f"{failure.code} {failure.name}: {KINDS[failure.code].meaning}"
+    kind = f"{CATEGORIES[failure.category]} ({failure.category}), {failure.severity}, {failure.resolution.status}"
+    told = f"{what}; {kind}"
     writer.put("\n")
     writer.line(told, "red" if failure.resolution.status == "pending" else "yellow")
     writer.put(f"  {fit_line(failure.message, writer.width - 2)}\n", "dim")
