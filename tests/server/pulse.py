@@ -8,10 +8,12 @@ is seen by no more than a beat's worth.
 
 import asyncio
 import os
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -28,11 +30,11 @@ class Pulse:
     """What the server has noted. Its clock is that of the whole machine."""
 
     def __init__(self, file: Path) -> None:
-        self._file = file
+        self.file = file
 
     def find_longest(self, since: float) -> float:
         """The most time of the processor between two beats, of those since `time.monotonic()` was this."""
-        beats = [[float(word) for word in line.split()] for line in self._file.read_text().splitlines()]
+        beats = [[float(word) for word in line.split()] for line in self.file.read_text().splitlines()]
         return max([held for at, held in beats if at >= since], default=0.0)
 
 
@@ -45,6 +47,20 @@ def install_pulse(folder: Path) -> tuple[Pulse, dict[str, str]]:
     file = folder / "pulse.txt"
     file.touch()
     return Pulse(file), {"PYTHONPATH": os.pathsep.join([str(about.parent), str(ROOT)]), "PULSE_FILE": str(file)}
+
+
+def _silence_names() -> None:
+    """Has the name server of `silent.example` not answer before there is a file `answers` beside the notes."""
+    look_up, answers = socket.getaddrinfo, Path(os.environ["PULSE_FILE"]).with_name("answers")
+
+    def wait_and_look_up(host: str, *options: Any, **more: Any) -> Any:
+        if not str(host).endswith(".silent.example"):
+            return look_up(host, *options, **more)
+        while not answers.exists():
+            time.sleep(BEAT_SECONDS)
+        raise socket.gaierror(socket.EAI_NONAME, "there is no such name")
+
+    socket.getaddrinfo = wait_and_look_up  # type: ignore[assignment]
 
 
 class _Heart:
@@ -65,6 +81,7 @@ class _Heart:
 
 @asynccontextmanager
 async def _live(_: Host) -> AsyncIterator[None]:
+    _silence_names()
     heart = _Heart(Path(os.environ["PULSE_FILE"]))
     yield
     heart.stop()

@@ -170,6 +170,10 @@ def bring_server(by: Client, url: str) -> int:
     return by.ask("POST", "/v1/responses", {"input": "hello", "tools": [tool]})[0]
 
 
+def make_endpoint(by: Client, url: str) -> int:
+    return by.ask("POST", "/v1/webhook_endpoints", {"url": url, "events": ["response.completed"]})[0]
+
+
 def fill_often(by: Client, times: int) -> int:
     prompt = by.ask("POST", "/v1/prompts", {"prompt": "{{ word }} " * times})[1]["id"]
     return by.ask("POST", "/v1/responses", {"prompt": {"id": prompt, "variables": {"word": "x" * 100}}})[0]
@@ -283,6 +287,23 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
 @pytest.fixture(scope="module")
 def client(attacked: Attacked) -> Client:
     return Client(attacked)
+
+
+def test_names_that_nobody_answers_are_nobody_elses_trouble(attacked: Attacked, client: Client) -> None:
+    urls, answers = [f"http://n{number}.silent.example" for number in range(40)], attacked.pulse.file.with_name("answers")
+    with ThreadPoolExecutor(len(urls)) as threads:
+        made = [threads.submit(make_endpoint, client, url) for url in urls]
+        try:
+            # What the server does in threads, and the names of others, go on.
+            with attacked.expect_calm():
+                file = attacked.attacker.upload(b"words")
+                assert client.ask("GET", f"/v1/files/{file}", b"")[0] == 200
+                assert client.run("look", {"url": "http://localhost:1/"}) == "failed"
+            assert not any(each.done() for each in made)
+        finally:
+            answers.touch()
+        assert {each.result() for each in made} == {400}
+    answers.unlink()
 
 
 @pytest.mark.parametrize("attack", [*ATTACKS])

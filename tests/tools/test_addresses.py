@@ -1,9 +1,13 @@
 """Strangers' URLs lead to public machines only, by whichever door, however they are written and whatever DNS says."""
 
+import asyncio
 import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from typing import Any
 
+import anyio
 import pytest
 from aiohttp import web
 from msgspec import Struct
@@ -13,7 +17,7 @@ from yarl import URL
 from mainspring.core.errors import InvalidRequest, ToolUnavailable
 from mainspring.net.client import make_endpoint
 from mainspring.net.connection import HttpError
-from mainspring.tools.addresses import AddressGuard, Lookup, is_public, parse_endpoint
+from mainspring.tools.addresses import MOST_OF_DOMAIN, AddressGuard, Lookup, is_public, parse_endpoint
 from mainspring.tools.guarded_http import make_guarded_http
 from mainspring.tools.mcp.connection import Connection
 from mainspring.tools.mcp.server_specs import ServerSpec
@@ -210,3 +214,42 @@ def test_an_endpoint_has_the_port_of_its_scheme() -> None:
 async def test_a_host_that_cannot_be_a_name_is_refused_and_nothing_breaks(host: str) -> None:
     with pytest.raises(InvalidRequest, match="cannot be resolved"):
         await AddressGuard().check(f"http://{host}/")
+
+
+async def test_names_that_nobody_answers_keep_no_thread_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    look_up, answers, begun = socket.getaddrinfo, threading.Event(), list[str]()
+
+    def wait_and_look_up(host: str, *options: Any, **more: Any) -> Any:
+        if host.endswith(".silent.example"):
+            begun.append(host)
+            answers.wait(PATIENCE)
+            raise OSError("no answer")
+        return look_up("127.0.0.1", *options, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", wait_and_look_up)
+    guard = AddressGuard(["fine.example"])
+
+    async def ask(host: str) -> None:
+        with suppress(OSError):
+            await guard.resolve(host, 80)
+
+    async def ask_for_all(names: range, scope: anyio.CancelScope) -> None:
+        with scope:
+            async with anyio.create_task_group() as group:
+                for number in names:
+                    group.start_soon(ask, f"n{number}.silent.example")
+
+    given_up = anyio.CancelScope()
+    async with anyio.create_task_group() as group:
+        group.start_soon(ask_for_all, range(20), given_up)
+        group.start_soon(ask_for_all, range(20, 40), anyio.CancelScope())
+        with anyio.fail_after(PATIENCE):
+            await anyio.wait_all_tasks_blocked()
+            assert await asyncio.to_thread(lambda: "free") == "free"
+            assert await guard.resolve("fine.example", 80) == ("127.0.0.1",)
+            # Who gives up does not make room for one more: the thread is not over.
+            given_up.cancel()
+            await anyio.wait_all_tasks_blocked()
+            assert len(begun) == MOST_OF_DOMAIN
+        answers.set()
+    assert len(begun) == MOST_OF_DOMAIN + 20

@@ -8,11 +8,16 @@ resolve to private addresses all meet the same check.
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from threading import Thread
 from typing import Final
 from urllib.parse import urlsplit
 
+from anyio.lowlevel import RunVar
+
 from mainspring.core.errors import InvalidRequest
+from mainspring.tools.work_turns import Turns
 
 Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
 
@@ -21,6 +26,11 @@ LONGEST_URL: Final = 16_384
 LONGEST_FOREIGN: Final = 2_048
 """How many one with other letters than ASCII may have: its host is normalized, which takes time by the square of its marks."""
 
+MOST_LOOKUPS: Final = 64
+"""How many names are looked up at a time, and how many of one domain."""
+MOST_OF_DOMAIN: Final = 8
+
+_turns: RunVar[Turns | None] = RunVar("lookups")
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
 _NOT_PUBLIC_6 = tuple(
     # Protocol assignments with Teredo, documentation twice, 6to4: each may lead to an IPv4 address that is not shown.
@@ -117,8 +127,46 @@ def _normalize_host(host: str) -> str:
 
 
 async def _resolve_host(host: str, port: int) -> Sequence[str]:
+    """Looks a name up in a thread of its own. The name server may be one that never answers, so none of the threads are taken in
+    which other work is done, and only so many for the names of one domain."""
+    if (turns := _turns.get(None)) is None:
+        turns = Turns(MOST_LOOKUPS, MOST_OF_DOMAIN)
+        _turns.set(turns)
+    domain = find_domain(host)
+    await turns.enter(domain)
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[Sequence[str]] = loop.create_future()
+
+    def end(addresses: Sequence[str], error: Exception | None) -> None:
+        turns.leave(domain)  # also when nobody waits for the answer any more: until now there was a thread for it
+        if found.cancelled():
+            return
+        if error is None:
+            found.set_result(addresses)
+        else:
+            found.set_exception(error)
+
+    def look_up() -> None:
+        addresses: list[str] = []
+        error: Exception | None = None
+        try:
+            answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            addresses = list(dict.fromkeys([str(address[0]) for *_, address in answers]))
+        except UnicodeError as wrong:  # a label that is empty or too long
+            error = OSError(f"it is no name of a host: {wrong}")
+        except Exception as wrong:  # whatever it is, it is for whoever waits
+            error = wrong
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(end, addresses, error)
+
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except UnicodeError as error:  # a label that is empty or too long
-        raise OSError(f"it is no name of a host: {error}") from None
-    return list(dict.fromkeys([str(address[0]) for *_, address in found]))
+        Thread(target=look_up, name=f"look up {host[:80]}", daemon=True).start()
+    except BaseException:
+        turns.leave(domain)
+        raise
+    return await found
+
+
+def find_domain(host: str) -> str:
+    """The last two labels of a name, as far as it has two: whoever has a name server has one for all names below these."""
+    return ".".join(host.lower().rstrip(".").rsplit(".", 2)[-2:])

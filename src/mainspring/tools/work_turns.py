@@ -29,16 +29,17 @@ class Turns:
     @asynccontextmanager
     async def take(self, tenant: str) -> AsyncIterator[None]:
         """Waits for a turn."""
-        if not self._waiting and self._may_begin(tenant):
-            self._begin(tenant)
-        else:
-            await self._wait(tenant)
+        await self.enter(tenant)
         try:
             yield
         finally:
-            self._end(tenant)
+            self.leave(tenant)
 
-    async def _wait(self, tenant: str) -> None:
+    async def enter(self, tenant: str) -> None:
+        """Waits for a turn, which lasts until `leave`."""
+        if not self._waiting and self._may_begin(tenant):
+            self._begin(tenant)
+            return
         turn: Future[None] = get_running_loop().create_future()
         self._waiting.add(tenant, turn)
         self._give()
@@ -48,7 +49,7 @@ class Turns:
             if turn.cancelled():
                 self._waiting.remove(tenant, turn)
             else:  # it came when nobody wanted it any more
-                self._end(tenant)
+                self.leave(tenant)
             raise
 
     def _may_begin(self, tenant: str) -> bool:
@@ -58,7 +59,7 @@ class Turns:
         self._count += 1
         self._under_way[tenant] += 1
 
-    def _end(self, tenant: str) -> None:
+    def leave(self, tenant: str) -> None:
         self._count -= 1
         self._under_way[tenant] -= 1
         if not self._under_way[tenant]:
