@@ -182,7 +182,7 @@ export function Chat() {
               </optgroup>
             </select>
           </label>
-          <Switches tools={tools.value?.data ?? []} off={off} change={setOff} />
+          {model === TASKS ? null : <Switches tools={tools.value?.data ?? []} off={off} change={setOff} />}
           <span class="fill" />
           <button onClick={() => { setExchanges([]); go("chat", { model: place.value.query.get("model") }); }}>New conversation</button>
         </div>

@@ -11,6 +11,12 @@ export const number = (value: number): string => count.format(value);
 export const compact = (value: number): string => (value < 10_000 ? count.format(value) : short.format(value));
 /** An amount in the currency of the prices, with as many digits as tell it from nothing. */
 export const money = (amount: number): string => (amount === 0 || amount >= 0.1 ? amount.toFixed(2) : amount.toPrecision(2));
+/** How amounts below each other are written: all with the digits that tell the least of them from nothing. */
+export function moneyColumn(amounts: (number | null)[]): (amount: number) => string {
+  const least = Math.min(...amounts.filter((each): each is number => each !== null && each > 0), 1);
+  const digits = Math.min(8, Math.max(2, 1 - Math.floor(Math.log10(least))));
+  return (amount) => amount.toFixed(digits);
+}
 export const clockTime = (seconds: number): string => clock.format(seconds * 1000);
 export const exactTime = (seconds: number): string => day.format(seconds * 1000);
 

@@ -1,4 +1,4 @@
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { get, type Json, post } from "./api";
 import type { AuditRecord, SettingList, ShownTool } from "./api_types";
 import { Verdict } from "./entry";
@@ -75,13 +75,12 @@ function Try() {
   /** What was not typed by a person, and may be replaced. */
   const [offered, offer] = useState("{}");
   const tools = useLoaded(() => get<{ data: ShownTool[] }>("tools", { limit: 100 }));
-  const choose = (name: string) => {
-    setTool(name);
-    const found = tools.value?.data.find((each) => each.name === name.trim());
-    if (!found || given !== offered) return;
-    offer(outline(found.parameters));
-    setGiven(outline(found.parameters));
-  };
+  const chosen = tools.value?.data.find((each) => each.name === tool.trim());
+  useEffect(() => {
+    if (!chosen || given !== offered) return;
+    offer(outline(chosen.parameters));
+    setGiven(outline(chosen.parameters));
+  }, [chosen]);
   const [error, setError] = useState<unknown>(null);
   const [verdict, setVerdict] = useState<{ verdict: string; policy: string; reason: string } | null>(null);
   const send = async (event: Event) => {
@@ -100,13 +99,13 @@ function Try() {
       <p class="faint">Nothing is performed: the policies are asked which of them would decide.</p>
       <form class="ask" onSubmit={send}>
         <label for="tool">Tool</label>
-        <input id="tool" list="tools" value={tool} onInput={(event) => choose(event.currentTarget.value)} required />
+        <input id="tool" list="tools" value={tool} onInput={(event) => setTool(event.currentTarget.value)} required />
         <datalist id="tools">{(tools.value?.data ?? []).map((each) => <option value={each.name}>{each.description}</option>)}</datalist>
         <label for="arguments">Arguments (JSON)</label>
         <textarea id="arguments" rows={3} value={given} onInput={(event) => setGiven(event.currentTarget.value)} />
         <button class="main">Try</button>
       </form>
-      <p role="status">
+      <p role="status" class="section">
         {verdict ? <Verdict {...verdict} /> : null}
       </p>
       {error ? <Failure error={error} /> : null}

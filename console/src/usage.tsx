@@ -1,7 +1,7 @@
 import type { ShownKey, Statement, StatementLine, UsageLine, UsageReport } from "./api_types";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get, getAll, post } from "./api";
-import { compact, money, number, tenantName } from "./format";
+import { compact, money, moneyColumn, number, tenantName } from "./format";
 import { adjust, link, place } from "./router";
 import { hasTenants, isOperator, mayUse } from "./session";
 import { Empty, Failure, Grid, Loading, useLoaded, useTitle } from "./parts";
@@ -24,6 +24,7 @@ export function Usage() {
   // Keys are summed by their ids; people know them by their names.
   const keys = useLoaded(async () => (by === "key" && mayUse("admin") ? getAll<ShownKey>("keys", { tenant }) : []), `${by} ${tenant}`);
   const nameOf = ({ group }: UsageLine): string => (keys.value ?? []).find((key) => key.name && `key:${key.id}` === group)?.name ?? (tenantName(group) || "(none)");
+  const cost = moneyColumn((usage.value?.data ?? []).map((line) => line.cost));
   const names = [...new Set([...(tenants.value?.data ?? []).map((line) => line.group), tenant])].filter(Boolean);
   return (
     <div class="page">
@@ -61,7 +62,7 @@ export function Usage() {
             <Charts lines={data} by={by} nameOf={nameOf} />
             <Grid label="Usage" figures={1} head={[by, "runs", "failed", "input tokens", "output tokens", "seconds (mean)", "cost"]} rows={data.map((line) => [
               <span title={line.group}>{nameOf(line)}</span>, number(line.runs), number(line.failed), number(line.input_tokens), number(line.output_tokens),
-              line.seconds === null ? "" : line.seconds.toFixed(2), line.cost === null ? "" : money(line.cost),
+              line.seconds === null ? "" : line.seconds.toFixed(2), line.cost === null ? "" : cost(line.cost),
             ])} />
           </>
         )}

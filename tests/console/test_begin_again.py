@@ -153,6 +153,7 @@ def test_a_question_that_is_refused_stays_in_its_box(page: Page, served: Served)
 def test_the_task_agent_is_one_of_the_agents(page: Page, served: Served) -> None:
     page.goto(address(served, "chat"))
     page.get_by_label("Model").select_option("Task agent")
+    expect(page.get_by_text("Tools (")).to_have_count(0)
     page.get_by_label("Your message").fill("What is on my list?")
     page.get_by_role("button", name="Send").click()
     # Whatever it says: this model was not made for it, and the page shows the answer or why there is none.

@@ -211,6 +211,8 @@ def test_usage_shows_charts_money_and_what_is_used_of_a_budget(
     expect(page.get_by_role("button", name="Cost")).to_have_attribute("aria-pressed", "true")
     page.get_by_label("By").select_option("model")
     expect(page.locator(".bars .label").first).to_have_text("small-model")
+    costs = page.get_by_role("region", name="Usage").locator("tbody td:last-child").all_inner_texts()
+    assert len({len(cost.partition(".")[2]) for cost in costs}) == 1, costs
     with page.expect_download() as awaited:
         page.get_by_role("button", name="Download CSV").click()
     assert '"small-model",9,0,' in Path(awaited.value.path()).read_text()
