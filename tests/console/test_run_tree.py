@@ -147,6 +147,20 @@ def test_a_run_is_run_again_with_another_agent(served: Served, run: str, page: P
     expect(page.locator(".entry.message")).to_contain_text("onerror")
 
 
+def test_a_run_is_gone_on_with_in_the_chat_and_an_answer_is_stopped(served: Served, run: str, page: Page) -> None:
+    page.goto(address(served, run))
+    page.get_by_role("button", name="Continue").click()
+    expect(page.get_by_text("Goes on after this run.")).to_be_visible()
+    page.get_by_label("Your message").fill("Sleep")
+    page.get_by_role("button", name="Send").click()
+    expect(page.locator(".entry.message")).to_contain_text("Zzz.")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator(".entry.end")).to_contain_text("It was cancelled.")
+    page.get_by_role("link", name="The run", exact=True).click()
+    before = page.get_by_role("link", name="The run before")
+    expect(before).to_have_attribute("href", f"#/runs/{run}")
+
+
 def test_an_agent_starts_from_its_form_or_from_a_message(served: Served, page: Page) -> None:
     agents = f"{served.url.removesuffix('/v1')}/#/agents"
     for name, fields, asked in (
