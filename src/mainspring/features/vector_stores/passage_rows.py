@@ -449,7 +449,7 @@ def find_by_words(connection: SqlConnection, query: str, whose: Scope, limit: in
     counts = {word: count for word in words if (count := index.count(connection, word, whose))}
     rare = {word: count for word, count in counts.items() if count < COMMON}
     often = [word for word in counts if word not in rare][:MOST_COMMON]
-    common = {word: index.count(connection, word, whose, MOST_COUNTED) for word in often}
+    common = {word: index.count_all(connection, word, MOST_COUNTED) for word in often}
     found = list[Hit]()
     if rare:
         ranked = sorted(index.rank(connection, rare, whose, common), key=lambda row: row.relevance, reverse=True)

@@ -93,8 +93,12 @@ class WordIndex(Protocol):
         """The values that `values` names."""
         ...
 
-    def count(self, connection: SqlConnection, word: str, whose: Scope, most: int | None = None) -> int:
-        """In how many of these rows the word is; no more than so many, or else than are `common`, are counted."""
+    def count(self, connection: SqlConnection, word: str, whose: Scope) -> int:
+        """In how many of these rows the word is; no more than are `common` are counted."""
+        ...
+
+    def count_all(self, connection: SqlConnection, word: str, most: int) -> int:
+        """The same of all rows, whosever they are, which takes far less: so many at most."""
         ...
 
     def rank(
@@ -135,8 +139,11 @@ class FileWords:
     def describe(self, texts: Sequence[str]) -> dict[str, object]:
         return {}
 
-    def count(self, connection: SqlConnection, word: str, whose: Scope, most: int | None = None) -> int:
-        return self._count(connection, self._match([word], "OR", whose), most or self._table.common)
+    def count(self, connection: SqlConnection, word: str, whose: Scope) -> int:
+        return self._count(connection, self._match([word], "OR", whose), self._table.common)
+
+    def count_all(self, connection: SqlConnection, word: str, most: int) -> int:
+        return self._count(connection, self._match_words([word], "OR"), most)
 
     def _count(self, connection: SqlConnection, match: str, most: int) -> int:
         words = self._table.words
@@ -226,10 +233,14 @@ class ServerWords:
     def describe(self, texts: Sequence[str]) -> dict[str, object]:
         return {"spoken": _strip_marks(" ".join(texts))[:MOST_INDEXED_CHARS]}
 
-    def count(self, connection: SqlConnection, word: str, whose: Scope, most: int | None = None) -> int:
-        fits, values = self._ask([word], "||", whose)
-        table = self._table
-        counted = f"SELECT count(*) FROM (SELECT 1 FROM {table.name} WHERE words @@ {fits} LIMIT {most or table.common}) AS found"
+    def count(self, connection: SqlConnection, word: str, whose: Scope) -> int:
+        return self._count(connection, *self._ask([word], "||", whose), self._table.common)
+
+    def count_all(self, connection: SqlConnection, word: str, most: int) -> int:
+        return self._count(connection, self._word(0), {"word0": _strip_marks(word)}, most)
+
+    def _count(self, connection: SqlConnection, fits: str, values: Mapping[str, object], most: int) -> int:
+        counted = f"SELECT count(*) FROM (SELECT 1 FROM {self._table.name} WHERE words @@ {fits} LIMIT {most}) AS found"
         return int(connection.execute(counted, values).fetchone()[0])
 
     def rank(
