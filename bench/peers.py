@@ -9,7 +9,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from shutil import which
@@ -81,7 +81,7 @@ def peers(ports: Surroundings, folder: Path | None) -> Iterator[list[Target]]:
 
 
 def start_ogx(place: Path, ports: Surroundings, stack: ExitStack) -> Target:
-    binary = install(place / "ogx", OGX_PACKAGES, (3, 12))
+    binary = install(place / "ogx", OGX_PACKAGES, find_python((3, 12)))
     port, folder = free_port(), make_folder(stack)
     (folder / "config.yaml").write_text(OGX.format(backend=f"http://127.0.0.1:{ports.backend}/v1", port=port))
     command = [str(binary / "ogx"), "run", "config.yaml", "--port", str(port), "--insecure"]
@@ -91,7 +91,7 @@ def start_ogx(place: Path, ports: Surroundings, stack: ExitStack) -> Target:
 
 
 def start_litellm(place: Path, ports: Surroundings, stack: ExitStack) -> Target:
-    binary = install(place / "litellm", ["litellm[proxy]"], (3, 11))
+    binary = install(place / "litellm", ["litellm[proxy]"], find_python((3, 11)))
     port, folder = free_port(), make_folder(stack)
     (folder / "config.yaml").write_text(LITELLM.format(backend=f"http://127.0.0.1:{ports.backend}/v1"))
     # It fetches no table of prices; asks for no key, on this machine and for a moment; and takes equal pieces for what they are.
@@ -127,16 +127,17 @@ def start(
     raise RuntimeError(f"it does not start: {(folder / 'log').read_text()[-1500:]}")
 
 
-def install(place: Path, packages: list[str], version: tuple[int, int]) -> Path:
-    """The folder of commands of an environment with these packages."""
+def install(place: Path, packages: list[str], python: str, bare: Sequence[str] = ()) -> Path:
+    """The folder of commands of an environment with these packages; those that are `bare` come without what they ask for."""
     binary = place / "bin"
     if not (place / "complete").exists():
         print(f"installing {packages[0]} into {place}", flush=True)
-        subprocess.run([find_python(version), "-m", "venv", "--clear", place], check=True, timeout=120)
-        command = [str(binary / "python"), "-m", "pip", "install", "--quiet", "--no-input", *packages]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS)
-        if done.returncode:
-            raise RuntimeError(f"pip: {done.stderr[-600:]}")
+        subprocess.run([python, "-m", "venv", "--clear", place], check=True, timeout=120)
+        for wanted in [packages, *[["--no-deps", name] for name in bare]]:
+            command = [str(binary / "python"), "-m", "pip", "install", "--quiet", "--no-input", *wanted]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS)
+            if done.returncode:
+                raise RuntimeError(f"pip: {done.stderr[-600:]}")
         (place / "complete").touch()
     return binary
 

