@@ -97,6 +97,8 @@ class Authority:
                 self._authorize(handler, form)
             case "/token":
                 self._grant(handler, form)
+            case "/exchange":
+                self._exchange(handler, form)
             case "/revoke":
                 for kept in (self.tokens, self.refreshers):
                     kept.pop(form["token"], None)
@@ -122,6 +124,16 @@ class Authority:
         self.codes[code] = Granted(self.person, scope, resource, asked["client_id"], asked["code_challenge"])
         back = {"code": code, "state": asked["state"], "iss": self.url if self.iss is None else self.iss}
         handler.reply(302, headers={"location": f"{asked['redirect_uri']}?{urlencode(back)}"})
+
+    def _exchange(self, handler: "_Handler", form: dict[str, str]) -> None:
+        """As a company's identity provider, which knows whom it has given a token."""
+        kind = "urn:ietf:params:oauth:token-type:"
+        if form["subject_token_type"] != f"{kind}id_token" or read_claims(form["subject_token"])["aud"] != form["client_id"]:
+            handler.reply(400, {"error": "invalid_grant"})
+            return
+        name = read_claims(form["subject_token"])["sub"]
+        given = make_assertion(sub=f"{name} of the company", aud=form["audience"], resource=form["resource"])
+        handler.reply(200, {"access_token": given, "issued_token_type": form["requested_token_type"], "token_type": "N_A"})
 
     def _grant(self, handler: "_Handler", form: dict[str, str]) -> None:
         sent = handler.headers.get("authorization", "")

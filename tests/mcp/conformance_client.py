@@ -71,13 +71,15 @@ def choose_options() -> OAuthOptions:
             file.write(told["private_key_pem"])
         key_file = file.name
     is_machine, assertion_file = "client-credentials" in os.environ["MCP_CONFORMANCE_SCENARIO"], ""
-    if "valid_jwt" in told:
+    if (token := told.get("valid_jwt") or told.get("idp_id_token")) is not None:
         with NamedTemporaryFile("w", suffix=".jwt", delete=False) as file:
-            file.write(told["valid_jwt"])
+            file.write(token)
         assertion_file = file.name
     return OAuthOptions(
         grant="client_credentials" if is_machine else "jwt_bearer" if assertion_file else "authorization_code",
         assertion_file=assertion_file,
+        exchange_url=told.get("idp_token_endpoint", ""),
+        exchange_client_id=told.get("idp_client_id", ""),
         client_id=told.get("client_id", ""),
         client_secret=told.get("client_secret", ""),
         private_key_file=key_file,

@@ -71,12 +71,14 @@ OLDER = ["auth/2025-03-26-oauth-metadata-backcompat", "auth/2025-03-26-oauth-end
 # Not required, since it came after the revisions were released.
 LATER = "json-schema-2020-12-preservation"
 # Extensions of the protocol, which no revision requires.
-MACHINES = ["auth/client-credentials-jwt", "auth/client-credentials-basic"]
-BOUND = ["auth/dpop", "auth/dpop-nonce"]
-WORKLOAD = "auth/wif-jwt-bearer"
-NOT_OURS = {
-    "auth/enterprise-managed-authorization": "needs an identity provider of the company's; people sign in to each server",
-}
+EXTENSIONS = [
+    "auth/client-credentials-jwt",
+    "auth/client-credentials-basic",
+    "auth/enterprise-managed-authorization",
+    "auth/dpop",
+    "auth/dpop-nonce",
+    "auth/wif-jwt-bearer",
+]
 # Of a draft, and in none of the sets.
 NOT_RUN = {"sep-2640-": "skills that servers hand out: those of ours are files of the operator's, and none is read from servers"}
 # Where the server is not to be trusted, our client ends with an error. The suite takes no notice of how a client ends.
@@ -119,8 +121,8 @@ def client_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.slow
 def test_every_scenario_of_the_suite_is_run_or_has_a_reason_not_to(suite: list[str]) -> None:
-    run = [*SCENARIOS["2025-11-25"], *SCENARIOS["2026-07-28"], *OLDER, *MACHINES, *BOUND, WORKLOAD, LATER]
-    assert find_unexplained(list_scenarios(suite, "client"), run, [*NOT_OURS, *NOT_RUN]) == []
+    run = [*SCENARIOS["2025-11-25"], *SCENARIOS["2026-07-28"], *OLDER, *EXTENSIONS, LATER]
+    assert find_unexplained(list_scenarios(suite, "client"), run, NOT_RUN) == []
 
 
 @pytest.mark.slow
@@ -138,6 +140,5 @@ def test_every_scenario_passes(revision: str, suite: list[str], client_command: 
     unhappy.clear()
     found = run_revision(suite, "client", ["--command", client_command], revision, tmp_path)
     assert found.required == {name: {} for name in SCENARIOS[revision]}
-    assert list(found.others) == [*MACHINES, *NOT_OURS, *BOUND, WORKLOAD, LATER]
-    assert {name: failed for name, failed in found.others.items() if failed and name not in NOT_OURS} == {}
-    assert unhappy - NOT_OURS.keys() == REFUSALS & set(SCENARIOS[revision])
+    assert found.others == {name: {} for name in (*EXTENSIONS, LATER)}
+    assert unhappy == REFUSALS & set(SCENARIOS[revision])

@@ -420,6 +420,28 @@ async def test_a_workload_has_access_by_what_its_platform_says_of_it(
     assert await ask_who(sign_ins, workload, Account("docs")) == "whoami: reporter, again"
 
 
+@pytest.mark.parametrize("client", ["crew", "somebody else"])
+async def test_what_the_company_s_identity_provider_gives_for_a_token_is_what_is_told(
+    client: str, authority: Authority, spec: ServerSpec, sign_ins: SignIns, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(make_assertion(sub="ann", aud="crew"))
+    with granting() as company:
+        options = OAuthOptions(
+            grant="jwt_bearer", assertion_file=str(file), exchange_url=f"{company.url}/exchange", exchange_client_id=client
+        )
+        asked = ask_who(sign_ins, replace(spec, oauth=options), Account("docs"))
+        if client == "crew":
+            assert await asked == "whoami: ann of the company"
+        else:
+            with pytest.raises(OAuthFailed, match=r"refused to exchange .*: invalid_grant"):
+                await asked
+        [seen] = company.seen
+    assert (seen.form["audience"], seen.form["resource"]) == (authority.url, spec.url)
+    told = [each.form["assertion"] for each in authority.seen if each.path == "/token"]
+    assert (len(told), file.read_text() in told) == (int(client == "crew"), False)
+
+
 @pytest.mark.parametrize("said", ["for another", "nothing", "no token"])
 async def test_what_a_platform_says_is_told_to_nobody_but_whom_it_is_for(
     said: str, authority: Authority, spec: ServerSpec, sign_ins: SignIns, tmp_path: Path
@@ -441,9 +463,17 @@ async def test_what_a_platform_says_is_told_to_nobody_but_whom_it_is_for(
         assert await ask_who(sign_ins, named, Account("docs")) == "whoami: reporter"
 
 
-@pytest.mark.parametrize("oauth", [OAuthOptions(grant="jwt_bearer"), OAuthOptions(assertion_file="/run/token")])
+@pytest.mark.parametrize(
+    "oauth",
+    [
+        OAuthOptions(grant="jwt_bearer"),
+        OAuthOptions(assertion_file="/run/token"),
+        OAuthOptions(exchange_url="https://idp.example/token"),
+        OAuthOptions(grant="jwt_bearer", assertion_file="/run/token", exchange_client_id="crew"),
+    ],
+)
 def test_a_file_of_the_platform_goes_with_its_grant(oauth: OAuthOptions) -> None:
-    with pytest.raises(ValueError, match="`jwt_bearer` and `assertion_file` go together"):
+    with pytest.raises(ValueError, match="`assertion_file`"):
         ServerSpec("docs", url="https://docs.example/mcp", trusted=True, oauth=oauth)
 
 

@@ -22,7 +22,7 @@ from mainspring.core.items import Json
 from mainspring.core.text import shorten_line
 from mainspring.net.client import HttpClient
 from mainspring.tools.mcp.key_proofs import LONGEST_NONCE, Prover, encode_base64, sign_jwt
-from mainspring.tools.mcp.oauth_metadata import IssuerMetadata, OAuthFailed, read_json, send
+from mainspring.tools.mcp.oauth_metadata import IssuerMetadata, OAuthFailed, check_url, read_json, send
 from mainspring.tools.mcp.server_specs import OAuthOptions
 
 Method = Literal["none", "client_secret_basic", "client_secret_post", "private_key_jwt"]
@@ -32,6 +32,7 @@ LONGEST_ASSERTION = 16_384
 REFRESH = "refresh_token"
 OFFLINE = "offline_access"
 JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+_ID_JAG = "urn:ietf:params:oauth:token-type:id-jag"
 _JWT_PROOF = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 _TOKEN_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~+/=")
 
@@ -194,7 +195,7 @@ async def fetch_tokens(
 
 def read_assertion(issuer: IssuerMetadata, options: OAuthOptions) -> str:
     """What the platform says of who we are (RFC 7523). It is for the authorization server that the settings name, or else for the
-    one that it names itself: no other is told. Raises `InvalidRequest`, `OAuthFailed`."""
+    one that it names itself, or for who exchanges it: no other is told. Raises `InvalidRequest`, `OAuthFailed`."""
     file = options.assertion_file
     try:
         with Path(file).open("rb") as opened:
@@ -204,12 +205,36 @@ def read_assertion(issuer: IssuerMetadata, options: OAuthOptions) -> str:
         raise InvalidRequest(f"`assertion_file` {file} holds no token (JWT) that can be read") from error
     audience = claims.get("aud")
     names = audience if isinstance(audience, list) else [audience]
-    if not options.issuer and not {issuer.issuer, f"{issuer.issuer}/", issuer.token_endpoint}.intersection(map(str, names)):
+    is_named = bool(options.issuer or options.exchange_url)
+    if not is_named and not {issuer.issuer, f"{issuer.issuer}/", issuer.token_endpoint}.intersection(map(str, names)):
         raise OAuthFailed(
             f"the token in `assertion_file` is not for `{issuer.issuer}` by its `aud`, which is "
             f"`{shorten_line(', '.join(map(str, names)), 200)}`; have one made for that, or set `issuer` if it takes this one"
         )
     return told
+
+
+async def exchange_assertion(http: HttpClient, issuer: str, options: OAuthOptions, told: str, resource: str, scope: str) -> str:
+    """What the company's identity provider says of us to this authorization server, in exchange for what the platform says (RFC
+    8693, ID-JAG). Raises `OAuthFailed`."""
+    form = {
+        "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
+        "requested_token_type": _ID_JAG,
+        "audience": issuer,
+        "resource": resource,
+        "subject_token": told,
+        "subject_token_type": "urn:ietf:params:oauth:token-type:id_token",
+        **({"scope": scope} if scope else {}),
+        **({"client_id": options.exchange_client_id} if options.exchange_client_id else {}),
+    }
+    url = check_url(options.exchange_url, "`exchange_url`")
+    headers = [("Content-Type", "application/x-www-form-urlencoded")]
+    answer = await send(http, "POST", url, headers, urlencode(form).encode())
+    status, said = answer.status, await read_json(answer)
+    given = said.get("access_token")
+    if status != 200 or not isinstance(given, str) or not given or said.get("issued_token_type") != _ID_JAG:
+        raise _refuse("to exchange the token in `assertion_file`", str(URL(url).origin()), status, said)
+    return given
 
 
 def _decode_base64(text: str) -> bytes:

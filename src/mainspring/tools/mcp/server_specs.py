@@ -69,6 +69,10 @@ class OAuthOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The file (PEM) with its private key, if it proves itself by one."""
     assertion_file: str = ""
     """The file with the token (JWT) that the platform gives this workload, such as Kubernetes; it is read anew each time."""
+    exchange_url: str = ""
+    """Where the company's identity provider exchanges that token for one that the authorization server takes (ID-JAG)."""
+    exchange_client_id: str = ""
+    """The client that the identity provider knows, if it wants to know one."""
     issuer: str = ""
     """The authorization server to sign in at, of those that the server names. Default: the first; a client that is registered by
     hand is known to no other from then on."""
@@ -265,6 +269,10 @@ class ServerSpec(ServerOptions, frozen=True):
             raise ValueError(f"{what} `client_credentials` needs `client_id` with `client_secret` or `private_key_file`")
         if (oauth.grant == "jwt_bearer") != bool(oauth.assertion_file):
             raise ValueError(f"{what} `jwt_bearer` and `assertion_file` go together; give both or neither")
+        if (oauth.exchange_url or oauth.exchange_client_id) and not (oauth.assertion_file and oauth.exchange_url):
+            raise ValueError(
+                f"{what} `exchange_url` and `exchange_client_id` say what becomes of `assertion_file`; give that, too"
+            )
         if oauth.issuer and not oauth.issuer.startswith(("https://", "http://")):
             raise ValueError(f"{what} `issuer` must be the address of an authorization server, https://")
         if oauth.client_metadata_url and not oauth.client_metadata_url.startswith("https://"):

@@ -42,6 +42,7 @@ from mainspring.tools.mcp.oauth_client import (
     Proof,
     Tokens,
     choose_scope,
+    exchange_assertion,
     fetch_tokens,
     find_client,
     join_scopes,
@@ -327,7 +328,7 @@ class SignIns:
             issuer = grantor.issuer
             form = {"grant_type": options.grant, "resource": grantor.resource, **({"scope": wanted} if wanted else {})}
             if options.grant == "jwt_bearer":
-                form |= {"grant_type": JWT_BEARER, "assertion": read_assertion(issuer, options)}
+                form |= {"grant_type": JWT_BEARER, "assertion": await self._make_assertion(grantor, options, wanted)}
             key = _make_key(grantor)
             tokens = await fetch_tokens(http, issuer.issuer, issuer.token_endpoint, client, form, scope=wanted, key=key)
         access = Access(
@@ -335,6 +336,14 @@ class SignIns:
         )
         await self._store.put([Document(ACCOUNT, account.id, self._seal(access))])
         return access
+
+    async def _make_assertion(self, grantor: Grantor, options: OAuthOptions, scope: str) -> str:
+        told = read_assertion(grantor.issuer, options)
+        if not options.exchange_url:
+            return told
+        # The operator's word, so that it may be within the company.
+        async with self._connect(self._guard.allow(URL(options.exchange_url).host or "")) as http:
+            return await exchange_assertion(http, grantor.issuer.issuer, options, told, grantor.resource, scope)
 
     def _is_spent(self, found: tuple[Access, bytes]) -> bool:
         tokens = found[0].tokens
