@@ -89,6 +89,8 @@ PHRASES = {
     "the assistant first": Phrase('messages: first message must use the "user" role',
         lambda body: body["messages"][0]["role"] == "assistant",
         {"input": [{"role": "assistant", "content": "Hello."}, {"role": "user", "content": "What time is it?"}]}),
+    "both samplings": Phrase("The model does not allow both temperature and top_p to be specified",
+        lambda body: {"temperature", "top_p"} <= body.keys(), {"temperature": 0.5, "top_p": 0.9}),
     "a strict format": Phrase("strict is not supported", lambda body: mentions(body, '"strict"'),
         {"text": {"format": {**FORMAT["format"], "strict": True}}}, answer=JSON),
     "Gemma's template": Phrase("Conversation roles must alternate user/assistant/user/assistant/...", speaks_twice, SYSTEM),

@@ -289,7 +289,11 @@ REFUSALS: Final = (
     RefusalRule(
         "top_p",
         False,
-        re.compile(r"top_p.*(not support|unsupported|only the default|deprecated|extra input|\bboth\b)|unsupported.*top_p", re.I),
+        re.compile(
+            r"top_p.*(not support|unsupported|only the default|deprecated|extra input|\bboth\b)|unsupported.*top_p"
+            r"|\bboth\b.*top_p",
+            re.I,
+        ),
     ),
     RefusalRule("stream_options", False, _NAMELESS),
     RefusalRule("strict", False, _NAMELESS),
