@@ -3,8 +3,9 @@
 import json
 from typing import ClassVar
 
+from aiohttp import web
 from tests.providers.backend import DONE, chunk, sse
-from tests.zoo.animal import UTC, Animal, Learner, say
+from tests.zoo.animal import UTC, Animal, Learner, outputs, say
 
 from mainspring.core.items import Json
 
@@ -89,6 +90,33 @@ class CallsOnlyUnstreamed(Animal):
         made = {"id": "a", "type": "function", "function": {"name": "get_time", "arguments": UTC}}
         message = {"role": "assistant", "content": None, "tool_calls": [made]}
         return {"object": "chat.completion", "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
+
+
+class CallNotRead(Animal):
+    """Quirk 111: the server could not read the call, and refuses with what its model wrote (Groq's `failed_generation`).
+    https://github.com/tashfeenahmed/freellmapi/pull/291"""
+
+    number = 111
+
+    def fail(self, body: Json) -> Json:
+        error = {"message": "Failed to call a function. Please adjust your prompt.", "code": "tool_use_failed"}
+        name = body["tools"][0]["function"]["name"] if "tools" in body else "get_time"
+        return {"error": {**error, "failed_generation": f"<function={name}={UTC}</function>", "status_code": 400}}
+
+    async def handle(self, request: web.Request) -> web.Response:
+        body = json.loads(await request.read())
+        is_refused = "tools" in body and body.get("tool_choice") != "none" and not outputs(body)
+        return web.json_response(self.fail(body), status=400) if is_refused else await super().handle(request)
+
+
+class CallNotReadInStream(CallNotRead):
+    """Quirk 111: the same within a stream. https://github.com/anomalyco/opencode/issues/1018"""
+
+    def first(self, body: Json) -> bytes:
+        return b"event: error\n" + sse(self.fail(body))
+
+    async def handle(self, request: web.Request) -> web.Response:
+        return await Animal.handle(self, request)
 
 
 class CallsLostBehindWords(Learner):

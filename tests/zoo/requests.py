@@ -350,8 +350,7 @@ class NoNamesOnOutputs(Animal):
 
 
 class OneCallAtATime(Animal):
-    """Quirk 105: the template takes one call in a turn of the history (Llama 3 on vLLM and llama.cpp); code read, of the
-    template."""
+    """Quirk 105: the template takes one call in a turn of the history (Llama 3). https://github.com/unslothai/unsloth/pull/7426"""
 
     number = 105
     zones: ClassVar = ["UTC", "CET"]

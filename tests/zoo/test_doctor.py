@@ -115,6 +115,7 @@ NAMES: Final = {
     108: "empty errors",
     109: "ids per piece",
     110: "function_call",
+    111: "calls not read",
 }
 # No request of ours provokes them: we stream, send no signature of another vendor's, no metadata, no odd description, no word as
 # the developer, and no turn with two calls.

@@ -22,6 +22,7 @@
     │   │   ├── Unavailable         no connection, time-out, 5xx
     │   │   └── BadOutput           the backend answered something we cannot read
     │   │       ├── EmptyAnswer     a model has said nothing and called nothing
+    │   │       ├── UnreadCall      a backend could not read the call of its model
     │   │       └── TooManyItems    its turn has more calls and other items than one may have
     │   ├── ToolUnavailable         a tool's server cannot be reached, does not answer, or refuses
     │   │   ├── SignInNeeded        a person must sign in to it first
@@ -209,6 +210,14 @@ class BadOutput(ProviderError):
 
 class EmptyAnswer(BadOutput):
     """The model's doing: its backend is well."""
+
+
+class UnreadCall(BadOutput):
+    """The backend could not read the call that its model has `written`, and tells it."""
+
+    def __init__(self, message: str, written: str) -> None:
+        super().__init__(message)
+        self.written = written
 
 
 class TooManyItems(BadOutput):

@@ -22,6 +22,7 @@ from mainspring.core.errors import (
     Refused,
     Unauthorized,
     Unavailable,
+    UnreadCall,
 )
 from mainspring.core.redact import redact_text
 from mainspring.core.text import shorten_line
@@ -30,11 +31,13 @@ COMPLAINT_CHARS = 8_000
 
 
 class Complaint(NamedTuple):
-    """What a backend says went wrong: in words, the codes that came with them, and how many seconds to wait if it says so."""
+    """What a backend says went wrong: in words, the codes that came with them, how many seconds to wait if it says so, and what
+    its model has written that it could not read."""
 
     message: str
     codes: tuple[str, ...] = ()
     wait: float | None = None
+    written: str = ""
 
 
 def parse_complaint(data: bytes, redact: Callable[[str], str] = redact_text) -> Complaint:
@@ -67,7 +70,7 @@ def parse_complaint(data: bytes, redact: Callable[[str], str] = redact_text) -> 
         case _:
             message, codes = "", []
     said = tuple([str(code) for code in codes if isinstance(code, str | int) and code])
-    return Complaint(shorten_line(redact((message or text)[:COMPLAINT_CHARS])), tuple(map(redact, said)), wait)
+    return Complaint(shorten_line(redact((message or text)[:COMPLAINT_CHARS])), tuple(map(redact, said)), wait, _written(payload))
 
 
 def build_error(
@@ -85,6 +88,8 @@ def build_error(
             return ContextOverflow(f"{what}; shorten the conversation or choose a model with a larger context")
         case _ if status in (400, 404) and _NO_MODEL.search(" ".join((said.message, *said.codes))):
             return ModelNotFound(f"{what}; check the model name")
+        case 400 if "tool_use_failed" in said.codes and said.written:
+            return UnreadCall(f"{what}; try again", said.written)
         case 400 if not {"tool_use_failed", "json_validate_failed"}.isdisjoint(said.codes):
             return BadOutput(f"{what}; try again")
         case 404 if _NO_ROUTE.search(said.message):
@@ -123,6 +128,14 @@ def _date(value: str) -> datetime | None:
     except (ValueError, IndexError, OverflowError):
         return None
     return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+
+
+def _written(payload: object) -> str:
+    match payload:
+        case {"error": {"failed_generation": str(written)}}:
+            return written
+        case _:
+            return ""
 
 
 def _words(error: Mapping[str, object]) -> str:
@@ -191,6 +204,7 @@ _STATUS = {
     "authentication_error": 401, "invalid_api_key": 401, "permission_error": 403, "permission_denied": 403,
     "not_found_error": 404, "model_not_found": 404,
     "invalid_request_error": 400, "badrequesterror": 400, "context_length_exceeded": 400, "invalid_prompt": 400,
+    "tool_use_failed": 400, "json_validate_failed": 400,
     "resource_exhausted": 429, "unauthenticated": 401, "not_found": 404, "invalid_argument": 400, "failed_precondition": 400,
     "throttlingexception": 429, "validationexception": 400, "accessdeniedexception": 403, "serviceunavailableexception": 503,
 }  # fmt: skip

@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 from multidict import CIMultiDict
 
-from mainspring.core.errors import BadOutput, ContextOverflow, EmptyAnswer, ProviderError, Refused, Unavailable
+from mainspring.core.errors import BadOutput, ContextOverflow, EmptyAnswer, ProviderError, Refused, Unavailable, UnreadCall
 from mainspring.core.events import TurnEnded
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import Adaptation, Json
@@ -150,7 +150,7 @@ class HttpProvider(ABC):
                         if len(data) >= PIECE_BYTES:
                             await checkpoint()
                     continued = await self._ask_on(request, reader)
-                except (Refused, Unavailable) as error:
+                except (Refused, Unavailable, UnreadCall) as error:
                     if (continued := await self._ask_changed(request, reader, error)) is None:
                         raise
                 if continued is None:

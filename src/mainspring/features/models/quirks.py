@@ -42,6 +42,7 @@ def find_quirks(exchanges: Iterable[Exchange]) -> list[Quirk]:
     found = {name for name, shows in _IN_ONE.items() if any(map(shows, answers))}
     found |= {name for name, shows in _IN_ALL.items() if shows(answers)}
     found |= {_REFUSED[change] for change in _list_refused(asked)}
+    found |= {"calls not read" for seen in asked if "failed_generation" in seen.raw}
     return [quirk for quirk in QUIRKS if quirk.name in found]
 
 
@@ -278,6 +279,11 @@ QUIRKS: Final = (
         "They are made if they are all and fit.",
     ),
     Quirk("call in control tokens", "Calls or channels are text with control tokens.", "They are told apart, found and made."),
+    Quirk(
+        "calls not read",
+        "A call is refused that the server could not read, with what its model wrote.",
+        "The call is found there.",
+    ),
     Quirk("call in thoughts", "Calls stand in the reasoning.", "They are made if the turn has no other answer."),
     Quirk(
         "call beside its text", "A call comes as text, too, or leaves its tags there.", "It is made once, and they are left out."

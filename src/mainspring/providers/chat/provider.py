@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 
 from msgspec.structs import asdict, replace
 
-from mainspring.core.errors import BadOutput, ProviderError, Refused
+from mainspring.core.errors import BadOutput, ProviderError, Refused, UnreadCall
 from mainspring.core.items import Adaptation, Json
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ProfileValue
@@ -17,8 +17,10 @@ from mainspring.providers.chat.adaptations import adapt, rewrites_messages
 from mainspring.providers.chat.refusals import REFUSALS
 from mainspring.providers.chat.reply import ChatCompletionReply
 from mainspring.providers.chat.request import build_body
-from mainspring.providers.http_client import HttpReply
+from mainspring.providers.http_client import HttpReply, WholeAnswer
 from mainspring.providers.http_provider import MOST_CHANGES, HttpProvider
+from mainspring.providers.json_text import encode_body
+from mainspring.providers.leak_reader import LeakReader
 from mainspring.providers.profiles import NEUTRAL, ModelProfile
 from mainspring.providers.reply import ReplyReader
 from mainspring.providers.transcript import find_schema, list_functions
@@ -49,7 +51,21 @@ class Chat(HttpProvider):
     ) -> HttpReply:
         """Sends the request as the model takes it, but for what `extra` asks for. `is_whole` asks for an answer in one piece."""
         build = self._make_builder(request, is_whole=is_whole)
-        return await self._post_adapted("chat/completions", request.model, build, REFUSALS, notes, changed)
+        try:
+            return await self._post_adapted("chat/completions", request.model, build, REFUSALS, notes, changed)
+        except UnreadCall as unread:
+            if (reply := self._answer_written(request, unread)) is None:
+                raise
+            return reply
+
+    def _answer_written(self, request: ModelRequest, unread: UnreadCall) -> HttpReply | None:
+        """The answer that the backend could not read, as one that has it for its words, if these are calls."""
+        # Where JSON is asked for, bare JSON would be the answer.
+        is_read = request.tool_choice.mode != "none" and find_schema(request) is None
+        is_call = is_read and LeakReader(list_functions(request)).settle(unread.written).calls
+        message = {"role": "assistant", "content": unread.written}
+        body = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+        return HttpReply(WholeAnswer(encode_body(body)), self._http.url, 0) if is_call else None
 
     def _make_builder(self, request: ModelRequest, *, is_whole: bool = False) -> Callable[[ModelProfile], Json]:
         wanted = (request.extra or {}).keys()
@@ -93,6 +109,10 @@ class Chat(HttpProvider):
         assert isinstance(reader, ChatCompletionReply)
         if not reader.is_silent:
             return None
+        if isinstance(error, UnreadCall):
+            if (reply := self._answer_written(request, error)) is not None:
+                reader.restart()
+            return reply
         model, notes, is_second = request.model, reader.notes, reader.is_second
         changes = [note for note in notes if note.attempt]
         changed = {note.field: note.value for note in changes}
