@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.cli.command import Shell, plain
 
+from mainspring.app.process import run_command
 from mainspring.core.errors import SandboxError
 from mainspring.tools.sandbox import packages
 from mainspring.tools.sandbox.packages import OURS
@@ -53,6 +54,42 @@ def test_code_has_the_packages_of_the_list_and_the_next_start_needs_no_registry(
     assert re.search(r"^✗ ZeroDivisionError: division by zero", shown, re.MULTILINE), shown
     again = run(shell, "import gears\nprint(gears.teeth)", index="nowhere")
     assert ("\n  42" in again, "installing" in again) == (True, False)
+
+
+def test_a_person_gives_code_a_file_and_gets_what_it_has_made(tmp_path: Path) -> None:
+    (tmp_path / "sales.csv").write_text("region,sold\nnorth,150\n")
+    cell = (
+        "text = open('sales.csv').read()\nimport os\nos.mkdir('out')\nopen('out/report.md', 'w').write(text.upper())\n"
+        "os.symlink('/etc/hostname', 'link')"
+    )
+    shell = Shell(tmp_path)
+    model = shell.script({"calls": [{"name": "code_interpreter", "arguments": {"code": cell}}]}, {"say": "Done."})
+    with_code = ("--model", model, "--no-store", "--builtin", "code_interpreter", "--file", "sales.csv", "--save-files", "made")
+    done = shell.run("run", "Report.", *with_code)
+    assert (done.code, "out/report.md saved in made" in done.err) == (0, True), done.err
+    assert {str(path.relative_to(tmp_path / "made")): path.read_text() for path in (tmp_path / "made").rglob("*.*")} == {
+        "out/report.md": "REGION,SOLD\nNORTH,150\n"
+    }
+    assert not (tmp_path / "made" / "link").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--file", "nowhere.csv"), "there is no file `nowhere.csv`"),
+        (("--save-files", "."), "is no empty folder"),
+        (("--save-files", "new"), "--builtin code_interpreter"),
+        (("--file", "packages.txt"), "--builtin code_interpreter"),
+    ],
+)
+def test_files_that_cannot_be_given_or_saved_are_refused_before_the_run(
+    shell: Shell, options: tuple[str, ...], told: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shell.folder)
+    (shell.folder / "mainspring.toml").unlink()
+    assert run_command(["run", "Count.", "--model", shell.script({"say": "Hi."}), "--no-store", *options]) == 2
+    captured = capfd.readouterr()
+    assert (captured.out, told in captured.err) == ("", True)
 
 
 def test_a_list_that_cannot_be_installed_is_said_and_code_does_not_run_without_it(shell: Shell) -> None:

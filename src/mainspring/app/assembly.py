@@ -75,10 +75,12 @@ def assemble(options: EngineOptions) -> Assembly:
         )
         return done.handle
 
+    offered = make_mcp_services(engine, OfferSettings())
+    services = (offered, engine.agents, engine.workflows, engine.host, engine.builtins.containers)
     return Assembly(
         engine.core,
         engine,
-        (make_mcp_services(engine, OfferSettings()), engine.agents, engine.workflows, engine.host),
+        tuple([service for service in services if service is not None]),
         frozenset([policy.name for policy in order_policies(*engine.operator_policies)]),
         labels,
         lambda run: check_run(engine, run),

@@ -28,6 +28,7 @@ from mainspring.core.errors import CallerError, Interrupted, InvalidRequest, Mai
 from mainspring.core.events import RunStarted
 from mainspring.core.items import ApprovalResponse, FunctionCallOutput, Item, Json, Message
 from mainspring.core.spec import ToolChoice
+from mainspring.features.runs.workspace_files import WorkspaceFiles
 from mainspring.ports import Filter, RunStore, StoredRun
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import Location
@@ -75,6 +76,12 @@ def run(
     database: options.DatabaseOfSettings = None,
     no_store: options.NoStore = False,
     config: options.Config = None,
+    file: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Put it into the sandbox, where code can read it. Repeatable.")
+    ] = None,
+    save_files: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write the files that code has made into this folder.")
+    ] = None,
     previous: Annotated[str | None, typer.Option(metavar="RUN_ID", help="Go on from this run, or from the `last` one.")] = None,
     record: Annotated[Path | None, typer.Option(metavar="FILE", help="Record all answers of the backend in this file.")] = None,
     replay: Annotated[Path | None, typer.Option(metavar="FILE", help="Ask this recording instead of the backend.")] = None,
@@ -88,12 +95,15 @@ def run(
         mainspring run "How long is a day on Mars?" --model qwen3 --base-url http://127.0.0.1:11434/v1
         mainspring run "Tidy up notes.txt" --tool mytools --preset iterative
         git diff | mainspring run - --instructions "Review this change."
+        mainspring run "Plot it" --builtin code_interpreter --file a.csv --save-files plots
         mainspring run "Hello" --json | jq -c .event
 
     Ctrl-C cancels the run and keeps what it has done; a second Ctrl-C ends at once.
     """
     if previous is not None and no_store:
         raise InvalidRequest("--previous names a run of the database, and --no-store does without; leave one of them out")
+    files = WorkspaceFiles(file or (), save_files)
+    files.check()
     chosen = options.choose_database(database, config)
     where = None if no_store else chosen
     assembly = build_engine(
@@ -120,12 +130,15 @@ def run(
             try:
                 parent = None if previous is None else await find_run_id(assembly.engine.store, previous)
                 order = assembly.engine.order(text, previous=parent, tool_choice=choice, **given)
+                await files.put(assembly, order)
                 handle = await assembly.engine.start(order)
             except InvalidRequest as error:
                 if error.param != "previous_response_id":
                     raise
                 raise InvalidRequest(f"{error.message.rstrip('.')}; {how_to_list(chosen)}", param=error.param) from error
-            return await follow_with_answers(assembly, handle, where, as_json=json)
+            code = await follow_with_answers(assembly, handle, where, as_json=json)
+            await files.save(assembly, handle.run.spec)
+            return code
 
     return live()
 
