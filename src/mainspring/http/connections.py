@@ -99,7 +99,8 @@ class BoundedProtocol(WatchedReader, HttpToolsProtocol):
     """
 
     __slots__ = (
-        "_body", "_fault", "_is_head", "_is_new", "_limits", "_received", "_running", "_since", "_table", "_tell_lost",
+        "_body", "_fault", "_is_head", "_is_leaving", "_is_new", "_limits", "_received", "_running", "_since", "_table",
+        "_tell_lost",
     )  # fmt: skip
 
     def __init__(self, table: ConnectionTable, **given: Any) -> None:
@@ -108,6 +109,7 @@ class BoundedProtocol(WatchedReader, HttpToolsProtocol):
         self._table, self._limits = table, table.settings
         self._is_head = True
         self._is_new = True
+        self._is_leaving = False
         self._received = self._body = 0
         self._since = self.loop.time()
         self._fault: Fault | None = None
@@ -135,9 +137,18 @@ class BoundedProtocol(WatchedReader, HttpToolsProtocol):
         super().connection_lost(exc)
 
     def leave(self) -> None:
-        """Ends the connection once it is idle. One that is so new that nothing was asked yet stays: its request is on its way."""
+        """Ends the connection with the next answer. One that is so new that nothing was asked yet stays: its request is on its
+        way."""
         if not self._is_new:
-            self.shutdown()
+            self._is_leaving = True
+            if self.cycle is not None:
+                self.cycle.keep_alive = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is open, was told to leave, and has no request whose answer it could leave with."""
+        has_answered = self._received == 0 and (self.cycle is None or self.cycle.response_complete)
+        return self._is_leaving and has_answered and not self.transport.is_closing()
 
     @property
     def is_beginning(self) -> bool:
@@ -175,6 +186,8 @@ class BoundedProtocol(WatchedReader, HttpToolsProtocol):
         super().on_headers_complete()
         if self.cycle is not last:  # else it is no request but an upgrade
             self.cycle.message_event = cast(Any, _Signal())
+            if self._is_leaving:
+                self.cycle.keep_alive = False
         if not self.pipeline:
             self._running = self.cycle
 
