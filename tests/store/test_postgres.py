@@ -127,6 +127,8 @@ async def test_a_run_that_cannot_be_read_keeps_no_other_log_in_many_rows(emptied
                 connection = await asyncpg.connect(emptied.given)
                 await connection.execute("UPDATE mainspring_runs SET entries = '['")
                 await connection.close()
+        with pytest.raises(StoreError, match="what is stored there cannot be read"):
+            await store.load("a")
     assert b"".join(await read_bodies(emptied)).count(b"b37 ") == 1
 
 

@@ -23,6 +23,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg  # type: ignore[import-untyped]
+from msgspec import MsgspecError
 
 from mainspring.core.errors import InvalidRequest, MainspringError, StoreError
 from mainspring.storage.location import Location
@@ -286,6 +287,8 @@ class Server:
         match error:
             case ssl.SSLError():
                 return StoreError(f"{self.name}: no TLS with this server ({error}); check sslmode and sslrootcert")
+            case MsgspecError():
+                return StoreError(f"{self.name}: what is stored there cannot be read ({error}); restore a backup")
             case ValueError() if not isinstance(error, asyncpg.DataError | UnicodeError):
                 # Its words quote the part of the URL that is at fault, which may be the password.
                 return StoreError(f"the URL {self.name} is not right; check its host, port and options")
