@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx2
 import openai
 import pytest
@@ -21,10 +22,11 @@ from tests.tools.test_documents import make_docx, make_pdf
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
 from mainspring.core.errors import InvalidRequest, NotFound, Refused
-from mainspring.core.items import InputFile, InputImage, InputText, Message
+from mainspring.core.items import InputFile, InputImage, InputText, Message, encode
 from mainspring.core.memory_quota import MemoryQuota
-from mainspring.features.files.files import CONTENT, DUE, FILE, Files
+from mainspring.features.files.files import CONTENT, DUE, FILE, READ_AT_ONCE, Files
 from mainspring.features.files.settings import UploadSettings
+from mainspring.features.files.stored_file import StoredFile
 from mainspring.features.files.uploads import PART, CompleteUpload, CreateUpload, Uploads
 from mainspring.http.auth import Keys
 from mainspring.ports import Document
@@ -126,6 +128,40 @@ async def test_an_upload_that_many_complete_at_once_is_copied_once_at_a_time(tmp
         assert (await client.files.content(file.id)).content == content
     assert files.most == 1
     assert len(list_stored(tmp_path)) == 1
+
+
+class Watched(MemoryStore):
+    """Notes how many files are read at once, and how many read them."""
+
+    most = readers = most_readers = 0
+
+    async def documents(self, kind: str, **asked: Any) -> Sequence[Document]:
+        if kind != FILE:
+            return await super().documents(kind, **asked)
+        self.readers += 1
+        self.most_readers = max(self.most_readers, self.readers)
+        await asyncio.sleep(0)
+        found = await super().documents(kind, **asked)
+        self.most, self.readers = max(self.most, len(found)), self.readers - 1
+        return found
+
+
+async def test_very_many_files_of_a_tenant_are_counted_some_at_a_time_and_by_one_reader(tmp_path: Path) -> None:
+    store = Watched()
+    files = Files(store, FileFolder(tmp_path), UploadSettings(tenant_bytes=1_300))
+    for number in range(1_200):
+        made = StoredFile(f"file-{number}", "a", "user_data", 1, "", "", 0.0)
+        await store.put([Document(FILE, made.id, encode(made), "busy")])
+
+    async def add(number: int) -> None:
+        await files.claim_room("busy", f"file-new-{number}", 25)
+
+    async with anyio.create_task_group() as group:
+        for number in range(4):
+            group.start_soon(add, number)
+    assert (store.most, store.most_readers) == (READ_AT_ONCE, 1)
+    with pytest.raises(InvalidRequest):
+        await add(4)
 
 
 class Interrupted(MemoryStore):
@@ -325,15 +361,15 @@ class InterruptedStore(MemoryStore):
 
 async def test_a_file_that_is_added_while_another_counts_is_counted(tmp_path: Path) -> None:
     store = InterruptedStore()
-    files = Files(store, FileFolder(tmp_path / "files"), UploadSettings(tenant_bytes=10))
+    here, elsewhere = [Files(store, FileFolder(tmp_path / "files"), UploadSettings(tenant_bytes=10)) for _ in range(2)]
 
-    async def add(name: str) -> str:
+    async def add(files: Files, name: str) -> str:
         return (await files.add("acme", await files.receive(in_pieces(name.encode() * 6)), name, "user_data")).id
 
-    await files.remove("acme", await add("a"))
-    store.meanwhile = lambda: add("b")
+    await here.remove("acme", await add(here, "a"))
+    store.meanwhile = lambda: add(elsewhere, "b")
     with pytest.raises(InvalidRequest):
-        await add("c")
+        await add(here, "c")
 
 
 async def test_parts_at_once_are_no_more_than_twice_what_was_announced(location: Location, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from logging import getLogger
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
+from weakref import WeakValueDictionary
 
 import anyio
 from msgspec import Struct
@@ -46,6 +47,7 @@ INCOMING_SECONDS: Final = 86_400.0
 SWEEP_SECONDS: Final = 300.0
 # How long the room for a file is kept for whoever is about to add it.
 ROOM_SECONDS: Final = 60.0
+READ_AT_ONCE: Final = 500
 
 
 class Content(Struct, frozen=True):
@@ -104,6 +106,7 @@ class Files:
         """`forget` is told the tenant and the id of each file that is removed."""
         self.store, self.settings, self.new_id = store, settings or UploadSettings(), new_id
         self._storage, self._folder, self._forget = storage, "", forget
+        self._counting: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self._temporary: TemporaryDirectory[str] | None = None
 
     async def open_storage(self) -> FileStorage:
@@ -327,13 +330,24 @@ class Files:
 
     async def _count_used(self, tenant: str, id: str, claims: Mapping[str, ClaimedRoom]) -> tuple[int, dict[str, ClaimedRoom]]:
         """The bytes of a tenant's files but this one, with those of the claims that still count, and these."""
-        now = await self.store.read_clock()
-        files = [decode(document.body, StoredFile) for document in await self.store.documents(FILE, tenant=tenant)]
-        there = {file.id for file in files}
+        # One after the other: it takes the longer the more files there are, and is to hold up nobody else.
+        async with self._counting.setdefault(tenant, anyio.Lock()):
+            now, there, used = await self.store.read_clock(), set[str](), 0
+            async for document in self._read_all(FILE, tenant):
+                file = decode(document.body, StoredFile)
+                there.add(file.id)
+                # Its own file is there if it was added before a crash, or by another request at once.
+                used += 0 if file.id == id else file.size
         left = {name: claim for name, claim in claims.items() if claim.until > now and name not in there}
-        # Its own file is there if it was added before a crash, or by another request at once.
-        used = sum([file.size for file in files if file.id != id]) + sum([claim.size for claim in left.values()])
-        return used, left
+        return used + sum([claim.size for claim in left.values()]), left
+
+    async def _read_all(self, kind: str, tenant: str = "") -> AsyncGenerator[Document, None]:
+        """Some at a time: there may be very many."""
+        number = None
+        while page := await self.store.documents(kind, tenant=tenant, after=number, limit=READ_AT_ONCE):
+            for document in page:
+                yield document
+            number = page[-1].number
 
     async def read(self, file: StoredFile) -> AsyncGenerator[bytes, None]:
         """The bytes of a file, a piece at a time. Raises `NotFound` if it was deleted, `FilesUnavailable`."""
@@ -376,7 +390,7 @@ class Files:
     async def sweep(self) -> int:
         """Removes what is due. Returns how many things that were."""
         now, count = await self.store.read_clock(), 0
-        for document in await self.store.documents(DUE):
+        async for document in self._read_all(DUE):
             due = decode(document.body, Due)
             if due.at > now:
                 continue
