@@ -266,7 +266,7 @@ function Row({ row, number: at, isChosen, hasTenants }: { row: RunLine; number: 
         </div>
       </td>
       <td class="name model" title={row.model}>{row.agent ? `${row.agent} · ` : ""}{row.model}</td>
-      {hasTenants ? <td class="name tenant">{tenantName(row.tenant)}</td> : null}
+      {hasTenants ? <td class="name tenant" title={tenantName(row.tenant)}>{tenantName(row.tenant)}</td> : null}
       <td class="right tokens">{row.tokens ? compact(row.tokens) : ""}</td>
       <td class="right took">{duration(took)}</td>
       <td class="right began"><Time at={row.created_at} /></td>
