@@ -98,6 +98,7 @@ def an_engine(folder: Path, embedder: WordEmbedder | None = None) -> Engine:
 @pytest.mark.usefixtures("each_database")
 async def test_words_that_very_many_passages_have_still_tell_which_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "COMMON", 4)
+    monkeypatch.setattr(rows, "MOST_TOGETHER", 1)
     monkeypatch.setattr(rows, "PASSAGES", replace(rows.PASSAGES, common=4))
     said = ["old boat", "red boat", "old red", "boat", "old", "red", "old red boat", "red boat at sea", "old boat at sea"]
     async with an_engine(tmp_path) as engine:
@@ -117,6 +118,7 @@ async def test_words_that_very_many_passages_have_still_tell_which_fits(tmp_path
             "red boat at sea",
             "old boat at sea",
         }
+        assert len(await find("boat", 5)) == 5
         # What is rare finds; the others say which of those fits better.
         assert await find("sea red", 2) == ["red boat at sea", "old boat at sea"]
         assert await find("sea old", 2) == ["old boat at sea", "red boat at sea"]

@@ -31,7 +31,7 @@ COMMON: Final = 2_000
 # How many words that are in more passages are looked at, and how many passages of each are counted.
 MOST_COMMON: Final = 8
 MOST_COUNTED: Final = 10_000
-# How many of them are looked for together, and how many passages are taken that have the same of them.
+# How many of them are looked for together, and how many passages at least are taken that have the same of them.
 TOGETHER: Final = 3
 MOST_TOGETHER: Final = 500
 # Words that tell English texts apart as little as they are frequent.
@@ -467,7 +467,7 @@ def _find_together(connection: SqlConnection, index: WordIndex, counts: Mapping[
     groups = [[tuple(words)], *[list(combinations(words[:TOGETHER], size)) for size in range(min(TOGETHER, len(words)), 0, -1)]]
     for alike in groups:
         for group in alike:
-            for id in index.find_newest(connection, group, whose, MOST_TOGETHER, need_all=True):
+            for id in index.find_newest(connection, group, whose, max(MOST_TOGETHER, least), need_all=True):
                 held.setdefault(id, set()).update(group)
         if len(held) >= least:
             break
