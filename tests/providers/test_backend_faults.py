@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from socket import socket
+from typing import Any
 
 import openai
 import pytest
@@ -88,6 +89,22 @@ async def test_a_backend_that_does_not_speak_tls_is_misconfigured(backend: Backe
     async with asking(backend.url.replace("http:", "https:")) as client:
         fault = await fault_of(client)
     assert (fault.status_code, fault.code) == (502, "provider_misconfigured")
+
+
+@pytest.mark.parametrize("count", [b"1" + b"0" * 30, b"-5", b"1e300", b"1000000001"])
+async def test_tokens_that_nobody_can_have_used_are_estimated_instead(backend: Backend, count: bytes) -> None:
+    """What a backend says of them is what budgets and sums of usage go by."""
+    answer = (
+        b'{"choices": [{"index": 0, "message": {"role": "assistant", "content": "Noon."}, "finish_reason": "stop"}], "usage": %b}'
+    )
+    backend.replies(answer % (b'{"prompt_tokens": %b, "completion_tokens": %b}' % (count, count)), mime="application/json")
+    async with asking(backend.url) as client:
+        used = (await client.responses.create(model="clockwork", input="What time is it?")).usage
+        [spent] = (await client.get("/usage", cast_to=dict[str, Any]))["data"]
+    assert used is not None
+    assert 0 < used.input_tokens < 100
+    assert 0 < used.output_tokens < 100
+    assert (spent["input_tokens"], spent["output_tokens"]) == (used.input_tokens, used.output_tokens)
 
 
 async def test_a_dead_backend_is_unavailable() -> None:

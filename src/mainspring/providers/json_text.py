@@ -190,11 +190,12 @@ def _parse(text: str) -> object:
 
 
 def parse_count(tokens: object) -> int | None:
-    """A number of tokens, however it is written; None for what is no number."""
+    """A number of tokens, however it is written; None for what is none."""
     if type(tokens) is int and 0 <= tokens <= _MOST_TOKENS:
         return tokens
     try:
-        return min(max(0, int(float(tokens))), _MOST_TOKENS) if isinstance(tokens, int | float | str) else None
+        count = int(float(tokens)) if isinstance(tokens, int | float | str) else -1
+        return None if count < 0 else min(count, _MOST_TOKENS)
     except (ValueError, OverflowError):
         return None
 
