@@ -76,6 +76,7 @@ def start(folder: Path, stdin: int | IO[bytes], stdout: int = subprocess.PIPE) -
     return subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, cwd=folder, env=environment())
 
 
+PING = b'{"jsonrpc": "2.0", "id": %d, "method": "ping"}\n'
 REQUEST = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}\n'
 
 
@@ -103,3 +104,27 @@ def test_it_ends_when_nobody_reads_any_more(tmp_path: Path) -> None:
         process.stdin.write(REQUEST)
         process.stdin.flush()  # and it stays open
         assert process.wait(PATIENCE) == 0
+
+
+def test_no_more_is_read_than_can_be_answered(tmp_path: Path) -> None:
+    """However many requests a client sends before it reads an answer."""
+    count = 6_000
+    with start(tmp_path, subprocess.PIPE) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(PING % 0)
+        server.stdin.flush()
+        server.stdout.readline()
+        before = peak_bytes(server.pid)
+        server.stdin.write(b"".join([PING % number for number in range(1, count)]))
+        server.stdin.flush()
+        answers = [json.loads(server.stdout.readline())["id"] for _ in range(1, count)]
+        grown = peak_bytes(server.pid) - before
+        server.stdin.close()
+        assert server.wait(PATIENCE) == 0
+    assert sorted(answers) == [*range(1, count)]
+    assert grown < 16 * 1024 * 1024
+
+
+def peak_bytes(process: int) -> int:
+    return int(Path(f"/proc/{process}/status").read_text().partition("VmHWM:")[2].split()[0]) * 1024

@@ -14,7 +14,7 @@ from stat import S_ISFIFO, S_ISSOCK
 from threading import Thread
 from typing import Final
 
-from anyio import CancelScope, Lock, create_task_group, move_on_after, sleep, to_thread
+from anyio import CancelScope, Event, Lock, create_task_group, move_on_after, sleep, to_thread
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from mainspring.core.items import Json, encode
@@ -44,6 +44,10 @@ STDERR: Final = 2
 # How long requests have to be answered after the client has closed its end.
 GOODBYE_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.01
+# How many requests are answered at a time, and how long nothing more is read where there are as many: they may wait for something
+# that the client has to say. Then one more is refused.
+MOST_AT_ONCE: Final = 256
+FULL_SECONDS: Final = 1.0
 
 
 class StdioTransport:
@@ -53,6 +57,7 @@ class StdioTransport:
         self._door, self._caller = McpDoor(services), caller
         self._peer: Peer | None = None
         self._underway: dict[RequestId, CancelScope] = {}
+        self._count, self._has_ended = 0, Event()
         self._serving, self._writing = CancelScope(), Lock()
         self._out = STDOUT
 
@@ -68,10 +73,14 @@ class StdioTransport:
                     await self._send(error.render(None))
                     continue
                 match message:
-                    case Call():
+                    case Call() if await self._has_room():
                         # It can be cancelled from here on, also before its run has begun.
                         scope = self._underway[message.id] = CancelScope()
+                        self._count += 1
                         tasks.start_soon(self._answer, message, scope)
+                    case Call(id=id):
+                        told = f"{MOST_AT_ONCE} requests are being answered; send this one again when some of them are"
+                        await self._send(RpcError(INTERNAL_ERROR, told).render(id))
                     case Reply():
                         if self._peer is not None:
                             await self._door.take_reply(message, self._peer)
@@ -85,11 +94,20 @@ class StdioTransport:
                     await sleep(LOOK_SECONDS)
             tasks.cancel_scope.cancel()
 
+    async def _has_room(self) -> bool:
+        with move_on_after(FULL_SECONDS):
+            while self._count >= MOST_AT_ONCE:
+                self._has_ended = Event()
+                await self._has_ended.wait()
+        return self._count < MOST_AT_ONCE
+
     async def _answer(self, call: Call, scope: CancelScope) -> None:
         try:
             if (told := await self._find_answer(call, scope)) is not None:
                 await self._send(told)
         finally:
+            self._count -= 1
+            self._has_ended.set()
             if self._underway.get(call.id) is scope:
                 del self._underway[call.id]
 
