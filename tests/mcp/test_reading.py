@@ -13,6 +13,7 @@ from mainspring import Engine
 from mainspring.app.server import server
 from mainspring.core.items import ApprovalRequest, ApprovalResponse, FunctionCallOutput
 from mainspring.core.run import Run
+from mainspring.http.auth import Keys
 from mainspring.providers.scripted import Scripted, call
 from mainspring.providers.scripted import say as speak
 from mainspring.tools.mcp.executor import McpTools
@@ -112,6 +113,23 @@ async def test_resources_and_prompts_are_read_over_http_of_servers_that_show_the
         long = await http.get(f"{at}/resources", params={"cursor": "x" * 8_193})
         assert (long.status, (await long.json())["error"]["param"]) == (400, "cursor")
         assert (await http.get(f"{url}/mcp_servers/other/resources")).status == 404
+
+
+async def test_what_a_client_is_let_in_by_is_told_to_no_server() -> None:
+    """A server that got a client's key could call us, or others, as that client."""
+    key = "sk-of-the-client"
+    known = {"Authorization": f"Bearer {key}", "Cookie": f"session={key}"}
+    async with serve(Library(is_modern=True)) as library:
+        engine = engine_of(library, call("read", text="a"), speak("Done."), resources=True)
+        async with (
+            hosted(server(engine, keys=Keys(engine.store, configured=key))) as url,
+            aiohttp.ClientSession(headers=known) as http,
+        ):
+            assert (await http.get(f"{url}/mcp_servers/library/resources")).status == 200
+            told = await (await http.post(f"{url}/responses", json={"input": "Read.", "model": "m"})).json()
+            assert (told["status"], (await http.get(f"{url}/models", headers={"Authorization": ""})).status) == ("completed", 401)
+        assert {"resources/list", "tools/call"} <= {message.get("method") for message in library.heard}
+        assert key not in json.dumps([library.headers, library.heard])
 
 
 @ERAS
