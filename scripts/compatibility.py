@@ -25,6 +25,9 @@ TITLES = {
     "include value": "Values of `include`",
     "event": "Events of a stream",
 }
+SCENARIOS = """
+Of the conformance suite of MCP each scenario, of every revision and extension, is run, or stands in these files with the reason
+why it does not apply."""
 
 
 def write_page() -> str:
@@ -34,6 +37,7 @@ def write_page() -> str:
         lines += [_write_row(case) for case in CASES if case.kind == kind]
     lines += ["", "## Clients", "", "| client, unmodified | tests |", "|---|---|"]
     lines += [f"| {client} | `{file}` |" for client, file in CLIENTS]
+    lines.append(SCENARIOS)
     return "\n".join(lines) + "\n"
 
 
