@@ -424,7 +424,7 @@ _PAST: Final = re.compile(
     re.IGNORECASE,
 )
 # The tags and the name before the JSON of a call.
-_BEFORE_OBJECT: Final = re.compile(r"(?:<[^<>{}]*>|\[\w+\]|[\w.:-]++|[\s\[`])*+(?=\{)")
+_BEFORE_OBJECT: Final = re.compile(r"(?:<[^<>{}]*+>|\[\w++\]|[\w.:-]++|[\s\[`])*+(?=\{)")
 # A value that is closed, and then a sentence. JSON has no line breaks in its strings.
 _PAST_VALUE: Final = re.compile(r"[})\]]`*[ \t]*\n\s*(?!Observation)[A-Z][\w'\u2019]*(?:[ ,][^:{}]){1}[^:{}]{12}")
 # The tag that closes thoughts, and what tells whether it is spoken of.
