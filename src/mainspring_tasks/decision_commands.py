@@ -64,7 +64,9 @@ def _make_cells(entry: DecisionLog) -> tuple[str, ...]:
 
 
 @app.command()
-async def show(decision_id: Annotated[str, typer.Argument(metavar="DECISION_ID", help="Decision.")], log: Log = None) -> None:
+async def show(
+    decision_id: Annotated[str, typer.Argument(metavar="DECISION_ID", help="The decision, as `list` names it.")], log: Log = None
+) -> None:
     """Shows a decision with the calls behind it, as JSON."""
     async with _open_log(log) as logs:
         _print(await logs.get_decision_trace(decision_id))

@@ -1,5 +1,6 @@
 """A terminal of 80 columns: every help text, and what commands print, fits it without broken words."""
 
+import ast
 import json
 import re
 import shlex
@@ -147,3 +148,16 @@ async def test_what_commands_print_fits_80_columns(folder: Path) -> None:
         if measure_cells(visible) > 80 and not re.fullmatch(r"\s*\S+", visible) and not line.startswith("====="):
             wide.append((command, visible))
     assert wide == []
+
+
+def test_what_a_server_says_first_fits_and_can_be_pasted(folder: Path) -> None:
+    shell = Shell(folder)
+    model = shell.script({"say": "Hi."})
+    done = shell.run_on_terminal("serve", "--port", "0", "--model", model, stop_at="in a browser")
+    shown = ESCAPES.sub("", done.out)
+    assert max([measure_cells(line) for line in shown.split("\n")]) <= 80, shown
+    command = shlex.split(shown.split("  try  ")[1].split("  or  ")[0].replace("\\\n", " "))
+    assert command[0] == "curl"
+    assert json.loads(command[-1])["input"] == "Hello"
+    program = re.sub(r"^ {12}", "", shown.split("  or        ")[1].split("  console")[0], flags=re.MULTILINE)
+    assert [type(line).__name__ for line in ast.parse(program).body] == ["Assign", "Expr"]

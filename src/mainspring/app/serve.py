@@ -26,7 +26,7 @@ from mainspring.app.settings import Settings, load
 from mainspring.app.settings_in_force import list_settings
 from mainspring.app.shared_listener import ConnectionLoads, SharedListener, bind_listener
 from mainspring.cli.exit import INTERRUPTED, leave, run_reporting_errors
-from mainspring.cli.output import accept_any_text, name_program
+from mainspring.cli.output import accept_any_text, fit_message, name_program
 from mainspring.features.traces.shared_metrics import SharedMetrics
 from mainspring.http.auth import Keys
 from mainspring.http.bodies import MOST_BODY_BYTES
@@ -46,6 +46,8 @@ LEAVE_SECONDS = 0.5
 TICKS_PER_SECOND = 10  # of uvicorn
 # After so many new objects, garbage is looked for among them; Python itself says 700.
 GARBAGE_OBJECTS = 10_000
+# How far what is said of a server stands behind its titles.
+MARGIN = 12
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -127,7 +129,7 @@ class EngineServer(Server):
         told = await announce(self._settings, self._choice, url, 1 if self._siblings is None else self._siblings.count)
         if self._link is None:
             try:
-                print(name_program(told), flush=True)
+                print(fit_message(name_program(told), sys.stdout, MARGIN), flush=True)
             except OSError:  # nobody reads it any more
                 await self.shutdown(sockets)
                 raise
@@ -207,11 +209,12 @@ def is_only_local(settings: Settings) -> bool:
 async def announce(settings: Settings, choice: ServerEngine, url: str, count: int) -> str:
     """What a server says once it serves, and a worker once it works."""
     example, is_worker = choice.engine.model or "NAME", settings.role == "worker"
+    gap = f" \\\n{'':{MARGIN + 2}}" if sys.stdout.isatty() else " "
     database = parse_location(settings.database)
     keys, header, key = "none needed, since only this machine can reach it, until you make one", "", "unused"
     if not is_only_local(settings) or await Keys(choice.engine.store, configured=settings.api_key).are_needed():
         keys = f"needed; `mainspring keys create --database {database}` makes one"
-        header, key = " -H 'authorization: Bearer KEY'", "KEY"
+        header, key = f"{gap}-H 'authorization: Bearer KEY'", "KEY"
     lines = [
         f"Mainspring {mainspring.__version__} " + ("waits for runs to drive" if is_worker else f"listens at {url}/v1"),
         f"  model     {choice.model}",
@@ -224,12 +227,13 @@ async def announce(settings: Settings, choice: ServerEngine, url: str, count: in
     if is_worker:
         return "\n".join([*lines, *([f"  health    {url}/healthz"] if url else [])])
     asked = f'-d \'{{"model": "{example}", "input": "Hello"}}\''
+    client, call = f'OpenAI(base_url="{url}/v1", api_key="{key}")', f'.responses.create(model="{example}", input="Hello")'
     return "\n".join(
         [
             *lines,
             f"  API keys  {keys}",
-            f"  try       curl {url}/v1/responses{header} -H 'content-type: application/json' {asked}",
-            f'  or        OpenAI(base_url="{url}/v1", api_key="{key}").responses.create(model="{example}", input="Hello")',
+            f"  try       curl {url}/v1/responses{header}{gap}-H 'content-type: application/json'{gap}{asked}",
+            f"  or        client = {client}\n{'':{MARGIN}}client{call}" if sys.stdout.isatty() else f"  or        {client}{call}",
             f"  console   {url}/ in a browser",
         ]
     )

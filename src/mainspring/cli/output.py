@@ -102,11 +102,12 @@ def break_line(line: str, room: int, indent: int) -> str:
     if measure_cells(line) <= room or room - indent < LEAST_ROOM:
         return line
     margin = " " * (len(line) - len(line.lstrip()))
-    lines = [margin]
-    for word in _WORDS.findall(line):
+    lines, end = [margin], len(margin)
+    for found in _WORDS.finditer(line):
+        blanks, word, end = " " * (found.start() - end), found[0], found.end()
         is_first = lines[-1].isspace() or not lines[-1]
-        if is_first or measure_cells(lines[-1]) + 1 + measure_cells(word) <= room:
-            lines[-1] += word if is_first else f" {word}"
+        if is_first or measure_cells(lines[-1]) + len(blanks) + measure_cells(word) <= room:
+            lines[-1] += word if is_first else f"{blanks}{word}"
         else:
             lines.append(" " * max(indent, len(margin)) + word)
     return "\n".join(lines)

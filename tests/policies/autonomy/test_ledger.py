@@ -225,7 +225,7 @@ async def test_budgets_have_ids_of_their_own_within_a_tenant(store: Store) -> No
         await ledger.open(BUDGET, tenant="ada")
     await ledger.open(with_limits(max_iterations=1), tenant="bo")
     assert (await ledger.find_account("b1", tenant="ada")).budget == BUDGET
-    with pytest.raises(NotFound, match="`b1` does not exist"):
+    with pytest.raises(NotFound, match="there is no budget `b1`"):
         await ledger.find_account("b1")
     assert await ledger.find_state("", "b1") is None
 

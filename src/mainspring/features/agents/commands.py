@@ -23,7 +23,7 @@ from mainspring.features.skills.skill_folder import SkillFolders
 
 app = typer.Typer()
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Agent.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The agent, as `list` names it.")]
 Folders = Annotated[
     list[Path] | None,
     typer.Option("--folder", metavar="DIR", help="Folder of agents. Repeatable. Default: those of the settings."),

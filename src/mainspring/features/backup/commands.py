@@ -26,7 +26,7 @@ from mainspring.storage.transfer.deployment import restore as fill
 from mainspring.tools.mcp.sign_in import ACCOUNT
 from mainspring.tools.mcp.token_cipher import KEY_FILE, find_key_file
 
-BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="Backup.", show_default=False)]
+BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="The file of the backup.", show_default=False)]
 
 
 async def backup(

@@ -294,7 +294,7 @@ class _Known(Struct, frozen=True):
 
 def _require(account: BudgetAccount | None, budget_id: str) -> BudgetAccount:
     if account is None:
-        raise NotFound(f"budget `{budget_id}` does not exist; open it first")
+        raise NotFound(f"there is no budget `{budget_id}`; list those there are, or name it in `[budget]` of the settings")
     return account
 
 

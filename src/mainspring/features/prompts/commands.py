@@ -101,7 +101,7 @@ async def update(
 @app.command()
 async def use(
     prompt_id: PromptId,
-    version: Annotated[str, typer.Argument(metavar="N", help="Version.")],
+    version: Annotated[str, typer.Argument(metavar="N", help="The version, such as 2.")],
     database: options.Database,
     tenant: options.Tenant = "",
 ) -> None:

@@ -145,7 +145,9 @@ def run(
 
 @options.expand_groups
 def resume(
-    run_id: Annotated[str | None, typer.Argument(metavar="RUN_ID", help="Run.", show_default=False)] = None,
+    run_id: Annotated[
+        str | None, typer.Argument(metavar="RUN_ID", help="Run: its id, the beginning of it, or `last`.", show_default=False)
+    ] = None,
     all: Annotated[bool, typer.Option("--all", help="Resume every unfinished run, one after the other.")] = False,
     onward: options.Continuation = options.Continuation(),  # noqa: B008 (frozen)
     json: options.EventsAsJson = False,

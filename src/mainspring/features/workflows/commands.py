@@ -24,7 +24,7 @@ from mainspring.storage.location import Location, parse_location
 
 app = typer.Typer()
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Workflow.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The workflow, as `list` names it.")]
 Folders = Annotated[
     list[Path] | None,
     typer.Option("--folder", metavar="DIR", help="Folder of workflows. Repeatable. Default: those of the settings."),
