@@ -32,6 +32,7 @@ TREE = [
     ("AskPerson", "PeerError", "server_error", 502, False),
     ("BadOutput", "ProviderError", "provider_bad_output", 502, True),
     ("EmptyAnswer", "BadOutput", "provider_bad_output", 502, True),
+    ("UnreadCall", "BadOutput", "provider_bad_output", 502, True),
     ("TooManyItems", "BadOutput", "provider_too_many_items", 502, False),
     ("ToolUnavailable", "PeerError", "tool_unavailable", 502, True),
     ("SignInNeeded", "ToolUnavailable", "sign_in_needed", 502, False),

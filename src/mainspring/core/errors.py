@@ -215,7 +215,7 @@ class EmptyAnswer(BadOutput):
 class UnreadCall(BadOutput):
     """The backend could not read the call that its model has `written`, and tells it."""
 
-    def __init__(self, message: str, written: str) -> None:
+    def __init__(self, message: str, written: str = "") -> None:
         super().__init__(message)
         self.written = written
 
