@@ -4,6 +4,7 @@ import pytest
 
 from mainspring.core.items import ToolDefinition, parse_arguments
 from mainspring.providers.call_draft import MOST_HELD, CallDraft, JsonScan
+from mainspring.providers.code_calls import read_list
 from mainspring.providers.json_text import read_arguments
 from mainspring.providers.labelled_calls import PAST_THOUGHT, may_be_labelled
 from mainspring.providers.leaked_calls import LeakedCall, parse_calls
@@ -120,3 +121,15 @@ def test_a_call_is_found_where_it_is_shown(text: str, arguments: str) -> None:
 )
 def test_a_paragraph_behind_a_thought_is_no_thought(text: str, is_past: bool) -> None:
     assert (PAST_THOUGHT.search(text) is not None) == is_past
+
+
+def test_a_parser_that_counts_wrong_spoils_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> object:
+        raise SystemError("AST constructor recursion depth mismatch (before=74, after=76)")
+
+    monkeypatch.setattr("ast.parse", fail)
+    monkeypatch.setattr("ast.literal_eval", fail)
+    tool = ToolDefinition("add", parameters={"type": "object", "properties": {"a": {"type": "integer"}}})
+    assert parse_arguments(read_arguments("{a: 1,}", "add", ("a",))) == {"a": 1}
+    assert read_list("[add(a=1)]", {"add": tool}) == []
+    assert parse_calls("<tool_call>\nadd(a=1)\n</tool_call>", {"add": tool}) in ([], None)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from mainspring.core.items import Json, ToolDefinition
 from mainspring.providers.argument_types import fits, list_properties, type_values
 from mainspring.providers.called_names import find_tool_name
-from mainspring.providers.json_text import parse_loosely
+from mainspring.providers.json_text import UNREADABLE, parse_loosely
 
 Tools = Mapping[str, ToolDefinition]
 
@@ -41,7 +41,7 @@ def read_code(text: str, tools: Tools) -> list[CodeCall]:
                     pass
                 case _:
                     return []
-    except _UNREADABLE:
+    except UNREADABLE:
         return []
     return calls
 
@@ -87,7 +87,7 @@ def read_list(text: str, tools: Tools) -> list[CodeCall]:
     try:
         parsed = ast.parse(text.strip(), mode="eval").body
         return [read_call(each, tools) for each in (parsed.elts if isinstance(parsed, ast.List) else [parsed])]
-    except _UNREADABLE:
+    except UNREADABLE:
         return []
 
 
@@ -159,7 +159,6 @@ _SCRIPT_HEAD: Final = re.compile(rf"{_LANGUAGE}\s*{_KEPT}(?!console\.log\b)([A-Z
 _HALF_SCRIPT: Final = re.compile(
     rf"`{{1,3}}|```[a-z]{{0,10}}[ \t]*|{_LANGUAGE}[\w.$=\s]*(?:console\.log\([\w.$\s]*)?", re.IGNORECASE
 )
-_UNREADABLE: Final = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
 _CONSTANTS: Final[Mapping[str, object]] = {"true": True, "false": False, "null": None}
 # As Gemma, SmolLM and smolagents mark it.
 _CODE: Final = re.compile(

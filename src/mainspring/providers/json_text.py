@@ -29,6 +29,9 @@ ARGUMENT_KEYS: Final = (
     "tool_arguments",
     "function_args",
 )
+# What the parser of Python raises for a text that is none of its; the last of them where it counts its own depth wrong, as 3.11
+# does when memory is tidied up or another thread parses meanwhile.
+UNREADABLE: Final = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, SystemError)
 _AROUND: Final = (*ARGUMENT_KEYS, "properties")
 _BESIDE_ARGUMENTS: Final = ("name", "tool", "tool_name", "function", "function_name", "type", "id")
 _HEAD: Final = re.compile(r'\s*\{\s*"(\w*)("?)')
@@ -108,7 +111,7 @@ def parse_loosely(text: str) -> object:
     """The value of JSON with slips, or of an object as Python writes it; None if it is neither, or too long."""
     if len(text) > MOST_ODD:
         return None
-    with suppress(ValueError, RecursionError, SyntaxError, TypeError, MemoryError):
+    with suppress(*UNREADABLE):
         return ast.literal_eval(text)
     return next((value for written in _mend(text) if (value := _parse(written)) is not None), None)
 
@@ -176,7 +179,7 @@ def _find_object(text: str) -> str | None:
     with suppress(ValueError, RecursionError):
         _, end = json.JSONDecoder().raw_decode(text, start)
         return text[start:end]
-    with suppress(ValueError, RecursionError, SyntaxError, TypeError, MemoryError):
+    with suppress(*UNREADABLE):
         literal = ast.literal_eval(text[start : text.rfind("}") + 1])
         return json_text(literal) if isinstance(literal, dict) else None
     return None

@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple
 from mainspring.core.items import Json, ToolDefinition
 from mainspring.providers.argument_types import fits, list_properties, type_values
 from mainspring.providers.called_names import find_tool_name
-from mainspring.providers.json_text import MOST_ODD, json_text, parse_loosely
+from mainspring.providers.json_text import MOST_ODD, UNREADABLE, json_text, parse_loosely
 
 Tools = Mapping[str, ToolDefinition]
 
@@ -182,7 +182,7 @@ def _read_object(text: str, place: int) -> tuple[Json, int] | None:
 def _read_parameters(text: str, place: int, tool: ToolDefinition) -> tuple[Json, int] | None:
     """What stands in the brackets of a call of Python's; what has no name has that of its place."""
     end = text.rfind(")") + 1
-    with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+    with suppress(*UNREADABLE):
         made = ast.parse(f"f{text[place:end]}", mode="eval").body
         if isinstance(made, ast.Call):
             names = [*list_properties(tool)]
