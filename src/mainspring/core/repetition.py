@@ -67,17 +67,18 @@ class Repetition(Struct, frozen=True):
 
 
 def begin_turn(state: Repetition, calls: Sequence[PastCall], limits: Limits) -> Repetition:
-    """The state once the model has made these calls: which cycle they continue, and what is to be done about it."""
+    """The state once the model has made these calls, from that between turns: which cycle they continue, and what is to be done
+    about it."""
     if not calls:
         # Runs of older versions have no `max_cycle`; for them, text ended a repetition.
-        return replace(state, calls=(), cycle=0, rung=None) if limits.max_cycle is not None else Repetition()
+        return state if limits.max_cycle is not None else Repetition()
     cycle, rung = 0, -1
     for length, (streak, earlier) in enumerate(zip(state.streaks, reversed(state.past), strict=False), 1):
         beyond = streak.score // _WHOLE - _count_needed(length, limits)
         if beyond >= 0 and _compare(calls, earlier, limits) and beyond // length > rung:
             cycle, rung = length, beyond // length
     if cycle == 0:
-        return replace(state, calls=tuple(calls), cycle=0, rung=None, is_warned=False)
+        return replace(state, calls=tuple(calls), is_warned=False)
     reached = _RUNGS[min(rung, 2)] if limits.max_cycle is not None else "close"
     return replace(state, calls=tuple(calls), cycle=cycle, rung=reached)
 
@@ -137,8 +138,6 @@ def _compare(calls: Sequence[PastCall], earlier: Sequence[PastCall], limits: Lim
         waiting.setdefault(_key(call), []).append(call.result)
     pairs = [(call.result, results.pop(0)) for call in calls if (results := waiting.get(_key(call)))]
     most = max(len(calls), len(earlier))
-    if 2 * len(pairs) <= most:
-        return 0
     # A call that was withheld has no result, and is no progress.
     same = sum(result is None or result == known for result, known in pairs)
     if 2 * same > most:
