@@ -5,7 +5,17 @@ from tests.loop.world import Made, Said, Story, Turn, calls, fails, order, says,
 
 from mainspring.core.chain import Chain
 from mainspring.core.errors import InvalidRequest
-from mainspring.core.history import Entry, History, history_of, opening, pair_outputs, replace_lost_history
+from mainspring.core.events import CallJudged, ToolStarted
+from mainspring.core.history import (
+    Entry,
+    History,
+    approval_id,
+    call_behind,
+    history_of,
+    opening,
+    pair_outputs,
+    replace_lost_history,
+)
 from mainspring.core.items import (
     ApprovalRequest,
     ApprovalResponse,
@@ -14,6 +24,7 @@ from mainspring.core.items import (
     Item,
     Message,
     Reasoning,
+    ServerTool,
     Unknown,
     assistant,
     user,
@@ -183,6 +194,35 @@ def test_unknown_approval_is_rejected() -> None:
     rejected(History(), (ApprovalResponse("mcpr_9", approve=True),), "No approval request mcpr_9 is waiting here.")
 
 
+def test_refusal_of_an_unknown_approval_says_what_to_send() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        opening(History(), (ApprovalResponse("mcpr_9", approve=True),))
+    assert caught.value.code == "approval_not_found"
+    assert caught.value.message.endswith(
+        "Send the mcp_approval_request as it was told, together with its answer, or continue the response that asked with "
+        "`previous_response_id`."
+    )
+
+
+def test_approval_request_alone_says_which_call_it_is_about() -> None:
+    server = ServerTool("files", "read")
+    call = call_behind("mcpr_1", "look", '{"at":"home"}', server)
+    assert call == FunctionCall("call_1", "look", '{"at":"home"}', id="fc_1", server=server)
+    assert approval_id(call) == "mcpr_1"
+
+
+def test_each_question_about_a_call_has_an_id_of_its_own() -> None:
+    story = Story(order(), gate={"save": "ask"})
+    story.play(calls("save"))
+    asked = ["mcpr_1"]
+    for _ in range(2):
+        story = story.then(ApprovalResponse(asked[-1], approve=True))
+        story.apply(CallJudged("call_1", "allow", "approval"), ToolStarted("call_1"), CallJudged("call_1", "ask", "tool"))
+        story.play()
+        asked += [item.id for item in story.run.output if isinstance(item, ApprovalRequest)]
+    assert asked == ["mcpr_1", "mcpr_1_next", "mcpr_1_next_next"]
+
+
 def test_approval_of_a_call_that_is_answered_is_rejected() -> None:
     given = (output(1), ApprovalResponse("mcpr_1", approve=True))
     rejected(waiting(1), given, "No approval request mcpr_1 is waiting here.")
@@ -254,6 +294,10 @@ def test_history_of_stored_entries_knows_who_still_waits() -> None:
         Entry(call(3, status="incomplete"), "model", 1),
     ]
     assert history_of(entries) == History(Chain(entries), (call(2),))
+
+
+def test_history_of_stored_entries_is_as_large_as_they_were() -> None:
+    assert history_of([Entry(user("a"), "input")], 12).size == 12
 
 
 def test_stray_output_in_stored_entries_is_no_error() -> None:
