@@ -6,8 +6,8 @@ import pytest
 from tests.loop.world import LOOK, PING, SAVE, Failed, Made, Story, Turn, calls, fails, order, says, told
 
 from mainspring.core.actions import Nudge, Withhold
-from mainspring.core.events import Reason, ToolEnded, ToolWithheld
-from mainspring.core.items import ToolDefinition
+from mainspring.core.events import CallJudged, Reason, ToolEnded, ToolWithheld
+from mainspring.core.items import ToolDefinition, Unknown
 from mainspring.core.run import replay
 from mainspring.core.spec import CLOSE_CYCLE, REPEAT_ADVICE, PresetName, ToolChoice
 
@@ -167,6 +167,16 @@ def test_a_choice_is_narrowed_and_without_any_tool_left_there_is_none() -> None:
     assert none.requests[4].tool_choice == ToolChoice("none")
 
 
+def test_tools_that_have_no_names_here_cannot_be_named_as_those_that_are_left() -> None:
+    tools = (*TOOLS, Unknown({"type": "web_search"}))
+    told_of = Story(order(tools=tools))
+    told_of.play(*[calls("save")] * 4, says("done"))
+    assert told_of.requests[4].tool_choice == ToolChoice("auto")
+    narrow = Story(order(tools=tools, tool_choice=ToolChoice(allowed=("save", "look"))))
+    narrow.play(*[calls("save")] * 4, says("done"))
+    assert narrow.requests[4].tool_choice == ToolChoice(allowed=("look",))
+
+
 def test_the_last_answer_is_asked_for_without_tools() -> None:
     told_of = story()
     told_of.play(*[PINGS] * 6, says("done"))
@@ -233,6 +243,26 @@ def test_the_shortest_of_several_cycles_counts() -> None:
     told_of = story()
     told_of.play(*[PINGS] * 3, says("done"))
     assert "in 3 turns in a row" in told(told_of.requests[3].items)[-1]
+
+
+def test_of_two_cycles_that_lead_to_the_same_rung_the_shorter_counts() -> None:
+    told_of = story(max_repeats=2, tools={f"call_{n}": "red" if n % 2 else "blue" for n in range(1, 7)})
+    told_of.play(*[PINGS] * 6, says("done"))
+    assert reused(told_of) == ["call_5"], "as two turns before"
+    assert "call_6" in told_of.executed, "its result was another one the turn before"
+
+
+class Elsewhere(Story):
+    """Something else refuses its calls before the ladder does."""
+
+    def verdict(self, call_id: str) -> CallJudged:
+        return CallJudged(call_id, "deny", "other", "no")
+
+
+def test_a_call_that_others_refuse_may_come_again_after_the_last_rung() -> None:
+    told_of = Elsewhere(order(tools=TOOLS, max_turns=None))
+    told_of.play(*[calls("save")] * 9, says("done"))
+    assert (told_of.nudges, told_of.end) == (["repeat"], DONE)
 
 
 def test_a_run_that_breaks_out_is_let_alone_and_nudged_again_later() -> None:

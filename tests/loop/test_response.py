@@ -116,6 +116,20 @@ def test_incomplete_says_why_and_keeps_the_output() -> None:
     )
 
 
+def test_incomplete_says_what_was_done_about_a_run_in_circles() -> None:
+    told = Story(order())
+    told.play(*[calls("ping")] * 6, says("All I know."))
+    rungs = ["nudged", "reused", "withheld"]
+    assert response(told.run).incomplete_details == {"reason": "loop_detected", "rungs": rungs}
+
+
+def test_incomplete_as_older_versions_told_it_does_not_say_what_was_done() -> None:
+    told = Story(order(max_cycle=None))
+    told.play(*[calls("ping")] * 4)
+    assert told.nudges == ["repeat"]
+    assert response(told.run).incomplete_details == {"reason": "loop_detected"}
+
+
 def test_failed_says_what_went_wrong_and_keeps_the_output() -> None:
     run = story().play(fails(Said("hello")))
     error = {"code": "provider_unavailable", "message": "it broke"}
@@ -244,6 +258,7 @@ def test_history_and_input_are_not_part_of_the_output() -> None:
     ("form", "kind"),
     [
         ("custom", "custom_tool_call_output"),
+        ("tool_search", "tool_search_output"),
         ("shell", "shell_call_output"),
         ("local_shell", "local_shell_call_output"),
         ("apply_patch", "apply_patch_call_output"),
