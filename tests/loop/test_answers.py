@@ -27,6 +27,13 @@ def test_answer_of_only_reasoning_counts_as_answered() -> None:
     assert story.end == ("completed", Reason.FINAL_ANSWER)
 
 
+def test_order_that_only_keeps_its_input_asks_no_model() -> None:
+    story = Story(order(goal="nothing"))
+    run = story.play()
+    assert story.end == ("completed", Reason.FINAL_ANSWER)
+    assert (run.output, told(entry.item for entry in run.own_entries)) == ((), ["user: go"])
+
+
 def test_item_of_an_unknown_kind_is_part_of_the_answer_and_of_the_conversation() -> None:
     odd = Unknown({"type": "hologram", "id": "h_1"})
     story = Story(order())

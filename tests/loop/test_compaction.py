@@ -110,6 +110,11 @@ def test_rules_are_never_gone_and_stand_before_the_summary() -> None:
     ]  # fmt: skip
 
 
+def test_a_summary_may_leave_all_that_the_user_said() -> None:
+    kept = compaction_item("cmp_1", f"{payload_of(Summary('So far.', 0, keeps_user=True))}.seal")
+    assert seen(user("a"), assistant("b"), user("c"), kept) == ["user: a", "user: c", "user: So far."]
+
+
 def test_the_last_thing_the_user_said_stays_behind_the_summary() -> None:
     talk = [user("a"), user("b"), user("c"), assistant("d"), CALL, OUTPUT]
     assert seen(*talk, summary(2), user("e")) == ["user: So far.", "user: c", "call_1: look {}", "call_1 -> ok", "user: e"]

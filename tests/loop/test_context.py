@@ -110,6 +110,20 @@ def test_a_transcript_is_not_compacted_again_before_the_model_has_spoken() -> No
     assert next_action(told.run) == Compact(2)
 
 
+def test_a_model_that_gave_no_summary_is_not_asked_for_one_again() -> None:
+    told = story(asks(200), answers(80), asks(50), compact_threshold=100, truncation="auto")
+    assert next_action(told.run) == Compact(1)
+    told.apply(Compacted(error=ErrorInfo("provider_bad_output", "no summary", retryable=True)))
+    assert next_action(told.run) == CallModel()
+
+
+def test_a_run_that_is_for_a_compaction_makes_one_whatever_the_size_and_ends() -> None:
+    told = Story(order(input=(asks(9),), goal="compaction"), history_of([Entry(summary(0), "tool", 1)]))
+    assert next_action(told.run) == Compact(0)
+    told.apply(Compacted(summary(0)))
+    assert next_action(told.run) == Finish("completed", Reason.FINAL_ANSWER)
+
+
 def test_a_transcript_that_begins_with_a_summary_is_compacted_again_when_it_has_grown() -> None:
     assert before_turn(story(summary(0), answers(80), asks(50), compact_threshold=100).run) == Compact(1)
 
@@ -172,7 +186,7 @@ def test_the_end_worth_keeping_may_be_what_the_model_or_nobody_said() -> None:
 def test_the_model_is_asked_to_sum_up_all_that_it_would_see_and_to_call_nothing() -> None:
     told = story(
         asks(9), tools=(LOOK,), tool_choice=ToolChoice("required"), instructions="Be brief.", temperature=0.3,
-        text={"format": {"type": "json_object"}},
+        text={"format": {"type": "json_object"}}, top_logprobs=3, stop=("END",),
     )  # fmt: skip
     assert summary_request(told.run) == ModelRequest(
         run_id="run_1",

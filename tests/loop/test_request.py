@@ -35,7 +35,7 @@ def test_request_carries_everything_the_spec_says() -> None:
     spec = order(
         instructions="Be brief.", tools=(LOOK, odd), tool_choice=ToolChoice("required"), parallel_tool_calls=False,
         temperature=0.3, top_p=0.8, max_turn_tokens=99, text={"verbosity": "low"}, reasoning={"effort": "low"}, extra={"seed": 7},
-        top_logprobs=3, turn_bytes=65_536,
+        top_logprobs=3, turn_bytes=65_536, presence_penalty=0.5, frequency_penalty=-0.5, stop=("END",), seed=7, cache_ttl="1h",
     )  # fmt: skip
     assert request_for(Story(spec).run) == ModelRequest(
         run_id="run_1",
@@ -54,7 +54,18 @@ def test_request_carries_everything_the_spec_says() -> None:
         extra={"seed": 7},
         top_logprobs=3,
         max_bytes=65_536,
+        presence_penalty=0.5,
+        frequency_penalty=-0.5,
+        stop=("END",),
+        seed=7,
+        cache_ttl="1h",
     )
+
+
+def test_request_keeps_a_deferred_tool_from_the_model_and_says_that_there_is_one() -> None:
+    deferred = ToolDefinition("save", deferred=True)
+    request = request_for(Story(order(tools=(LOOK, deferred))).run)
+    assert (request.tools, request.declared, request.all_tools) == ((LOOK,), (LOOK, deferred), (LOOK, deferred))
 
 
 def test_request_leaves_to_the_backend_what_the_spec_does_not_say() -> None:
