@@ -101,6 +101,10 @@ def test_chain_reads_backwards() -> None:
     assert Chain([1, 2, 3])[::-1] == [3, 2, 1]
 
 
+def test_chain_is_read_in_steps() -> None:
+    assert Chain([1, 2, 3, 4])[1::2] == [2, 4]
+
+
 def test_chains_are_equal_if_their_items_are() -> None:
     chain = Chain([1, 2])
     chain.extend([3])

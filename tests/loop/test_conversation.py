@@ -5,7 +5,7 @@ from tests.loop.world import Said, Story, calls, fails, order, says
 
 from mainspring.core.conversation_items import build_history, list_new_items, with_id
 from mainspring.core.drafts import item_id
-from mainspring.core.history import Entry, history_of
+from mainspring.core.history import Entry, History, history_of
 from mainspring.core.items import (
     ApprovalRequest,
     ApprovalResponse,
@@ -63,6 +63,11 @@ def test_a_run_that_began_earlier_finds_the_calls_that_waited_then() -> None:
     history = build_history([ASKED, OTHER], (CALL,))
     assert [entry.item for entry in history.entries] == [ASKED, CALL]
     assert history.waiting == (CALL,)
+
+
+def test_a_conversation_is_as_large_as_what_was_read_of_it() -> None:
+    assert build_history([ASKED], size=12).size == 12
+    assert build_history([]) == History()
 
 
 def test_any_item_can_be_given_an_id() -> None:

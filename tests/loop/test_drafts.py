@@ -72,6 +72,17 @@ def test_notes_of_one_part_add_up() -> None:
     assert item == Message("assistant", (OutputText("x", annotations=({"a": 1}, {"b": 2})),), id="m", status="incomplete")
 
 
+def test_parts_keep_the_log_probabilities_of_their_own_words() -> None:
+    item = drafted(
+        MESSAGE,
+        TextDelta("m", "a", logprobs=({"token": "a"},)),
+        TextDelta("m", "b", index=1, logprobs=({"token": "b"},)),
+        TextDelta("m", "c", logprobs=({"token": "c"},)),
+    )
+    parts = (OutputText("ac", logprobs=({"token": "a"}, {"token": "c"})), OutputText("b", logprobs=({"token": "b"},)))
+    assert item == Message("assistant", parts, id="m", status="incomplete")
+
+
 def test_call_is_the_arguments_so_far() -> None:
     call = FunctionCall("c", "look", '{"a', id="f", status="in_progress")
     item = drafted(call, ArgumentsDelta("f", '":'), TextDelta("f", "ignored"), ArgumentsDelta("f", "1"))

@@ -1,6 +1,7 @@
 """How many tokens things count for, to the character."""
 
 import pytest
+from msgspec.structs import replace
 
 from mainspring.core.items import (
     ApprovalRequest,
@@ -19,10 +20,11 @@ from mainspring.core.items import (
     SummaryText,
     ToolDefinition,
     Unknown,
+    Usage,
     encode,
     user,
 )  # fmt: skip
-from mainspring.core.tokens import estimate, tokens_of, tokens_of_text, tokens_of_tool
+from mainspring.core.tokens import estimate, is_plausible, tokens_of, tokens_of_text, tokens_of_tool
 
 ODD = Unknown({"type": "x"})  # 12 characters as JSON, so 4 tokens
 TOOL = ToolDefinition("look", "Looks.")
@@ -85,3 +87,9 @@ def test_a_request_counts_its_items_its_tools_and_its_instructions() -> None:
 @pytest.mark.parametrize("instructions", [None, ""])
 def test_no_instructions_count_nothing(instructions: str | None) -> None:
     assert estimate([user("x")], instructions, [ODD]) == 5 + 4
+
+
+@pytest.mark.parametrize("field", Usage.__struct_fields__[:5])
+def test_a_count_that_no_turn_can_have_is_not_believed(field: str) -> None:
+    counts = (-1, 0, 1_000_000_000, 1_000_000_001)
+    assert [is_plausible(replace(Usage(), **{field: count})) for count in counts] == [False, True, True, False]
