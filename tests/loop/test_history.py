@@ -29,6 +29,7 @@ from mainspring.core.items import (
     assistant,
     user,
 )  # fmt: skip
+from mainspring.core.memory_quota import measure_items
 from mainspring.core.run import history_after
 
 
@@ -353,6 +354,17 @@ def test_entries_of_an_approved_call_are_the_new_runs() -> None:
     later = story.then(ApprovalResponse("mcpr_1", approve=True))
     later.play(says("done"))
     assert [(entry.origin, entry.turn) for entry in later.run.own_entries] == [("input", 0), ("tool", 0), ("model", 1)]
+
+
+def test_history_has_the_size_of_all_that_is_in_it() -> None:
+    first = Story(order())
+    first.play(calls("look"), says("done"))
+    history = history_after(first.run)
+    assert history.size == measure_items([entry.item for entry in history.entries])
+    second = Story(order(id="run_2", input=(user("more"),)), history)
+    second.play(says("done again"))
+    longer = history_after(second.run, history)
+    assert longer.size == measure_items([entry.item for entry in longer.entries]) > history.size
 
 
 def test_two_runs_may_continue_the_same_one() -> None:
