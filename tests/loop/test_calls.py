@@ -131,6 +131,19 @@ def test_denied_call_is_answered_and_the_model_goes_on() -> None:
     assert told(story.requests[1].items)[-1] == "call_1 !> no look"
 
 
+def test_a_denied_call_that_goes_back_to_the_model_is_not_shown_to_the_client() -> None:
+    back = CallJudged("", "deny", "known", "there is no such tool", is_returned=True)
+    story = Story(order(), gate={"gone": back, "lost": back, "save": "deny"})
+    run = story.play(calls("gone", "look", text="Let me see."), calls("lost", "save"), says("done"))
+    assert told(run.output) == [
+        "assistant: Let me see.", "call_2: look {}", "call_2 -> ok", "call_4: save {}", "call_4 !> no save", "assistant: done",
+    ]  # fmt: skip
+    assert told(story.requests[2].items)[2:] == [
+        "call_1: gone {}", "call_2: look {}", "call_1 !> there is no such tool", "call_2 -> ok",
+        "call_3: lost {}", "call_4: save {}", "call_3 !> there is no such tool", "call_4 !> no save",
+    ]  # fmt: skip
+
+
 @pytest.mark.requirement("A5")
 def test_output_of_a_tool_may_have_parts() -> None:
     story = Story(order(), tools={"look": (InputText("a"), InputText("b"))})
