@@ -47,6 +47,13 @@ def test_queued_run_ends_only_cancelled_or_failed(status: Status) -> None:
             story.apply(end)
 
 
+def test_a_run_with_nothing_to_do_has_begun_and_ends_at_once() -> None:
+    story = Story(order(goal="nothing"))
+    assert story.run.status == "in_progress"
+    story.play()
+    assert story.end == ("completed", Reason.FINAL_ANSWER)
+
+
 @pytest.mark.requirement("A8", "S1")
 @pytest.mark.parametrize("status", STATUSES)
 def test_run_in_progress_ends_in_any_of_the_five_ways(status: Status) -> None:
