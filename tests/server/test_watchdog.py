@@ -17,9 +17,10 @@ from sys import executable
 from typing import Final, NamedTuple, cast
 from urllib.parse import urlsplit
 
+import anyio
 import pytest
 from tests.kit.processes import run
-from tests.kit.waiting import PATIENCE
+from tests.kit.waiting import PATIENCE, until
 from tests.server.process import Script, Served, serving
 from tests.server.pulse import Pulse, install_pulse
 from tests.server.test_large_bodies import HOSTILE, nested
@@ -315,7 +316,8 @@ def test_a_request_that_holds_the_others_up_is_noticed(attacked: Attacked, path:
     began = time.monotonic()
     assert attacked.attacker.ask("GET", path)[0] == 200
     assert attacked.attacker.ask("GET", "/healthz")[0] == 200
-    assert attacked.pulse.find_longest(began) > MOST_HELD
+    # The beat that comes late may come behind the answers.
+    anyio.run(until, lambda: attacked.pulse.find_longest(began) > MOST_HELD)
 
 
 def test_answers_without_end_are_nobody_elses_trouble(tmp_path: Path) -> None:
