@@ -46,6 +46,7 @@ from tests.kit.waiting import PATIENCE
 from mainspring.core.events import Recorded, RunResumed, RunStarted, ToolStarted
 from mainspring.core.items import ApprovalResponse
 from mainspring.features.workflows.workflows import derive_id
+from mainspring.ports import StoredRun as ListedRun
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import parse_location
 
@@ -219,12 +220,15 @@ async def wait_for_ends(deployment: Deployment) -> dict[str, Sequence[Recorded]]
     """The logs of all runs, once they have ended, or have had all the time that there is."""
     until = monotonic() + 2 * PATIENCE
     async with open_store(parse_location(deployment.database)) as store:
-        while monotonic() < until and await store.list_unfinished():  # noqa: ASYNC110
-            await anyio.sleep(0.2)
-        ids: list[str] = []
-        while (page := await store.list(limit=100, after=ids[-1] if ids else None)).runs:
-            ids += [run.id for run in page.runs]
-        return {id: await store.events(id) for id in ids}
+        while True:
+            while monotonic() < until and await store.list_unfinished():  # noqa: ASYNC110
+                await anyio.sleep(0.2)
+            runs: list[ListedRun] = []
+            while (page := await store.list(limit=100, after=runs[-1].id if runs else None)).runs:
+                runs += page.runs
+            # Between two of its steps a workflow has none that goes on, and the next one may have begun since.
+            if monotonic() > until or all(run.status != "in_progress" for run in runs):
+                return {run.id: await store.events(run.id) for run in runs}
 
 
 async def collect(deployment: Deployment, history: Sequence[Seen], logs: dict[str, Sequence[Recorded]]) -> Contents:
