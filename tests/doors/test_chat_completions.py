@@ -148,7 +148,7 @@ def asked(part: Any) -> dict[str, Any]:
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"n": 2}, "n", "unsupported_value"),
-    ({"messages": []}, "messages", "invalid_type"),
+    ({"messages": []}, "messages", "array_below_min_length"),
     ({"messages": [{"role": "function", "name": "f", "content": "x"}]}, "messages[0].role", "unsupported_value"),
     ({"messages": [{"role": "usr", "content": "x"}]}, "messages[0].role", "invalid_value"),
     ({"messages": [{"role": "user", "content": None}]}, "messages[0].content", "invalid_type"),

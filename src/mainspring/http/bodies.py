@@ -115,6 +115,8 @@ _BOUNDS = (
     ("Invalid enum value ", "invalid_value", "cannot be {}"),
     ("Expected `str` of length <= ", "string_above_max_length", "must have at most {} characters"),
     ("Expected `array` of length <= ", "array_above_max_length", "must have at most {} elements"),
+    ("Expected `str` of length >= ", "string_below_min_length", "must have at least {} characters"),
+    ("Expected `array` of length >= ", "array_below_min_length", "must have at least {} elements"),
     ("Expected `object` of length <= ", "object_above_max_properties", "must have at most {} fields"),
     ("Expected `int` >= ", "integer_below_min_value", "must be at least {}"),
     ("Expected `int` <= ", "integer_above_max_value", "must be at most {}"),
