@@ -5,7 +5,6 @@ Without any file the metadata server is asked.
 """
 
 import time
-from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +14,7 @@ from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest, Unauthorized
 from mainspring.core.items import Json
+from mainspring.net.signed_tokens import sign_jwt
 from mainspring.providers.credentials import (
     Expiring,
     check_metadata_address,
@@ -95,9 +95,7 @@ def make_source(environment: Mapping[str, str], file: CredentialsFile | None) ->
 
 def _use_service_account(file: CredentialsFile) -> Fetch:
     from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
-    from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     url = check_metadata_address(file.token_uri, "`token_uri` of the credentials")
@@ -112,11 +110,9 @@ def _use_service_account(file: CredentialsFile) -> Fetch:
 
     async def fetch() -> Expiring[str]:
         now = int(time.time())
-        header = {"alg": "RS256", "typ": "JWT", **({"kid": file.private_key_id} if file.private_key_id else {})}
+        header = {"typ": "JWT", **({"kid": file.private_key_id} if file.private_key_id else {})}
         claims = {"iss": file.client_email, "scope": SCOPE, "aud": file.token_uri, "iat": now, "exp": now + LIFETIME}
-        told = f"{_encode(msgspec.json.encode(header))}.{_encode(msgspec.json.encode(claims))}"
-        assertion = f"{told}.{_encode(key.sign(told.encode(), PKCS1v15(), SHA256()))}"
-        form = {"grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer", "assertion": assertion}
+        form = {"grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer", "assertion": sign_jwt(key, header, claims)}
         return await fetch_bearer(url, form=form, hint=f"check the service account `{file.client_email}` and its key")
 
     return fetch
@@ -182,10 +178,6 @@ def _use_machine(environment: Mapping[str, str]) -> Fetch:
         return await fetch_bearer(url, headers={"Metadata-Flavor": "Google"}, hint=hint)
 
     return fetch
-
-
-def _encode(data: bytes) -> str:
-    return urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 class _Impersonated(Struct, gc=False):

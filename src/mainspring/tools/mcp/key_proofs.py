@@ -1,40 +1,16 @@
 """Proves by a key who we are: as a client (RFC 7523), and as the one to whom a token was granted (DPoP, RFC 9449)."""
 
 import time
-from base64 import b64decode, b64encode, urlsafe_b64encode
+from base64 import b64decode, b64encode
 from hashlib import sha256
 from secrets import token_urlsafe
-from typing import TYPE_CHECKING
 
-import msgspec
 from yarl import URL
 
 from mainspring.core.items import Json
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from mainspring.net.signed_tokens import encode_base64, sign_jwt
 
 LONGEST_NONCE = 1_024
-
-
-def encode_base64(data: bytes) -> str:
-    return urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
-def sign_jwt(key: "ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey", head: Json, claims: Json) -> str:
-    """By ES256 with a key of the curve P-256, by RS256 with an RSA one."""
-    from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
-    from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
-    from cryptography.hazmat.primitives.hashes import SHA256
-
-    head = {"alg": "RS256" if isinstance(key, rsa.RSAPrivateKey) else "ES256", **head}
-    told = f"{encode_base64(msgspec.json.encode(head))}.{encode_base64(msgspec.json.encode(claims))}"
-    if isinstance(key, rsa.RSAPrivateKey):
-        signature = key.sign(told.encode(), padding.PKCS1v15(), SHA256())
-    else:
-        one, other = decode_dss_signature(key.sign(told.encode(), ec.ECDSA(SHA256())))
-        signature = one.to_bytes(32, "big") + other.to_bytes(32, "big")
-    return f"{told}.{encode_base64(signature)}"
 
 
 def make_key() -> str:

@@ -21,7 +21,8 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json
 from mainspring.core.text import shorten_line
 from mainspring.net.client import HttpClient
-from mainspring.tools.mcp.key_proofs import LONGEST_NONCE, Prover, encode_base64, sign_jwt
+from mainspring.net.signed_tokens import encode_base64, sign_jwt
+from mainspring.tools.mcp.key_proofs import LONGEST_NONCE, Prover
 from mainspring.tools.mcp.oauth_metadata import IssuerMetadata, OAuthFailed, check_url, read_json, send
 from mainspring.tools.mcp.server_specs import OAuthOptions
 
