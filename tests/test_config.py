@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from mainspring.app.settings import find_settings_type, list_part_tables, load
+from mainspring.app.settings import find_settings_type, list_misspelt, list_part_tables, load
 from mainspring.core.errors import InvalidRequest
 from mainspring.definitions.json_schema import build_schema
 from mainspring.features.config.settings_page import render_page, render_settings
@@ -34,6 +34,14 @@ def test_the_environment_speaks_text(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     given = {"MAINSPRING_TOOLS": "a:b c", "MAINSPRING_REQUIRES_ACTION": "true", "MAINSPRING_DRAIN_SECONDS": "2.5"}
     assert load({}, environment=given) == find_settings_type()(tools=("a:b", "c"), requires_action=True, drain_seconds=2.5)
+
+
+def test_variables_that_look_like_a_setting_are_told() -> None:
+    given = {"MAINSPRING_PROT": "9", "MAINSPRING_DATABSE": "x", "MAINSPRING_PORT": "8", "MAINSPRING_PORT_80_TCP": "t"}
+    assert list_misspelt(given | {"MAINSPRING_DEBUG": "1", "MAINSPRING_SERVICE_HOST": "10.0.0.1"}) == [
+        "MAINSPRING_PROT, which is no setting; did you mean MAINSPRING_PORT?",
+        "MAINSPRING_DATABSE, which is no setting; did you mean MAINSPRING_DATABASE?",
+    ]
 
 
 def test_all_errors_are_told_at_once_with_a_hint(tmp_path: Path) -> None:

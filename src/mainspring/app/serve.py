@@ -22,7 +22,7 @@ from mainspring.app.assembly import ServerEngine, build_server_engine
 from mainspring.app.build import check_surroundings
 from mainspring.app.keep_days import read_keep_days
 from mainspring.app.server import find_key_use, server
-from mainspring.app.settings import Settings, load
+from mainspring.app.settings import Settings, list_misspelt, load
 from mainspring.app.settings_in_force import list_settings
 from mainspring.app.shared_listener import ConnectionLoads, SharedListener, bind_listener
 from mainspring.cli.exit import INTERRUPTED, leave, run_reporting_errors
@@ -220,6 +220,7 @@ async def announce(settings: Settings, choice: ServerEngine, url: str, count: in
         f"  model     {choice.model}",
         f"  database  {database}",
     ]
+    lines += [f"  ignored   {told}" for told in list_misspelt()]
     if count > 1:
         lines.append(f"  workers   {count} processes")
     if settings.role == "gateway":

@@ -31,11 +31,13 @@ from mainspring.features.models.settings import ModelSettings
 from mainspring.features.traces.settings import OtelSettings
 from mainspring.features.vector_stores.settings import VectorStoreSettings
 from mainspring.features.web_search.settings import WebSearchSettings
+from mainspring.http.ignored import find_meant
 from mainspring.http.settings import HttpSettings
 from mainspring.parts import Part, PartContents, blame_part
 from mainspring.tools.sandbox.kubernetes.settings import KubernetesSettings
 
 FILE = "mainspring.toml"
+PREFIX: Final = "MAINSPRING_"
 _SERVICE_LINK: Final = "; Kubernetes sets it for a service called `mainspring`, so give the pod `enableServiceLinks: false`"
 
 
@@ -275,7 +277,7 @@ def _convert(parsed: ParsedFile, problems: list[Problem]) -> Settings:
 def _from_environment(environment: Mapping[str, str], problems: list[str]) -> dict[str, object]:
     values: dict[str, object] = {}
     for setting in fields(find_settings_type()):
-        variable = f"MAINSPRING_{setting.name.upper()}"
+        variable = PREFIX + setting.name.upper()
         if (text := environment.get(variable)) is not None:
             value = text.split() if setting.type == tuple[str, ...] else text
             try:
@@ -284,6 +286,14 @@ def _from_environment(environment: Mapping[str, str], problems: list[str]) -> di
                 advice = _SERVICE_LINK if text.startswith("tcp://") else ""
                 problems.append(f"{variable}: {tell_misfit(error, setting.type, text, quotes=True)}{advice}")
     return values
+
+
+def list_misspelt(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """The variables that are no setting and look like a slip for one. Others that begin as ours do may be somebody else's."""
+    known = {setting.name.upper() for setting in fields(find_settings_type())}
+    unread = [name for name in environment if name.startswith(PREFIX) and name.removeprefix(PREFIX) not in known]
+    slips = [(name, find_meant(name.removeprefix(PREFIX), known)) for name in unread]
+    return [f"{name}, which is no setting; did you mean {PREFIX}{meant}?" for name, meant in slips if meant]
 
 
 def _from_command_line(given: Mapping[str, object], problems: list[str]) -> dict[str, object]:

@@ -55,7 +55,7 @@ class IgnoredFields:
                 continue
             path = f"{place}.{name}" if place else name
             is_looked_up = len(self._paths) + len(self.passable) < MOST_LOOKED_UP
-            if is_looked_up and (meant := _find_meant(name[:MOST_NAME_CHARS], known)) is not None:
+            if is_looked_up and (meant := find_meant(name[:MOST_NAME_CHARS], known)) is not None:
                 raise refuse_field(path, f"did you mean `{meant}`?")
             self.add(path, is_passable=is_passable)
 
@@ -135,7 +135,7 @@ def read_fields(body: bytes) -> dict[str, Raw]:
     return _fields.decode(body)
 
 
-def _find_meant(name: str, known: AbstractSet[str]) -> str | None:
+def find_meant(name: str, known: AbstractSet[str]) -> str | None:
     """The field that a name is a slip for: in another case or style, with letters in another order, or almost the same."""
     letters = _list_letters(name)
     alike = [other for other in known if _list_letters(other) == letters] or get_close_matches(name, known, 1, ALIKE)
