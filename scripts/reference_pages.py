@@ -1,5 +1,5 @@
 """Writes the reference pages of the documentation from the program itself: docs/commands.md, docs/http-reference.md and
-docs/python-reference.md.
+docs/python-reference.md, and the list of files in docs/architecture.md.
 
 python -m scripts.reference_pages
 """
@@ -39,6 +39,16 @@ Every route, the scope that a key needs for it, and what it takes. `GET /openapi
 field, the answers and the errors; `/docs` shows that as a page on which each route can be tried. Written by
 `python -m scripts.reference_pages`.
 """
+FILES_HEAD = """## Every file
+
+By folder; below `src/mainspring` if nothing else is said. Written by `python -m scripts.reference_pages`.
+
+| folder | files |
+|---|---|
+"""
+# What people look for in the repository, beside the sources.
+OTHER_FOLDERS = ("src/mainspring_tasks", "console/src", "deploy", "tests/kit", "bench", "scripts")
+BUILT = DOCS.parent / "src" / "mainspring" / "features" / "console" / "files"
 HIDDEN = {"help", "install_completion", "show_completion"}
 
 
@@ -178,7 +188,29 @@ def _list_fields(schema: dict[str, Any], document: dict[str, Any]) -> Iterator[s
         yield from _list_fields(inner, document)
 
 
+def write_architecture() -> str:
+    """The page with its last section written anew."""
+    root = DOCS.parent
+    rows = list(_list_folders(root / "src" / "mainspring", root / "src" / "mainspring"))
+    for folder in OTHER_FOLDERS:
+        rows += _list_folders(root / folder, root / "src" if folder.startswith("src/") else root)
+    return (DOCS / "architecture.md").read_text().partition(FILES_HEAD.partition("\n")[0])[0] + FILES_HEAD + "".join(rows)
+
+
+def _list_folders(folder: Path, start: Path) -> Iterator[str]:
+    """A row for each folder that has files with something in them; modules are named without their `.py`."""
+    entries = sorted([each for each in folder.iterdir() if not each.name.startswith((".", "_")) and each != BUILT])
+    files = [each.name.removesuffix(".py") for each in entries if each.is_file()]
+    if files:
+        name = folder.relative_to(start).as_posix()
+        yield f"| {'' if name == '.' else f'`{name}`'} | {', '.join(files)} |\n"
+    for each in entries:
+        if each.is_dir():
+            yield from _list_folders(each, start)
+
+
 PAGES = {DOCS / "commands.md": write_commands, DOCS / "http-reference.md": write_http, DOCS / "python-reference.md": write_python}
+PAGES[DOCS / "architecture.md"] = write_architecture
 
 if __name__ == "__main__":
     for page, write in PAGES.items():
