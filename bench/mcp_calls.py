@@ -50,9 +50,9 @@ FIRST_CALL = {
     "nothing": "async def main(url):\n    import mainspring.tools.mcp.executor",
     "sdk": "async def main(url):\n    from mcp import Client\n    async with Client(url) as client:\n"
     "        await client.call_tool('echo', {'text': 'a'})",
-    "ours": "async def main(url):\n    from mainspring.tools.mcp.connection import Connection\n"
+    "ours": "async def main(url):\n    from mainspring.tools.mcp.server_connection import McpConnection\n"
     "    from mainspring.tools.mcp.server_specs import ServerSpec\n"
-    "    connection = Connection(ServerSpec('echo', url=url, trusted=True))\n"
+    "    connection = McpConnection(ServerSpec('echo', url=url, trusted=True))\n"
     "    await connection.call('echo', {'text': 'a'})\n    await connection.close()",
 }
 PRINT = "\nimport asyncio, sys\nasyncio.run(main(sys.argv[1]))\nprint(open('/proc/self/smaps_rollup').read())"

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from mainspring.core.items import Json, ServerTool, ToolDefinition, ToolKind, to_json
 from mainspring.ports import CallContext, ToolCall, ToolResult
-from mainspring.tools.mcp.connection import Connection
-from mainspring.tools.mcp.content import render_answer
 from mainspring.tools.mcp.exchange import ToolAnswer
+from mainspring.tools.mcp.result_content import render_answer
+from mainspring.tools.mcp.server_connection import McpConnection
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring_tasks.decision_settings import LABEL
 from mainspring_tasks.server.identity import fix_user, issue_token
@@ -93,8 +93,8 @@ class RemoteTasks:
 
     def __init__(self, url: str, secret: str) -> None:
         self._url, self._secret = url, secret
-        self._connections: OrderedDict[str, Connection] = OrderedDict()
-        self._released: set[Connection] = set()
+        self._connections: OrderedDict[str, McpConnection] = OrderedDict()
+        self._released: set[McpConnection] = set()
 
     async def call(self, user: str, name: str, arguments: Json) -> ToolAnswer:
         repeatable = CALLABLE[name].is_idempotent
@@ -106,10 +106,10 @@ class RemoteTasks:
         for connection in connections:
             await connection.close()
 
-    def _connection(self, user: str) -> Connection:
+    def _connection(self, user: str) -> McpConnection:
         if user not in self._connections:
             headers = {"Authorization": f"Bearer {issue_token(self._secret, user)}"}
-            self._connections[user] = Connection(ServerSpec(LABEL, url=self._url, headers=headers, trusted=True))
+            self._connections[user] = McpConnection(ServerSpec(LABEL, url=self._url, headers=headers, trusted=True))
         self._connections.move_to_end(user)
         self._released = {connection for connection in self._released if not connection.is_over}
         while len(self._connections) > MOST_CONNECTIONS:

@@ -21,8 +21,8 @@ from mainspring.core.errors import MainspringError, SignInNeeded
 from mainspring.core.items import Json
 from mainspring.net.client import HttpClient, make_endpoint
 from mainspring.storage.memory_runs import MemoryStore
-from mainspring.tools.mcp.connection import Connection
 from mainspring.tools.mcp.exchange import ToolListing
+from mainspring.tools.mcp.server_connection import McpConnection
 from mainspring.tools.mcp.server_specs import OAuthOptions, ServerSpec
 from mainspring.tools.mcp.sign_in import Account, SignIns
 from mainspring.tools.mcp.token_cipher import TokenCipher
@@ -41,7 +41,7 @@ async def main(url: str) -> None:
     spec = ServerSpec("conformance", url=url, trusted=True, oauth=options)
     sign_ins = SignIns(MemoryStore(), TokenCipher(os.urandom(32)))
     authorizer = None if options is None else sign_ins.authorize(spec, ACCOUNT)
-    connection = Connection(spec, elicit=defaults, authorizer=authorizer)
+    connection = McpConnection(spec, elicit=defaults, authorizer=authorizer)
 
     async def ask(question: Callable[[], Awaitable[T]]) -> T:
         for _ in range(MOST_SIGN_INS):

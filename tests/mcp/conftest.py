@@ -10,14 +10,14 @@ import aiohttp
 import pytest
 from msgspec import Struct
 
-from mainspring.tools.mcp.connection import Connection
+from mainspring.tools.mcp.server_connection import McpConnection
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.sandbox.local import NOBODY
 
 ZOO = Path(__file__).parent / "zoo.py"
 
 
-Connect = Callable[..., Connection]
+Connect = Callable[..., McpConnection]
 
 
 class Zoo(Struct, frozen=True):
@@ -57,10 +57,10 @@ def zoo(tmp_path: Path) -> Zoo:
 
 @pytest.fixture
 async def connect() -> AsyncIterator[Connect]:
-    opened: list[Connection] = []
+    opened: list[McpConnection] = []
 
-    def connected(spec: ServerSpec, **options: Any) -> Connection:
-        opened.append(Connection(spec, **options))
+    def connected(spec: ServerSpec, **options: Any) -> McpConnection:
+        opened.append(McpConnection(spec, **options))
         return opened[-1]
 
     yield connected

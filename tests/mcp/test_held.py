@@ -22,9 +22,9 @@ from tests.sandbox.traces import everything, mounts
 from mainspring.core.errors import InvalidRequest, SandboxError, ToolUnavailable
 from mainspring.features.mcp.settings import McpServerSettings, make_server_specs
 from mainspring.tools.builtin.builtins import BuiltinTools
-from mainspring.tools.mcp.connection import Connection
-from mainspring.tools.mcp.content import render_answer
 from mainspring.tools.mcp.executor import McpTools
+from mainspring.tools.mcp.result_content import render_answer
+from mainspring.tools.mcp.server_connection import McpConnection
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.sandbox.grants import Wrap
 from mainspring.tools.sandbox.local import LocalSandbox
@@ -77,10 +77,10 @@ async def spy(wrap: Wrap, place: Path, sandbox: LocalSandbox) -> AsyncIterator[C
     (place / "program").mkdir()
     script = place / "program" / "spy.py"
     script.write_text(SPY.read_text())
-    connections: list[Connection] = []
+    connections: list[McpConnection] = []
 
     def started(**grants: Any) -> Attempt:
-        connection = Connection(server(sandbox, str(script), **grants), wrap=wrap)
+        connection = McpConnection(server(sandbox, str(script), **grants), wrap=wrap)
         connections.append(connection)
 
         async def attempt(what: str, given: object = "") -> str:
@@ -165,7 +165,7 @@ async def test_what_only_root_can_reach_is_shown_to_whom_it_is_granted(
 
 async def test_nothing_a_server_started_outlives_it(sandbox: LocalSandbox, wrap: Wrap) -> None:
     mark, before = token_hex(8), mounts(sandbox)
-    connection = Connection(server(sandbox, str(SPY)), wrap=wrap)
+    connection = McpConnection(server(sandbox, str(SPY)), wrap=wrap)
     await connection.call("attempt", {"what": "leave", "with": mark})
     await until(lambda: bool(marked(mark)))
     await connection.close()
@@ -181,7 +181,7 @@ async def test_closing_the_sandbox_ends_the_servers_that_are_still_in_it() -> No
         if health is None or health.totals == "none":
             pytest.skip("there are no control groups here")
         spec = ServerSpec("spy", "stdio", command=sys.executable, args=(str(SPY),), trusted=True)
-        connection = Connection(spec, wrap=builtins.wrap)
+        connection = McpConnection(spec, wrap=builtins.wrap)
         await connection.call("attempt", {"what": "leave", "with": mark})
         await until(lambda: bool(marked(mark)))
     assert not marked(mark)
@@ -191,11 +191,11 @@ async def test_closing_the_sandbox_ends_the_servers_that_are_still_in_it() -> No
 async def test_a_held_server_does_not_outlive_an_engine_that_was_killed() -> None:
     mark = token_hex(8)
     code = (
-        "import asyncio, sys\nfrom mainspring.tools.mcp.connection import Connection\n"
+        "import asyncio, sys\nfrom mainspring.tools.mcp.server_connection import McpConnection\n"
         "from mainspring.tools.mcp.server_specs import ServerSpec\nfrom mainspring.tools.builtin.builtins import BuiltinTools\n"
         "async def main():\n    async with BuiltinTools(wraps=True) as builtins:\n"
         f"        spec = ServerSpec('s', 'stdio', command=sys.executable, args=({str(SPY)!r},), trusted=True)\n"
-        "        connection = Connection(spec, wrap=builtins.wrap)\n"
+        "        connection = McpConnection(spec, wrap=builtins.wrap)\n"
         f"        await connection.call('attempt', {{'what': 'leave', 'with': {mark!r}}})\n"
         "        print(builtins._sandbox.target._folder, flush=True)\n        await asyncio.sleep(600)\n"
         "asyncio.run(main())\n"
@@ -213,7 +213,7 @@ async def test_a_held_server_does_not_outlive_an_engine_that_was_killed() -> Non
 async def test_without_a_sandbox_no_process_is_left_either() -> None:
     mark = token_hex(8)
     spec = ServerSpec("spy", "stdio", command=sys.executable, args=(str(SPY),), trusted=True, sandboxed=False)
-    connection = Connection(spec)
+    connection = McpConnection(spec)
     await connection.call("attempt", {"what": "leave", "with": mark})
     await until(lambda: bool(marked(mark)))
     await connection.close()
@@ -232,7 +232,7 @@ def marked(mark: str, *without: str) -> list[int]:
 
 
 async def test_a_server_that_fails_in_the_sandbox_is_told_with_what_can_be_granted(wrap: Wrap, sandbox: LocalSandbox) -> None:
-    connection = Connection(server(sandbox, "-c", "open('/etc/shadow')"), wrap=wrap)
+    connection = McpConnection(server(sandbox, "-c", "open('/etc/shadow')"), wrap=wrap)
     with pytest.raises(ToolUnavailable) as raised:
         await connection.list_tools()
     told = raised.value.message
@@ -248,7 +248,7 @@ async def test_a_grant_that_cannot_be_given_is_named(wrap: Wrap, place: Path, sa
         (place / "private").mkdir(mode=0o700)
         wanted[place / "private"] = f"chown -R {sandbox._owner.uid} {place / 'private'}"
     for folder, words in wanted.items():
-        connection = Connection(server(sandbox, str(SPY), folders=(str(folder),)), wrap=wrap)
+        connection = McpConnection(server(sandbox, str(SPY), folders=(str(folder),)), wrap=wrap)
         with pytest.raises(ToolUnavailable, match="`spy` cannot start in the sandbox") as raised:
             await connection.list_tools()
         assert str(folder) in raised.value.message

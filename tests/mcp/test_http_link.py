@@ -19,8 +19,8 @@ from mainspring.core.errors import InvalidRequest, ToolUnavailable
 from mainspring.core.items import Json as Answer
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.mcp import http_link, session
-from mainspring.tools.mcp.connection import Connection
 from mainspring.tools.mcp.exchange import ToolAnswer
+from mainspring.tools.mcp.server_connection import McpConnection
 from mainspring.tools.mcp.server_specs import ServerSpec
 
 CAPABILITIES: Json = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
@@ -34,7 +34,7 @@ def text(answer: ToolAnswer) -> str:
     return "".join([block["text"] for block in answer.content])
 
 
-async def call(connection: Connection, **options: Any) -> str:
+async def call(connection: McpConnection, **options: Any) -> str:
     return text(await connection.call("read", {}, **options))
 
 
@@ -667,10 +667,10 @@ async def test_the_sdk_is_not_imported_to_call_a_tool(transport: str, zoo: Zoo) 
     command = zoo.spec("good")
     how = {"http": "url=sys.argv[1]", "stdio": f"command=sys.executable, args={command.args!r}, sandboxed=False"}[transport]
     code = (
-        "import asyncio, sys\nfrom mainspring.tools.mcp.connection import Connection\n"
+        "import asyncio, sys\nfrom mainspring.tools.mcp.server_connection import McpConnection\n"
         "from mainspring.tools.mcp.server_specs import ServerSpec\n"
         "async def main():\n"
-        f"    connection = Connection(ServerSpec('wild', {transport!r}, {how}, trusted=True))\n"
+        f"    connection = McpConnection(ServerSpec('wild', {transport!r}, {how}, trusted=True))\n"
         "    print((await connection.call('read', {})).is_error)\n    await connection.close()\n"
         "asyncio.run(main())\nprint({'mcp', 'mcp_types', 'httpx2', 'pydantic'} & set(sys.modules))\n"
     )

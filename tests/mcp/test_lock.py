@@ -24,8 +24,8 @@ from mainspring.tools.mcp.exchange import RemoteTool
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.lock import LockFile, McpLock, fetch_certificate, read_lock, write_lock
 from mainspring.tools.mcp.server_specs import ServerSpec
+from mainspring.tools.mcp.server_watch import ServerRefused
 from mainspring.tools.mcp.toolset import ServerOffer, build_toolset
-from mainspring.tools.mcp.watch import ServerRefused
 
 SERVER = Path(__file__).with_name("changing.py")
 TOOLS = {"read": "Reads.", "write": "Writes.", "poison": "Changes things."}

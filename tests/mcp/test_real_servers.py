@@ -20,7 +20,7 @@ from tests.mcp.conftest import Connect, give
 from mainspring.core.errors import ToolUnavailable
 from mainspring.core.items import InputImage, InputText, Json
 from mainspring.tools.builtin.builtins import BuiltinTools
-from mainspring.tools.mcp.content import render_answer
+from mainspring.tools.mcp.result_content import render_answer
 from mainspring.tools.mcp.server_specs import ServerSpec, Transport
 from mainspring.tools.sandbox.grants import Wrap
 

@@ -31,9 +31,9 @@ from mainspring.http.auth import Keys
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.storage.memory_runs import MemoryStore
 from mainspring.storage.sqlite_runs import SqliteStore
-from mainspring.tools.mcp.connection import Connection
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.oauth_metadata import Challenge, OAuthFailed, parse_challenge
+from mainspring.tools.mcp.server_connection import McpConnection
 from mainspring.tools.mcp.server_specs import OAuthOptions, ServerSpec
 from mainspring.tools.mcp.sign_in import ACCOUNT, ATTEMPT, Account, SignIns
 from mainspring.tools.mcp.sign_in_policy import SIGN_IN_POLICY
@@ -77,7 +77,7 @@ async def sign_in(sign_ins: SignIns, spec: ServerSpec, account: Account, browser
 
 
 async def ask_who(sign_ins: SignIns, spec: ServerSpec, account: Account) -> str:
-    connection = Connection(spec, authorizer=sign_ins.authorize(spec, account))
+    connection = McpConnection(spec, authorizer=sign_ins.authorize(spec, account))
     try:
         return str((await connection.call("whoami", {})).content[0]["text"])
     finally:

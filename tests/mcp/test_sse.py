@@ -18,8 +18,8 @@ from mainspring.core.items import FunctionCallOutput, Unknown
 from mainspring.core.run import Run
 from mainspring.providers.scripted import Scripted, call, say
 from mainspring.tools.addresses import AddressGuard
-from mainspring.tools.mcp.connection import Connection
 from mainspring.tools.mcp.executor import McpTools
+from mainspring.tools.mcp.server_connection import McpConnection
 from mainspring.tools.mcp.server_specs import ServerSpec, Transport
 
 pytestmark = pytest.mark.slow
@@ -88,7 +88,7 @@ async def test_private_addresses_are_refused_as_for_any_server(sums: str) -> Non
 
 async def test_a_server_that_dies_is_told_in_words() -> None:
     with serving() as url:
-        connection = Connection(ServerSpec("sums", "sse", url=url, trusted=True))
+        connection = McpConnection(ServerSpec("sums", "sse", url=url, trusted=True))
         assert (await connection.call("add", {"a": 2, "b": 3})).content[0]["text"] == "5"
     for _ in range(2):
         with pytest.raises(ToolUnavailable, match=r"MCP server `sums` (was lost during the call|cannot be used)"):

@@ -18,8 +18,8 @@ from mainspring.core.items import (
     encode,
 )
 from mainspring.http.hosted_calls import render_server_call
-from mainspring.tools.mcp.content import render_answer
 from mainspring.tools.mcp.exchange import RejectedTool, RemoteTool, ToolAnswer, ToolListing
+from mainspring.tools.mcp.result_content import render_answer
 from mainspring.tools.mcp.server_specs import ServerSpec, ToolFilter
 from mainspring.tools.mcp.toolset import ServerOffer, Toolset, build_offer, build_toolset
 

@@ -17,8 +17,8 @@ from tests.mcp.conftest import Connect, Zoo
 
 from mainspring.core.errors import ToolUnavailable
 from mainspring.tools.mcp import exchange
-from mainspring.tools.mcp.connection import Connection
 from mainspring.tools.mcp.exchange import ToolAnswer
+from mainspring.tools.mcp.server_connection import McpConnection
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.sandbox.grants import Program
 from mainspring.tools.sandbox.wrap import build_bare_command
@@ -252,11 +252,11 @@ async def test_a_server_does_not_outlive_an_engine_that_was_killed(zoo: Zoo) -> 
     """The server would stay for ten minutes, with the child it has, and ignores that its input ends."""
     spec = zoo.spec("stubborn")
     code = (
-        "import asyncio, sys\nfrom mainspring.tools.mcp.connection import Connection\n"
+        "import asyncio, sys\nfrom mainspring.tools.mcp.server_connection import McpConnection\n"
         "from mainspring.tools.mcp.server_specs import ServerSpec\n"
         "async def main():\n"
         f"    spec = ServerSpec('s', 'stdio', command={spec.command!r}, args={spec.args!r}, trusted=True, sandboxed=False)\n"
-        "    await Connection(spec).list_tools()\n    print('up', flush=True)\n    await asyncio.sleep(600)\n"
+        "    await McpConnection(spec).list_tools()\n    print('up', flush=True)\n    await asyncio.sleep(600)\n"
         "asyncio.run(main())\n"
     )
     async with await anyio.open_process([sys.executable, "-c", code]) as engine:
@@ -307,7 +307,7 @@ async def test_a_command_that_does_not_exist_is_named(connect: Connect) -> None:
 
 
 async def _under_uvloop(zoo: Zoo) -> list[str]:
-    connection = Connection(zoo.spec("good"))
+    connection = McpConnection(zoo.spec("good"))
     try:
         return [tool.name for tool in (await connection.list_tools()).tools]
     finally:

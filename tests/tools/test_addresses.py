@@ -19,7 +19,7 @@ from mainspring.net.client import make_endpoint
 from mainspring.net.connection import HttpError
 from mainspring.tools.addresses import MOST_OF_DOMAIN, AddressGuard, Lookup, is_public, parse_endpoint
 from mainspring.tools.guarded_http import make_guarded_http
-from mainspring.tools.mcp.connection import Connection
+from mainspring.tools.mcp.server_connection import McpConnection
 from mainspring.tools.mcp.server_specs import ServerSpec
 
 PUBLIC = ["93.184.215.14", "8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "2a00:1450::1", "::ffff:8.8.8.8", "64:ff9b::808:808"]
@@ -118,7 +118,7 @@ def listening() -> socket.socket:
 
 
 async def by_mcp(guard: AddressGuard, url: str) -> str:
-    connection = Connection(ServerSpec("stranger", url=url), guard=guard)
+    connection = McpConnection(ServerSpec("stranger", url=url), guard=guard)
     try:
         return str(await connection.list_tools())
     finally:

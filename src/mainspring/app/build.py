@@ -41,9 +41,9 @@ from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.builtins import LASTING, BuiltinTools
 from mainspring.tools.contract import ToolContext
 from mainspring.tools.functions import load_functions
-from mainspring.tools.mcp.connection import CONNECT_SECONDS
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.lock import LockFile
+from mainspring.tools.mcp.server_connection import CONNECT_SECONDS
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.registry import Registry
 

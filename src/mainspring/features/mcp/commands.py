@@ -32,12 +32,12 @@ from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import parse_location
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.builtins import BuiltinTools
-from mainspring.tools.mcp.connection import CONNECT_SECONDS
 from mainspring.tools.mcp.executor import McpTools
 from mainspring.tools.mcp.lock import LockDifference, LockFile, McpLock, digest_server, fetch_certificate, read_lock, write_lock
+from mainspring.tools.mcp.server_connection import CONNECT_SECONDS
 from mainspring.tools.mcp.server_specs import ServerSpec
+from mainspring.tools.mcp.server_watch import ServerState
 from mainspring.tools.mcp.toolset import ServerOffer, Toolset
-from mainspring.tools.mcp.watch import ServerState
 
 if TYPE_CHECKING:
     from mainspring.tools.mcp.sign_in import SignIns

@@ -15,7 +15,7 @@ from mainspring.http.endpoints import Endpoint, Parameter
 from mainspring.http.faults import Fault, json_response
 from mainspring.http.queries import Page, make_page
 from mainspring.http.wire import hide_addresses
-from mainspring.tools.mcp.watch import ServerState
+from mainspring.tools.mcp.server_watch import ServerState
 
 LONGEST_CURSOR = 8_192
 

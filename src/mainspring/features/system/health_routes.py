@@ -16,7 +16,7 @@ from mainspring.http.auth import identify_caller
 from mainspring.http.endpoints import PUBLIC, Endpoint
 from mainspring.http.faults import Fault, json_response
 from mainspring.ports import Document, Store
-from mainspring.tools.mcp.watch import ServerState
+from mainspring.tools.mcp.server_watch import ServerState
 
 READINESS: Final = "readiness"
 READY_SECONDS: Final = 2.0

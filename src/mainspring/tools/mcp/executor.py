@@ -36,13 +36,14 @@ from mainspring.ports import CallContext, QuestionStand, Runs, SharedLimits, Too
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.mcp.call_exchange import CallExchange
 from mainspring.tools.mcp.call_limits import CallLimits
-from mainspring.tools.mcp.connection import CONNECT_SECONDS, Connection
-from mainspring.tools.mcp.content import render_answer
 from mainspring.tools.mcp.exchange import LIST_TTL, ToolAnswer, ToolListing
 from mainspring.tools.mcp.json_rpc import BadAnswer
 from mainspring.tools.mcp.resources import METHODS, render_reading
+from mainspring.tools.mcp.result_content import render_answer
 from mainspring.tools.mcp.sampling import Sampler
+from mainspring.tools.mcp.server_connection import CONNECT_SECONDS, McpConnection
 from mainspring.tools.mcp.server_specs import ServerSpec
+from mainspring.tools.mcp.server_watch import ServerRefused, ServerState, ServerWatch
 from mainspring.tools.mcp.toolset import (
     ServerOffer,
     ToolRoute,
@@ -52,7 +53,6 @@ from mainspring.tools.mcp.toolset import (
     is_sign_in,
     make_sign_in_tool,
 )
-from mainspring.tools.mcp.watch import ServerRefused, ServerState, ServerWatch
 
 if TYPE_CHECKING:
     from mainspring.tools.mcp.lock import LockFile
@@ -110,8 +110,8 @@ class McpTools:
         self._connect_seconds, self._start_seconds = connect_seconds, start_seconds
         self._watches: dict[bytes, ServerWatch] = {}
         self._most_strangers, self._look_seconds = most_strangers, look_seconds
-        self._connections: dict[tuple[bytes, str], Connection] = {}
-        self._released: set[Connection] = set()
+        self._connections: dict[tuple[bytes, str], McpConnection] = {}
+        self._released: set[McpConnection] = set()
         # Cached for as long as the server's list is unchanged.
         self._offers: dict[tuple[bytes, str], tuple[ToolListing, ServerOffer]] = {}
         self._bound: dict[str, Toolset] = {}
@@ -349,7 +349,7 @@ class McpTools:
         call: ToolCall,
         context: CallContext,
         route: ToolRoute,
-        connection: Connection,
+        connection: McpConnection,
         confirm_approved: Callable[[], Awaitable[None]],
     ) -> ToolResult:
         """The answer of the tool, or why there is none, and what it has used; or what its server asks first, as `AskPerson`."""
@@ -418,7 +418,7 @@ class McpTools:
         if await self._outlast_question(context, runs) != "used_here":
             self._drop_held(id)
 
-    async def _watch_task(self, connection: Connection, task: str, context: CallContext, runs: Runs) -> None:
+    async def _watch_task(self, connection: McpConnection, task: str, context: CallContext, runs: Runs) -> None:
         """Cancels the task of a call whose question was withdrawn."""
         if await self._outlast_question(context, runs) == "closed":
             with suppress(MainspringError):
@@ -486,10 +486,10 @@ class McpTools:
         told = f"`{spec.label}` wants the user to sign in first. Call `{call.name}` again, and the user is asked to."
         return ToolResult(call.id, told, is_error=True)
 
-    def _get_connection(self, spec: ServerSpec, principal: str, user: str = "") -> Connection:
+    def _get_connection(self, spec: ServerSpec, principal: str, user: str = "") -> McpConnection:
         key = self._key(spec, principal, user)
         if key not in self._connections:
-            self._connections[key] = Connection(
+            self._connections[key] = McpConnection(
                 spec,
                 guard=self._guard,
                 wrap=self._wrap,
@@ -557,14 +557,14 @@ def _make_exchange(spec: ServerSpec, context: CallContext) -> CallExchange:
     )
 
 
-def _report(call: ToolCall, error: MainspringError, connection: Connection, used: Used | None = None) -> ToolResult:
+def _report(call: ToolCall, error: MainspringError, connection: McpConnection, used: Used | None = None) -> ToolResult:
     """What the model is told of a call that failed. What its server had the model say meanwhile has been used all the same."""
     # The tool may be gone, or want other arguments by now.
     connection.forget_tools()
     return ToolResult(call.id, error.message, is_error=True, used=used, is_late=isinstance(error, ToolTimeout))
 
 
-async def _read(call: ToolCall, route: ToolRoute, connection: Connection) -> ToolAnswer:
+async def _read(call: ToolCall, route: ToolRoute, connection: McpConnection) -> ToolAnswer:
     """What a tool that is no tool of the server reads of it."""
     method, given = route.tool.method, {name: value for name, value in call.parsed.items() if value is not None}
     result = await connection.fetch(method, given, str(given.get(METHODS[method].key, "")))
@@ -574,7 +574,7 @@ async def _read(call: ToolCall, route: ToolRoute, connection: Connection) -> Too
         raise ToolUnavailable(f"MCP server `{route.spec.label}` answered `{method}` with what it may not: {error}") from error
 
 
-async def _cancel_task(context: CallContext, connection: Connection, task: str) -> None:
+async def _cancel_task(context: CallContext, connection: McpConnection, task: str) -> None:
     """Cancels the task of a call once its run has ended. One whose engine only stops goes on, and so does its task."""
     with suppress(MainspringError):
         if context.runs is not None:

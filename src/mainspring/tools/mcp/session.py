@@ -49,8 +49,8 @@ from mainspring.tools.mcp.json_rpc import (
     refuse,
 )
 from mainspring.tools.mcp.listed_tools import ToolFacts, ToolReader, encode_call_headers
-from mainspring.tools.mcp.questions import Questions, is_number
 from mainspring.tools.mcp.resources import list_reading_tools
+from mainspring.tools.mcp.server_questions import Questions, is_number
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.mcp.shared_link import SharedLink
 from mainspring.tools.mcp.sse_link import open_sse_link

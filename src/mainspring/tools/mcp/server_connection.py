@@ -51,7 +51,7 @@ LONGEST_PAUSE = 30.0
 T = TypeVar("T")
 
 
-class Connection:
+class McpConnection:
     """One server, connected on demand. Raises `ToolUnavailable` for any failure, and `InvalidRequest` for a host that may not be
     reached."""
 

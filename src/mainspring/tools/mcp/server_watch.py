@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from mainspring.core.backoff import backoff
 from mainspring.core.errors import MainspringError, ToolUnavailable
-from mainspring.tools.mcp.connection import FIRST_PAUSE, LONGEST_PAUSE, Connection
 from mainspring.tools.mcp.exchange import LIST_TTL, ToolListing
+from mainspring.tools.mcp.server_connection import FIRST_PAUSE, LONGEST_PAUSE, McpConnection
 
 # A session that lasted so long is no sign of a server that dies again and again.
 STABLE_SECONDS = 60.0
@@ -48,7 +48,7 @@ class ServerWatch:
     """One server, and the task that keeps it connected from the first question on. `check` raises `ServerRefused` for a list of
     a server that is not to be used."""
 
-    def __init__(self, connection: Connection, start_seconds: float, check: Check | None = None) -> None:
+    def __init__(self, connection: McpConnection, start_seconds: float, check: Check | None = None) -> None:
         self._connection, self._check = connection, check
         self._is_refused = False
         self._start_seconds = start_seconds
