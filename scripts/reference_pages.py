@@ -17,7 +17,7 @@ from typer import Typer
 from typer.main import get_command, get_group
 
 from mainspring.app.engine import Engine
-from mainspring.app.parts import PARTS, find_installed_parts
+from mainspring.app.product_parts import PARTS, find_installed_parts
 from mainspring.cli.lazy import PANELS
 from mainspring.engine.handle import Handle
 from mainspring.parts import Command

@@ -1,4 +1,4 @@
-"""What a feature brings to the product, as one value: `Part`. `app/parts.py` lists the parts in order.
+"""What a feature brings to the product, as one value: `Part`. `app/product_parts.py` lists the parts in order.
 
 A part is data until it is built: its module imports nothing heavy, since every start of `mainspring` reads the list. `build` gets
 the part's own settings table and returns what the engine and the server are made of. A feature that is not configured

@@ -22,7 +22,7 @@ from mainspring.storage.location import Location, parse_location
 from mainspring_tasks.decision_engine import LLMAgentEngine, RecordedDecision
 from mainspring_tasks.decision_log import DecisionLogs, Query
 from mainspring_tasks.decision_types import DecisionContext
-from mainspring_tasks.entries import DecisionLog, compare_shares
+from mainspring_tasks.log_entries import DecisionLog, compare_shares
 from mainspring_tasks.task_commands import data_folder
 from mainspring_tasks.task_tools import LocalTasks
 from mainspring_tasks.validation import Fixture, ValidationReport, load_fixtures, run_validation

@@ -65,7 +65,7 @@ from mainspring_tasks.decision_types import (
     Outcome,
     UserIntent,
 )
-from mainspring_tasks.entries import DecisionLog, complete_entry, make_invocations
+from mainspring_tasks.log_entries import DecisionLog, complete_entry, make_invocations
 from mainspring_tasks.projection import project_decision, salvage_run
 from mainspring_tasks.reports import DecisionReport, make_broken, make_cancelled, make_refused, make_unable, report_undo
 from mainspring_tasks.speech import ReplyListener, Speech

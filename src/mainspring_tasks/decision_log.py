@@ -23,7 +23,7 @@ from mainspring.storage.sql import ServerTables, SqlConnection, choose_database
 from mainspring.storage.sqlite import Schema
 from mainspring_tasks.call_trace import ErrorCode
 from mainspring_tasks.decision_types import Outcome
-from mainspring_tasks.entries import (
+from mainspring_tasks.log_entries import (
     MIN_SAMPLE,
     BaselineSnapshot,
     DecisionLog,

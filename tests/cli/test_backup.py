@@ -28,7 +28,7 @@ from tests.memory.world import embeddings
 from tests.server.process import serving
 from tests.store.logs import answer, begin, end, say
 
-from mainspring.app.parts import find_parts
+from mainspring.app.product_parts import find_parts
 from mainspring.core.errors import InvalidRequest, StoreError
 from mainspring.ports import Document, Note
 from mainspring.storage.audit_chain import verify

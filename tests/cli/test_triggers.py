@@ -8,12 +8,12 @@ from tests.cli.command import Shell
 from mainspring.core.ids import random_id
 from mainspring.core.items import Json, encode
 from mainspring.engine.engine import Engine
-from mainspring.features.triggers.endpoints import Endpoints
 from mainspring.features.triggers.incoming import OWNER, WEBHOOK, IncomingWebhook, WebhookDefinition
 from mainspring.features.triggers.outbox import DEAD, Delivery, Outbox
 from mainspring.features.triggers.schedule import ScheduleDefinition
 from mainspring.features.triggers.schedules import Schedules
 from mainspring.features.triggers.signatures import make_secret
+from mainspring.features.triggers.webhook_endpoints import Endpoints
 from mainspring.ports import Document
 from mainspring.providers.scripted import Scripted
 from mainspring.storage.sqlite_runs import SqliteStore

@@ -38,8 +38,8 @@ from tests.kit.temporal import Temporal, running_temporal
 from tests.kit.waiting import PATIENCE
 
 from mainspring.core.ids import random_id
-from mainspring.features.triggers.endpoints import Endpoints
 from mainspring.features.triggers.outbox import EventType, Outbox
+from mainspring.features.triggers.webhook_endpoints import Endpoints
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import parse_location
 

@@ -19,7 +19,7 @@ from mainspring.storage.location import parse_location
 from mainspring.storage.sqlite_runs import SqliteStore
 from mainspring_tasks.decision_log import DecisionLogs, Query
 from mainspring_tasks.decision_types import Outcome, choose_outcome, parse_outcome
-from mainspring_tasks.entries import BaselineSnapshot, DecisionLog, Drift, Shares, ToolInvocationLog, Trace, compare_shares
+from mainspring_tasks.log_entries import BaselineSnapshot, DecisionLog, Drift, Shares, ToolInvocationLog, Trace, compare_shares
 from mainspring_tasks.server.sqlite_tasks import TASKS
 
 on_both = pytest.mark.usefixtures("each_database")

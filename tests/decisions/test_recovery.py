@@ -22,7 +22,7 @@ from mainspring_tasks import words
 from mainspring_tasks.decision_engine import LLMAgentEngine, derive_owner
 from mainspring_tasks.decision_log import DecisionLogs
 from mainspring_tasks.decision_types import AgentDecision, DecisionContext
-from mainspring_tasks.entries import Trace
+from mainspring_tasks.log_entries import Trace
 from mainspring_tasks.task_tools import TOOLS, LocalTasks
 
 

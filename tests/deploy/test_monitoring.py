@@ -9,7 +9,7 @@ import pytest
 from tests.deploy.shipped import DEPLOY, find_metrics, list_known_metrics, read_yaml
 
 from mainspring.core.events import Status
-from mainspring.features.audit.watch import Outcome
+from mainspring.features.audit.daily_check import Outcome
 from mainspring.features.traces.failures import Severity
 from mainspring.features.traces.metrics import Metrics
 from mainspring.features.traces.trace_record import StepStatus

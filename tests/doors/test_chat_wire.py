@@ -11,7 +11,7 @@ from mainspring.core.ids import counting
 from mainspring.core.items import Json, encode
 from mainspring.core.response import response
 from mainspring.core.run import Run
-from mainspring.features.chat_completions.wire import ChatDialect, ChatWire, render_completion
+from mainspring.features.chat_completions.chat_wire import ChatDialect, ChatWire, render_completion
 from mainspring.http.run_replies import find_failure
 from mainspring.http.streams import Wires, read_frames
 from mainspring.providers.scripted import say, turn

@@ -12,7 +12,7 @@ from mainspring.core.ids import counting
 from mainspring.core.items import Json, encode
 from mainspring.core.response import response
 from mainspring.core.run import Run
-from mainspring.features.messages.wire import MessagesDialect, MessagesWire, render_message
+from mainspring.features.messages.messages_wire import MessagesDialect, MessagesWire, render_message
 from mainspring.http.run_replies import find_failure
 from mainspring.http.streams import Wires, read_frames
 from mainspring.storage.memory_runs import MemoryStore

@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
 from mainspring.app.engine import Engine
-from mainspring.app.parts import find_installed_parts
+from mainspring.app.product_parts import find_installed_parts
 from mainspring.app.server import server
 from mainspring.providers.scripted import Scripted
 from mainspring.storage.memory_runs import MemoryStore

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from mainspring.core.items import Json
 from mainspring.features.approvals.pending import Approval
+from mainspring.features.mcp_server.approval_forms import DENY, approving, can_ask, list_choices, render_form
 from mainspring.features.mcp_server.peer import Peer
-from mainspring.features.mcp_server.questions import DENY, approving, can_ask, list_choices, render_form
 from mainspring.http.auth import ApiCaller
 
 SHOWN = Approval("a1", "resp_1", "wipe", "", '{"disk":"sda"}', "d" * 64, "rules", "", 0.0, None, "pending", None)

@@ -9,7 +9,7 @@ from tests.server.hosting import hosted
 
 from mainspring.app.server import server
 from mainspring.core.items import Json, decode
-from mainspring.features.mcp_server.sessions import SESSION, ClientSession
+from mainspring.features.mcp_server.client_sessions import SESSION, ClientSession
 from mainspring.features.mcp_server.settings import OfferSettings
 from mainspring.http.auth import Keys
 from mainspring.providers.scripted import say

@@ -15,7 +15,7 @@ from tests.server.hosting import hosted
 
 from mainspring import Engine
 from mainspring.app.server import server
-from mainspring.features.mcp_server.door import FORM
+from mainspring.features.mcp_server.mcp_door import FORM
 from mainspring.http.auth import Keys
 from mainspring.providers.scripted import call, calls, say, turn
 from mainspring.tools.mcp.executor import McpTools

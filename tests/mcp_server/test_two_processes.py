@@ -10,7 +10,7 @@ from tests.mcp_server.world import ALL, FORMS, Hung, Json, Wire, list_wiped, mak
 from tests.server.hosting import hosted
 
 from mainspring.app.server import server
-from mainspring.features.mcp_server.sessions import CALL
+from mainspring.features.mcp_server.client_sessions import CALL
 from mainspring.providers.scripted import call, calls, say
 
 

@@ -11,8 +11,8 @@ from tests.kit.waiting import until
 from mainspring import Engine
 from mainspring.app.server import server
 from mainspring.core.items import decode, encode
-from mainspring.features.audit import watch
-from mainspring.features.audit.watch import KIND, AuditCheck, AuditWatch
+from mainspring.features.audit import daily_check
+from mainspring.features.audit.daily_check import KIND, AuditCheck, AuditWatch
 from mainspring.features.traces.metrics import Metrics
 from mainspring.ports import Note
 from mainspring.providers.scripted import Scripted
@@ -52,7 +52,7 @@ async def test_a_broken_audit_is_counted_once_a_day_by_one_process(
 
 
 async def test_a_server_verifies_the_audit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(daily_check, "LOOK_SECONDS", 0.0)
     engine = Engine(Scripted(), store=MemoryStore(), audit=True)
     app = server(engine)
     async with app.router.lifespan_context(app):

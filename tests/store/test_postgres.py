@@ -32,7 +32,7 @@ from tests.memory.world import embeddings
 from tests.store.groups import check_a_group
 from tests.store.logs import answer, begin, end, say
 
-from mainspring.app.parts import find_parts
+from mainspring.app.product_parts import find_parts
 from mainspring.core.errors import InvalidRequest, StoreError, Superseded
 from mainspring.core.events import ItemDone, Recorded, RunEnded, TextDelta
 from mainspring.ports import Document, Driver, Filter, Note, Segment, Snapshot, Store

@@ -22,9 +22,9 @@ from mainspring.core.errors import NotFound
 from mainspring.core.items import encode
 from mainspring.features.prompts.prompts import PromptContent
 from mainspring.features.triggers.deliveries import Deliverer
-from mainspring.features.triggers.endpoints import Endpoints
 from mainspring.features.triggers.outbox import DEAD, DELIVERY, Delivery, EventType, load_outbox
 from mainspring.features.triggers.targets import Targets
+from mainspring.features.triggers.webhook_endpoints import Endpoints
 from mainspring.http.auth import Keys
 from mainspring.ports import Ask, Document, Store
 from mainspring.providers.scripted import Scripted, call, say

@@ -12,7 +12,7 @@ from msgspec import Struct
 from typer._completion_classes import completion_init
 
 import mainspring
-from mainspring.app.parts import PARTS, find_installed_parts
+from mainspring.app.product_parts import PARTS, find_installed_parts
 from mainspring.cli.context import PRODUCT, Assembly, EngineOptions, Product
 from mainspring.cli.exit import USAGE, leave, report, run_reporting_errors
 from mainspring.cli.lazy import LazyGroup

@@ -21,8 +21,8 @@ from mainspring.features.agents.agent_runtime import PREFIX
 from mainspring.features.agents.routes import AgentRoutes, show_as_prompt
 from mainspring.features.approvals.pending import Approvals
 from mainspring.features.approvals.routes import ApprovalRoutes
+from mainspring.features.audit.daily_check import AuditWatch
 from mainspring.features.audit.routes import AuditRoutes
-from mainspring.features.audit.watch import AuditWatch
 from mainspring.features.budgets.routes import BudgetRoutes
 from mainspring.features.chat_completions.routes import ChatCompletionRoutes
 from mainspring.features.containers.routes import ContainerRoutes

@@ -14,7 +14,7 @@ from msgspec import Meta, defstruct, field
 from msgspec.structs import asdict, fields, replace
 
 from mainspring.app.keep_days import Days, KeepDays
-from mainspring.app.parts import find_parts
+from mainspring.app.product_parts import find_parts
 from mainspring.core.errors import InvalidRequest
 from mainspring.definitions.parsed_file import Node, ParsedFile, Place, Problem, tell_misfit, tell_problems
 from mainspring.definitions.reader import read_text

@@ -14,7 +14,7 @@ from mainspring.cli.context import Assembly, EngineOptions, build_engine
 from mainspring.cli.database import choose_id, find_run, open_database
 from mainspring.cli.operator import name_operator
 from mainspring.cli.output import format_moment, say, say_more, write_lines, write_table
-from mainspring.cli.tenants import choose_tenants, write_of_tenants
+from mainspring.cli.tenant_choice import choose_tenants, write_of_tenants
 from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.items import to_json
 from mainspring.engine.engine import Engine

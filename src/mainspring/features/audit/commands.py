@@ -10,7 +10,7 @@ from mainspring.cli.database import NEWEST, choose_id, open_database
 from mainspring.cli.exit import FAILURE
 from mainspring.cli.options import AsJson, Database, EveryTenant, Limit, OneTenant
 from mainspring.cli.output import format_moment, say, write_lines, write_table, write_text
-from mainspring.cli.tenants import choose_tenant
+from mainspring.cli.tenant_choice import choose_tenant
 from mainspring.core.errors import NotFound
 from mainspring.core.items import FunctionCall
 from mainspring.engine.audit import AuditEntry, Auditor, entry_of

@@ -8,7 +8,7 @@ from mainspring.cli.database import open_database
 from mainspring.cli.operator import name_operator
 from mainspring.cli.options import AllTenants, AsJson, Database, Tenant
 from mainspring.cli.output import write_lines, write_table, write_text
-from mainspring.cli.tenants import choose_tenants, write_of_tenants
+from mainspring.cli.tenant_choice import choose_tenants, write_of_tenants
 from mainspring.features.budgets.ledger import Ledger, make_statement
 
 app = typer.Typer()

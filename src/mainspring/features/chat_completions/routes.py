@@ -16,9 +16,15 @@ from mainspring.core.ids import derive_id
 from mainspring.core.items import decode, encode
 from mainspring.engine.engine import Engine
 from mainspring.features.agents.agent_runtime import AgentRuntime
+from mainspring.features.chat_completions.chat_wire import (
+    ChatCompletion,
+    ChatDialect,
+    ChatWire,
+    render_completion,
+    render_failure,
+)
 from mainspring.features.chat_completions.request import CreateChatCompletion, parse_chat
 from mainspring.features.chat_completions.stored_messages import list_stored_messages
-from mainspring.features.chat_completions.wire import ChatCompletion, ChatDialect, ChatWire, render_completion, render_failure
 from mainspring.features.responses.door import Door
 from mainspring.http.auth import get_tenant
 from mainspring.http.bodies import Metadata, read_json_body

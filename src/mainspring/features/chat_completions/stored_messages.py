@@ -21,7 +21,7 @@ from mainspring.core.items import (
     Reasoning,
     Refusal,
 )
-from mainspring.features.chat_completions.wire import render_call
+from mainspring.features.chat_completions.chat_wire import render_call
 from mainspring.http.plain_answers import list_thoughts
 
 

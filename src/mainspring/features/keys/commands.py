@@ -8,7 +8,7 @@ import typer
 from mainspring.cli.database import open_database
 from mainspring.cli.options import AsJson, Database, EveryTenant, Expires, OneTenant
 from mainspring.cli.output import format_moment, say, write_lines, write_table
-from mainspring.cli.tenants import choose_tenant
+from mainspring.cli.tenant_choice import choose_tenant
 from mainspring.core.errors import InvalidRequest
 from mainspring.http.auth import Key, Keys, check_scope
 from mainspring.http.key_limits import KeyLimits

@@ -18,8 +18,7 @@ from starlette.responses import Response as HttpResponse
 
 from mainspring.core.items import Json
 from mainspring.engine.traceparent import clean_traceparent
-from mainspring.features.mcp_server.door import McpDoor, Pending, Send
-from mainspring.features.mcp_server.messages import (
+from mainspring.features.mcp_server.client_messages import (
     HEADER_MISMATCH,
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -28,15 +27,17 @@ from mainspring.features.mcp_server.messages import (
     MISSING_CAPABILITY,
     PARSE_ERROR,
     UNSUPPORTED_VERSION,
-    Call,
+    ClientReply,
+    ClientRequest,
     Notice,
-    Reply,
     RequestId,
     RpcError,
     parse_message,
     render_result,
     write_frame,
 )
+from mainspring.features.mcp_server.client_sessions import McpSessions
+from mainspring.features.mcp_server.mcp_door import McpDoor, Pending, Send
 from mainspring.features.mcp_server.peer import (
     REVISIONS,
     VERSION_HEADER,
@@ -46,7 +47,6 @@ from mainspring.features.mcp_server.peer import (
     read_stateless,
 )
 from mainspring.features.mcp_server.services import McpServices
-from mainspring.features.mcp_server.sessions import McpSessions
 from mainspring.http.auth import authorize_again, get_caller
 from mainspring.http.bodies import read_json_body
 from mainspring.http.client_connection import BodyWriter, watch_client
@@ -88,16 +88,16 @@ class HttpTransport:
             message = parse_message(raw)
         except RpcError as error:
             return json_response(error.render(None), 400)
-        if isinstance(message, Call):
+        if isinstance(message, ClientRequest):
             if not _accepts(request, "application/json") and not _accepts(request, "text/event-stream"):
                 raise Fault(406, "not_acceptable", "accept `application/json, text/event-stream`", param="accept")
             return await self._answer(message, request)
         if request.headers.get(VERSION_HEADER) not in WITH_SESSIONS and SESSION_HEADER not in request.headers:
-            if isinstance(message, Reply):
+            if isinstance(message, ClientReply):
                 raise Fault(400, "mcp_session_missing", "an answer belongs to a session, or comes with the call again")
             return HttpResponse(status_code=202)  # the stateless protocol has no notifications that mean something here
         peer = await self._find_session(request)
-        if isinstance(message, Reply):
+        if isinstance(message, ClientReply):
             await self._door.take_reply(message, peer)
         else:
             await self._take_notice(message, peer)
@@ -127,7 +127,7 @@ class HttpTransport:
             raise _no_session()
         return json_response(Deleted(id, "mcp_session"))
 
-    async def _answer(self, call: Call, request: Request) -> HttpResponse:
+    async def _answer(self, call: ClientRequest, request: Request) -> HttpResponse:
         is_stateless = is_stateless_call(call, request.headers)
         try:
             if is_stateless:
@@ -140,12 +140,12 @@ class HttpTransport:
         except RpcError as error:
             return json_response(error.render(call.id), _STATUSES.get(error.code, 200) if is_stateless else 200)
 
-    async def _initialize(self, call: Call, request: Request) -> HttpResponse:
+    async def _initialize(self, call: ClientRequest, request: Request) -> HttpResponse:
         peer, told = self._door.initialize(call, get_caller(request))
         session = await self._sessions.open(peer.caller.holder, peer.revision, peer.capabilities)
         return json_response(render_result(call.id, told), headers={SESSION_HEADER: session})
 
-    async def _begin(self, call: Call, peer: Peer, request: Request) -> HttpResponse:
+    async def _begin(self, call: ClientRequest, peer: Peer, request: Request) -> HttpResponse:
         """Answers a request. One of a session can be cancelled from here on, also before its run has begun."""
         under = Underway(CancelScope())
         if not peer.session:
@@ -183,7 +183,7 @@ class HttpTransport:
         finally:
             stop_watching()
 
-    async def _finish(self, call: Call, peer: Peer, under: Underway, send: Send | None) -> Json | None:
+    async def _finish(self, call: ClientRequest, peer: Peer, under: Underway, send: Send | None) -> Json | None:
         """The answer to a request that took its time; None if its client has cancelled it."""
         assert under.pending is not None
         work = under.pending.work if peer.session else None
@@ -206,7 +206,7 @@ class HttpTransport:
                 with CancelScope(shield=True):
                     await self._sessions.forget_call(peer.caller.holder, peer.session, call.id)
 
-    def _end(self, call: Call, peer: Peer, under: Underway) -> None:
+    def _end(self, call: ClientRequest, peer: Peer, under: Underway) -> None:
         if self._underway.get((peer.session, call.id)) is under:
             del self._underway[(peer.session, call.id)]
 

@@ -16,7 +16,7 @@ from mainspring.core.items import Json, ToolDefinition
 from mainspring.definitions.parameters import build_inputs_schema
 from mainspring.features.agents.agent_inputs import build_input_schema, complete_inputs, parse_inputs, render_message
 from mainspring.features.files.stored_file import StoredFile
-from mainspring.features.mcp_server.messages import INVALID_PARAMS, RESOURCE_NOT_FOUND, RpcError
+from mainspring.features.mcp_server.client_messages import INVALID_PARAMS, RESOURCE_NOT_FOUND, RpcError
 from mainspring.features.mcp_server.peer import Peer
 from mainspring.features.mcp_server.services import McpServices
 from mainspring.features.memory.no_memory import NoMemory

@@ -14,11 +14,11 @@ from typing import Final
 from msgspec import Struct
 
 from mainspring.core.items import Json
-from mainspring.features.mcp_server.messages import (
+from mainspring.features.mcp_server.client_messages import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
     UNSUPPORTED_VERSION,
-    Call,
+    ClientRequest,
     RpcError,
 )
 from mainspring.http.auth import ApiCaller
@@ -78,13 +78,13 @@ class Peer(Struct, frozen=True, kw_only=True):
         return self.is_stateless and isinstance(extensions, dict) and TASKS in extensions
 
 
-def is_stateless_call(call: Call, headers: Mapping[str, str]) -> bool:
+def is_stateless_call(call: ClientRequest, headers: Mapping[str, str]) -> bool:
     """Whether the request says itself who sends it, or should."""
     meta = call.params.get("_meta")
     return headers.get(VERSION_HEADER) == STATELESS or (isinstance(meta, dict) and VERSION_KEY in meta)
 
 
-def read_stateless(call: Call, caller: ApiCaller, headers: Mapping[str, str] | None) -> Peer:
+def read_stateless(call: ClientRequest, caller: ApiCaller, headers: Mapping[str, str] | None) -> Peer:
     """The client that a request names. `headers` are those of HTTP. Raises `RpcError`."""
     meta = call.params.get("_meta")
     if not isinstance(meta, dict) or VERSION_KEY not in meta or not isinstance(meta.get(CAPABILITIES_KEY), dict):
@@ -106,7 +106,7 @@ def read_stateless(call: Call, caller: ApiCaller, headers: Mapping[str, str] | N
     )
 
 
-def _check_headers(call: Call, revision: object, headers: Mapping[str, str]) -> None:
+def _check_headers(call: ClientRequest, revision: object, headers: Mapping[str, str]) -> None:
     said = {VERSION_HEADER: revision, METHOD_HEADER: call.method}
     if (field := NAMED.get(call.method)) is not None and field in call.params:
         said[NAME_HEADER] = call.params[field]

@@ -18,19 +18,19 @@ from anyio import CancelScope, Event, Lock, create_task_group, move_on_after, sl
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from mainspring.core.items import Json, encode
-from mainspring.features.mcp_server.door import McpDoor, Pending
-from mainspring.features.mcp_server.messages import (
+from mainspring.features.mcp_server.client_messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
     PARSE_ERROR,
-    Call,
+    ClientReply,
+    ClientRequest,
     Notice,
-    Reply,
     RequestId,
     RpcError,
     parse_message,
     render_result,
 )
+from mainspring.features.mcp_server.mcp_door import McpDoor, Pending
 from mainspring.features.mcp_server.peer import Peer, is_stateless_call, read_stateless
 from mainspring.features.mcp_server.services import McpServices
 from mainspring.http.auth import ApiCaller
@@ -73,15 +73,15 @@ class StdioTransport:
                     await self._send(error.render(None))
                     continue
                 match message:
-                    case Call() if await self._has_room():
+                    case ClientRequest() if await self._has_room():
                         # It can be cancelled from here on, also before its run has begun.
                         scope = self._underway[message.id] = CancelScope()
                         self._count += 1
                         tasks.start_soon(self._answer, message, scope)
-                    case Call(id=id):
+                    case ClientRequest(id=id):
                         told = f"{MOST_AT_ONCE} requests are being answered; send this one again when some of them are"
                         await self._send(RpcError(INTERNAL_ERROR, told).render(id))
-                    case Reply():
+                    case ClientReply():
                         if self._peer is not None:
                             await self._door.take_reply(message, self._peer)
                     case Notice(method="notifications/cancelled", params={"requestId": str() | int() as id}):
@@ -101,7 +101,7 @@ class StdioTransport:
                 await self._has_ended.wait()
         return self._count < MOST_AT_ONCE
 
-    async def _answer(self, call: Call, scope: CancelScope) -> None:
+    async def _answer(self, call: ClientRequest, scope: CancelScope) -> None:
         try:
             if (told := await self._find_answer(call, scope)) is not None:
                 await self._send(told)
@@ -111,7 +111,7 @@ class StdioTransport:
             if self._underway.get(call.id) is scope:
                 del self._underway[call.id]
 
-    async def _find_answer(self, call: Call, scope: CancelScope) -> Json | None:
+    async def _find_answer(self, call: ClientRequest, scope: CancelScope) -> Json | None:
         """What to send; None if the client has cancelled its request."""
         try:
             with scope:
@@ -123,7 +123,7 @@ class StdioTransport:
             log.exception("%s failed", call.method)
             return RpcError(INTERNAL_ERROR, "the server failed; MAINSPRING_DEBUG=1 shows why").render(call.id)
 
-    async def _find_result(self, call: Call, scope: CancelScope) -> Json:
+    async def _find_result(self, call: ClientRequest, scope: CancelScope) -> Json:
         if is_stateless_call(call, {}):
             peer = read_stateless(call, self._caller, None)
         elif call.method == "initialize":
@@ -164,7 +164,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
             select([], [descriptor], [])
 
 
-def _parse_line(line: bytes | None) -> Call | Notice | Reply:
+def _parse_line(line: bytes | None) -> ClientRequest | Notice | ClientReply:
     if line is None:
         raise RpcError(PARSE_ERROR, f"a message has at most {MOST_BODY_BYTES} bytes; send less at a time")
     return parse_message(line)

@@ -34,9 +34,9 @@ from mainspring.engine.approvals import GIVEN, ApprovalAnswer, continuing_id, li
 from mainspring.engine.handle import Handle
 from mainspring.features.agents.agent_result import ToolLoopConfig, explain_lack, has_answered, read_result
 from mainspring.features.approvals.pending import Approval, cancel_with_questions
+from mainspring.features.mcp_server.approval_forms import list_waiting
 from mainspring.features.mcp_server.offer import OfferedTool
 from mainspring.features.mcp_server.peer import Peer
-from mainspring.features.mcp_server.questions import list_waiting
 from mainspring.features.mcp_server.services import McpServices
 from mainspring.features.workflows.workflow_definition import list_steps
 from mainspring.features.workflows.workflow_run import StepCompleted, StepFailed, StepSkipped, StepStarted

@@ -11,8 +11,7 @@ from mainspring.core.items import Json
 from mainspring.core.spec import RunSpec
 from mainspring.engine.engine import Engine
 from mainspring.features.agents.agent_runtime import AgentRuntime
-from mainspring.features.messages.request import CreateMessage, SentMessage, parse_message
-from mainspring.features.messages.wire import (
+from mainspring.features.messages.messages_wire import (
     PING,
     AssistantMessage,
     CountedTokens,
@@ -21,6 +20,7 @@ from mainspring.features.messages.wire import (
     render_failure,
     render_message,
 )
+from mainspring.features.messages.request import CreateMessage, SentMessage, parse_message
 from mainspring.features.responses.door import Door
 from mainspring.features.responses.request import CreateResponse
 from mainspring.http.auth import get_tenant

@@ -8,7 +8,7 @@ import typer
 from mainspring.cli import options
 from mainspring.cli.database import open_database
 from mainspring.cli.output import clean, say_more, write_lines, write_text
-from mainspring.cli.tenants import choose_tenants, write_of_tenants
+from mainspring.cli.tenant_choice import choose_tenants, write_of_tenants
 from mainspring.core.items import Json
 from mainspring.features.prompts.prompts import Prompt, PromptContent, StoredPrompts
 from mainspring.features.prompts.routes import PromptObject, render_prompt

@@ -23,12 +23,12 @@ from mainspring.cli.explain_end import explain_end
 from mainspring.cli.output import LEAST_ROOM, format_moment, measure_cells, pad, say, say_more, split_columns, write_lines
 from mainspring.cli.screen import STATUSES, Screen
 from mainspring.cli.show_run import draw_run
-from mainspring.cli.tenants import choose_tenant
+from mainspring.cli.tenant_choice import choose_tenant
 from mainspring.core.errors import CallerError, Interrupted, InvalidRequest, MainspringError
 from mainspring.core.events import RunStarted
 from mainspring.core.items import ApprovalResponse, FunctionCallOutput, Item, Json, Message
 from mainspring.core.spec import ToolChoice
-from mainspring.features.runs.workspace_files import WorkspaceFiles
+from mainspring.features.runs.run_files import WorkspaceFiles
 from mainspring.ports import Filter, RunStore, StoredRun
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import Location

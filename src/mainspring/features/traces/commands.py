@@ -7,7 +7,7 @@ from mainspring.cli.database import find_run, find_run_id, how_to_list, open_dat
 from mainspring.cli.exit import FAILURE
 from mainspring.cli.options import AsJson, Database, EveryTenant, Limit, OneTenant, RunId, name_database
 from mainspring.cli.output import clean, say, say_more, write_lines, write_list, write_table
-from mainspring.cli.tenants import choose_tenant
+from mainspring.cli.tenant_choice import choose_tenant
 from mainspring.core.errors import NotFound
 from mainspring.features.traces.replay_report import ReplayReport, replay_run
 from mainspring.features.traces.trace_builder import read_trace

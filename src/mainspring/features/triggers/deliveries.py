@@ -19,10 +19,10 @@ from msgspec.structs import replace
 from mainspring.core.backoff import backoff
 from mainspring.core.errors import DocumentBusy, MainspringError, NotFound, StoreError
 from mainspring.core.items import decode, encode
-from mainspring.features.triggers.endpoints import WORKER, Endpoints
 from mainspring.features.triggers.outbox import DEAD, DELIVERY, Delivery, Key, Outbox, WebhookEndpoint
 from mainspring.features.triggers.signatures import sign_message
 from mainspring.features.triggers.targets import KeyLost, Targets
+from mainspring.features.triggers.webhook_endpoints import WORKER, Endpoints
 from mainspring.ports import Document, DocumentStore, Drivers
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.leased_documents import LeasedDocuments

@@ -12,7 +12,7 @@ from mainspring.cli.console import truncate
 from mainspring.cli.context import load_settings
 from mainspring.cli.database import open_database
 from mainspring.cli.output import report_problems, say, write_lines, write_table, write_text
-from mainspring.cli.tenants import choose_tenants, write_of_tenants
+from mainspring.cli.tenant_choice import choose_tenants, write_of_tenants
 from mainspring.core.errors import InvalidRequest
 from mainspring.features.triggers.schedule import ScheduleFolders
 from mainspring.features.triggers.schedule_routes import ShownSchedule, format_time, show_schedule

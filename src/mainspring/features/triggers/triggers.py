@@ -15,7 +15,6 @@ from mainspring.engine.engine import Engine
 from mainspring.features.agents.agent_runtime import AgentRuntime
 from mainspring.features.traces.metrics import Metrics
 from mainspring.features.triggers.deliveries import Deliverer, FindFlaw
-from mainspring.features.triggers.endpoints import Endpoints
 from mainspring.features.triggers.incoming import ReceivedMessage, Webhooks
 from mainspring.features.triggers.marks import Heed, Mark, Marks
 from mainspring.features.triggers.outbox import Outbox
@@ -23,6 +22,7 @@ from mainspring.features.triggers.schedule import Firing, ScheduleDefinition, Sc
 from mainspring.features.triggers.schedules import Key, ScheduleClock, Schedules, sync_files
 from mainspring.features.triggers.signatures import BadSignature, SignedHead
 from mainspring.features.triggers.targets import Targets
+from mainspring.features.triggers.webhook_endpoints import Endpoints
 from mainspring.features.workflows.workflows import Workflows
 from mainspring.http.auth import Keys
 from mainspring.http.faults import Fault

@@ -12,9 +12,9 @@ from mainspring.cli.database import open_database
 from mainspring.cli.output import format_moment, say, write_lines, write_table
 from mainspring.core.errors import NotFound
 from mainspring.engine.engine import Engine
-from mainspring.features.triggers.endpoints import Endpoints
 from mainspring.features.triggers.incoming import IncomingWebhook, WebhookBook
 from mainspring.features.triggers.outbox import Outbox, WebhookEndpoint
+from mainspring.features.triggers.webhook_endpoints import Endpoints
 from mainspring.features.triggers.webhook_routes import show_delivery, show_endpoint, show_webhook
 from mainspring.storage.location import Location
 

@@ -18,7 +18,7 @@ from mainspring.core.errors import InvalidRequest, NotFound
 from mainspring.core.items import Json
 from mainspring.engine.approvals import SPENT
 from mainspring.features.approvals.pending import Approval, Approvals
-from mainspring.features.mcp_server.messages import INVALID_PARAMS, RpcError
+from mainspring.features.mcp_server.client_messages import INVALID_PARAMS, RpcError
 from mainspring.features.mcp_server.peer import Peer
 
 ELICIT: Final = "elicitation/create"

@@ -24,7 +24,7 @@ _HOW = 'send one JSON-RPC 2.0 message, such as {"jsonrpc": "2.0", "id": 1, "meth
 RequestId = str | int
 
 
-class Call(Struct, frozen=True):
+class ClientRequest(Struct, frozen=True):
     """A request, which is owed an answer."""
 
     id: RequestId
@@ -39,7 +39,7 @@ class Notice(Struct, frozen=True):
     params: Json
 
 
-class Reply(Struct, frozen=True):
+class ClientReply(Struct, frozen=True):
     """What a client answers to a request of ours; None if that is an error."""
 
     id: RequestId
@@ -60,7 +60,7 @@ class RpcError(Exception):
         return {"jsonrpc": "2.0", "id": id, "error": told}
 
 
-def parse_message(body: bytes) -> Call | Notice | Reply:
+def parse_message(body: bytes) -> ClientRequest | Notice | ClientReply:
     """The message. Raises `RpcError` that says in one sentence what to send instead."""
     try:
         found = parse_json(body)
@@ -73,11 +73,11 @@ def parse_message(body: bytes) -> Call | Notice | Reply:
                 raise RpcError(INVALID_REQUEST, f"`params` must be an object; {_HOW}")
             if "id" not in found:
                 return Notice(method, params)
-            return Call(_check_id(found["id"]), method, params)
+            return ClientRequest(_check_id(found["id"]), method, params)
         case {"jsonrpc": "2.0", "id": id, "result": dict(result)}:
-            return Reply(_check_id(id), result)
+            return ClientReply(_check_id(id), result)
         case {"jsonrpc": "2.0", "id": id, "error": dict()}:
-            return Reply(_check_id(id), None)
+            return ClientReply(_check_id(id), None)
         case list():
             raise RpcError(INVALID_REQUEST, f"messages come one by one, not in a batch; {_HOW}")
         case _:

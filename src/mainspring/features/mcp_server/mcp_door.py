@@ -18,20 +18,7 @@ from msgspec import Struct
 from mainspring.core.errors import CallerError, MainspringError, NotFound
 from mainspring.core.items import Json
 from mainspring.features.approvals.pending import Approval
-from mainspring.features.mcp_server.messages import (
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    METHOD_NOT_FOUND,
-    MISSING_CAPABILITY,
-    Call,
-    Reply,
-    RequestId,
-    RpcError,
-    render_notice,
-)
-from mainspring.features.mcp_server.offer import Offer
-from mainspring.features.mcp_server.peer import REVISIONS, SERVER_KEY, SUBSCRIPTION_KEY, TASKS, WITH_SESSIONS, Peer
-from mainspring.features.mcp_server.questions import (
+from mainspring.features.mcp_server.approval_forms import (
     ELICIT,
     can_ask,
     render_form,
@@ -39,6 +26,19 @@ from mainspring.features.mcp_server.questions import (
     take_answer,
     take_answers,
 )
+from mainspring.features.mcp_server.client_messages import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    MISSING_CAPABILITY,
+    ClientReply,
+    ClientRequest,
+    RequestId,
+    RpcError,
+    render_notice,
+)
+from mainspring.features.mcp_server.offer import Offer
+from mainspring.features.mcp_server.peer import REVISIONS, SERVER_KEY, SUBSCRIPTION_KEY, TASKS, WITH_SESSIONS, Peer
 from mainspring.features.mcp_server.services import McpServices
 from mainspring.features.mcp_server.work import Stand, Status, Work, WorkStarter, describe_wait, render_error, render_wait
 from mainspring.http.auth import ApiCaller
@@ -74,7 +74,7 @@ class Pending:
 
 
 Answer = Json | Pending
-Method = Callable[[Call, Peer], Awaitable[Answer]]
+Method = Callable[[ClientRequest, Peer], Awaitable[Answer]]
 
 
 class McpDoor:
@@ -100,7 +100,7 @@ class McpDoor:
         }
         self._in_session: Mapping[str, Method] = {**shared, "ping": self._ping, "tasks/result": self._await_task}
 
-    async def begin(self, call: Call, peer: Peer) -> Answer:
+    async def begin(self, call: ClientRequest, peer: Peer) -> Answer:
         """The answer, or what will have it. Raises `RpcError`."""
         method = (self._stateless if peer.is_stateless else self._in_session).get(call.method)
         if method is None or not self._serves(call.method):
@@ -138,7 +138,7 @@ class McpDoor:
     def info(self) -> Json:
         return {"name": "mainspring", "title": "Mainspring", "version": self._services.version}
 
-    def initialize(self, call: Call, caller: ApiCaller) -> tuple[Peer, Json]:
+    def initialize(self, call: ClientRequest, caller: ApiCaller) -> tuple[Peer, Json]:
         """The client that `initialize` introduces, and the answer to it. Raises `RpcError`."""
         wanted, capabilities = call.params.get("protocolVersion"), call.params.get("capabilities")
         if not isinstance(wanted, str) or not isinstance(capabilities, dict):
@@ -152,7 +152,7 @@ class McpDoor:
             capabilities["tasks"] = {"cancel": {}, "requests": {"tools": {"call": {}}}}
         return {"protocolVersion": revision, "capabilities": capabilities, "serverInfo": self.info}
 
-    async def _discover(self, call: Call, peer: Peer) -> Json:
+    async def _discover(self, call: ClientRequest, peer: Peer) -> Json:
         return {
             "supportedVersions": list(REVISIONS),
             "capabilities": {**self._capabilities, "extensions": {TASKS: {}}},
@@ -161,33 +161,33 @@ class McpDoor:
             "cacheScope": "private",
         }
 
-    async def _ping(self, call: Call, peer: Peer) -> Json:
+    async def _ping(self, call: ClientRequest, peer: Peer) -> Json:
         return {}
 
     # Lists
 
-    async def _list_tools(self, call: Call, peer: Peer) -> Json:
+    async def _list_tools(self, call: ClientRequest, peer: Peer) -> Json:
         return _list({"tools": [tool.render(peer) for tool in self.offer.list_tools(peer.caller).values()]}, peer)
 
-    async def _list_prompts(self, call: Call, peer: Peer) -> Json:
+    async def _list_prompts(self, call: ClientRequest, peer: Peer) -> Json:
         return _list({"prompts": self.offer.list_prompts(peer.caller)}, peer)
 
-    async def _get_prompt(self, call: Call, peer: Peer) -> Json:
+    async def _get_prompt(self, call: ClientRequest, peer: Peer) -> Json:
         return self.offer.get_prompt(call.params.get("name"), call.params.get("arguments"), peer.caller)
 
-    async def _list_resources(self, call: Call, peer: Peer) -> Json:
+    async def _list_resources(self, call: ClientRequest, peer: Peer) -> Json:
         return _list(await self.offer.list_resources(call.params.get("cursor"), peer.caller), peer)
 
-    async def _list_templates(self, call: Call, peer: Peer) -> Json:
+    async def _list_templates(self, call: ClientRequest, peer: Peer) -> Json:
         return _list({"resourceTemplates": []}, peer)
 
-    async def _read_resource(self, call: Call, peer: Peer) -> Json:
+    async def _read_resource(self, call: ClientRequest, peer: Peer) -> Json:
         uri = call.params.get("uri")
         return _list(await self.offer.read_resource(uri, peer.caller, is_stateless=peer.is_stateless), peer)
 
     # Calls
 
-    async def _call_tool(self, call: Call, peer: Peer) -> Answer:
+    async def _call_tool(self, call: ClientRequest, peer: Peer) -> Answer:
         params = call.params
         tool, arguments = self.offer.find_tool(params.get("name"), peer.caller), params.get("arguments") or {}
         if not isinstance(arguments, dict):
@@ -209,7 +209,7 @@ class McpDoor:
         task = _render_task(work, Stand("working"), peer)
         return {"resultType": "task", **task} if peer.is_stateless else {"task": task}
 
-    async def _answer_call(self, state: object, responses: object, call: Call, peer: Peer) -> Answer:
+    async def _answer_call(self, state: object, responses: object, call: ClientRequest, peer: Peer) -> Answer:
         """A call that is sent again with what a person has answered."""
         work = await self._find_work(state, peer, "requestState")
         stand = await work.read()
@@ -217,7 +217,7 @@ class McpDoor:
             return render_wait(stand.waiting, work)
         return self._follow(work, call, peer)
 
-    def _follow(self, work: Work, call: Call, peer: Peer) -> Pending:
+    def _follow(self, work: Work, call: ClientRequest, peer: Peer) -> Pending:
         async def finish(send: Send | None) -> Json:
             progress = _Progress(call, send)
             asked: set[str] = set()
@@ -255,7 +255,7 @@ class McpDoor:
         form = render_form(approval, peer.revision)
         await send({"jsonrpc": "2.0", "id": approval.id, "method": ELICIT, "params": form})
 
-    async def take_reply(self, reply: Reply, peer: Peer) -> None:
+    async def take_reply(self, reply: ClientReply, peer: Peer) -> None:
         """An answer to a form that went out in a session, maybe from another process. What answers nothing is ignored, and so is
         what answers a form that this session was not shown: it is the business of who made that call."""
         approvals, id = self._services.approvals, str(reply.id)
@@ -295,16 +295,16 @@ class McpDoor:
 
     # Tasks
 
-    async def _get_task(self, call: Call, peer: Peer) -> Json:
+    async def _get_task(self, call: ClientRequest, peer: Peer) -> Json:
         work = await self._find_task(call, peer)
         return _render_task(work, await work.read(), peer, in_full=True)
 
-    async def _update_task(self, call: Call, peer: Peer) -> Json:
+    async def _update_task(self, call: ClientRequest, peer: Peer) -> Json:
         work = await self._find_task(call, peer)
         await take_answers(self._services.approvals, (await work.read()).waiting, call.params.get("inputResponses"), peer)
         return {}
 
-    async def _cancel_task(self, call: Call, peer: Peer) -> Json:
+    async def _cancel_task(self, call: ClientRequest, peer: Peer) -> Json:
         work = await self._find_task(call, peer)
         if not peer.is_stateless and (status := (await work.read()).status) in ENDED:
             raise RpcError(INVALID_PARAMS, f"the task `{work.id}` has ended as `{status}`, and cannot be cancelled any more")
@@ -314,7 +314,7 @@ class McpDoor:
         work = await self._find_task(call, peer)
         return _render_task(work, await work.read(), peer)
 
-    async def _await_task(self, call: Call, peer: Peer) -> Answer:
+    async def _await_task(self, call: ClientRequest, peer: Peer) -> Answer:
         work = await self._find_task(call, peer)
         pending = self._follow(work, call, peer)
 
@@ -330,7 +330,7 @@ class McpDoor:
         with suppress(NotFound):
             await (await self._starter.find(id, peer)).cancel()
 
-    async def _find_task(self, call: Call, peer: Peer) -> Work:
+    async def _find_task(self, call: ClientRequest, peer: Peer) -> Work:
         if peer.is_stateless and not peer.takes_tasks:
             told = f"`{call.method}` needs the extension `{TASKS}` in the capabilities of the request"
             raise RpcError(MISSING_CAPABILITY, told, {"requiredCapabilities": {"extensions": {TASKS: {}}}})
@@ -344,7 +344,7 @@ class McpDoor:
 
     # Notices
 
-    async def _listen(self, call: Call, peer: Peer) -> Answer:
+    async def _listen(self, call: ClientRequest, peer: Peer) -> Answer:
         wanted = call.params.get("notifications")
         if not isinstance(wanted, dict):
             raise RpcError(INVALID_PARAMS, "`notifications` must be an object that says which ones")
@@ -420,7 +420,7 @@ class Watched(Struct, frozen=True):
 class _Progress:
     """Tells how far a call is, if its request has asked for that."""
 
-    def __init__(self, call: Call, send: Send | None) -> None:
+    def __init__(self, call: ClientRequest, send: Send | None) -> None:
         meta = call.params.get("_meta")
         token = meta.get("progressToken") if isinstance(meta, dict) else None
         self._token: RequestId | None = token if isinstance(token, str | int) else None

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from mainspring.core.items import Json, decode, encode
 from mainspring.core.lru_cache import LRUCache
-from mainspring.features.mcp_server.messages import INVALID_PARAMS, RequestId, RpcError
+from mainspring.features.mcp_server.client_messages import INVALID_PARAMS, RequestId, RpcError
 from mainspring.features.mcp_server.settings import OfferSettings
 from mainspring.ports import Document, DocumentStore
 
