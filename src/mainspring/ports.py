@@ -514,7 +514,7 @@ PAGE_BYTES = 8 * 1024 * 1024
 """A page of a list ends behind the entry with which it has so many bytes, however many entries were asked for."""
 
 
-class Page(Struct, frozen=True):
+class RunPage(Struct, frozen=True):
     runs: tuple[StoredRun, ...]
     has_more: bool = False
 
@@ -706,7 +706,7 @@ class RunStore(Protocol):
         after: str | None = None,
         newest_first: bool = True,
         only: Filter = EVERY_RUN,
-    ) -> Page:
+    ) -> RunPage:
         """Runs by the time they were created; `after` is the id of the last one seen, whether or not that one fits too. Raises
         `NotFound` if it is no run of the tenant's."""
         ...

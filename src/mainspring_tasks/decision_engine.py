@@ -197,10 +197,10 @@ class LLMAgentEngine:
     @asynccontextmanager
     async def turn(
         self, user_id: str, conversation_id: str, *, tenant: str = "", caller: Caller | None = None
-    ) -> AsyncIterator["Turn"]:
+    ) -> AsyncIterator["ConversationTurn"]:
         """Locks a user's conversation: nothing else is decided in it meanwhile. `caller` is who calls for the user."""
         async with self._turns.of((tenant, user_id, conversation_id)):
-            yield Turn(self._make, self._new_id, tenant, caller)
+            yield ConversationTurn(self._make, self._new_id, tenant, caller)
 
     async def waiting(self, user_id: str, conversation_id: str, *, tenant: str = "") -> PendingDeletion | None:
         """The deletion that waits for confirmation in a conversation, None if there is none; it may have expired."""
@@ -480,7 +480,7 @@ class FailFastProvider(ProviderWrapper):
             raise
 
 
-class Turn:
+class ConversationTurn:
     """Decides messages of one conversation, one after the other, while its lock is held."""
 
     def __init__(

@@ -19,7 +19,7 @@ from mainspring.core.items import Usage
 from mainspring.features.traces.metrics import MOST_NAMES, OTHER, Counter, Histogram, Metrics, render_exposition
 from mainspring.features.traces.trace_builder import build_trace, outline_trace
 from mainspring.http.auth import Keys
-from mainspring.ports import Page
+from mainspring.ports import RunPage
 from mainspring.providers.scripted import Call, Scripted, Turn, call, fail, say, turn
 from mainspring.storage.memory_runs import MemoryStore
 
@@ -290,7 +290,7 @@ async def test_where_keys_are_needed_a_scraper_needs_one_for_metrics(http: aioht
 class Broken(MemoryStore):
     is_broken = False
 
-    async def list(self, **options: object) -> Page:
+    async def list(self, **options: object) -> RunPage:
         if self.is_broken:
             raise StoreError("the disk is gone")
         return await super().list(**options)  # type: ignore[arg-type]

@@ -32,7 +32,7 @@ class TimedOut(Exception):
     """Foreign code took longer than it may."""
 
 
-class Outcome(Struct, Generic[T]):
+class CodeOutcome(Struct, Generic[T]):
     """What became of a call: a value, or the error it raised."""
 
     value: T | None = None
@@ -98,13 +98,13 @@ class Guard:
         return deaf
 
 
-def start(work: Coroutine[Any, Any, T]) -> "asyncio.Task[Outcome[T]]":
+def start(work: Coroutine[Any, Any, T]) -> "asyncio.Task[CodeOutcome[T]]":
     return asyncio.get_running_loop().create_task(_outcome(work))
 
 
-def result_of(task: "asyncio.Task[Outcome[T]]") -> T:
+def result_of(task: "asyncio.Task[CodeOutcome[T]]") -> T:
     """The result of a task that is done; raises as `Guard.run` does."""
-    outcome = Outcome[T](error=Misbehaved("it was cancelled")) if task.cancelled() else task.result()
+    outcome = CodeOutcome[T](error=Misbehaved("it was cancelled")) if task.cancelled() else task.result()
     if outcome.error is None:
         return outcome.value  # type: ignore[return-value]
     if isinstance(outcome.error, Exception):
@@ -112,15 +112,15 @@ def result_of(task: "asyncio.Task[Outcome[T]]") -> T:
     raise Misbehaved(describe_error(outcome.error)) from outcome.error
 
 
-async def _outcome(work: Coroutine[Any, Any, T]) -> Outcome[T]:
+async def _outcome(work: Coroutine[Any, Any, T]) -> CodeOutcome[T]:
     try:
-        return Outcome(await work)
+        return CodeOutcome(await work)
     except asyncio.CancelledError as error:
         if is_cancelled():
             raise
-        return Outcome(error=error)
+        return CodeOutcome(error=error)
     except BaseException as error:
-        return Outcome(error=error)
+        return CodeOutcome(error=error)
 
 
 async def finish_within(seconds: float, work: Coroutine[Any, Any, T]) -> T:

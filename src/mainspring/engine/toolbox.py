@@ -15,7 +15,7 @@ from mainspring.core.events import CallJudged, CallOutcome, Event, ToolEnded, To
 from mainspring.core.history import next_approval_id
 from mainspring.core.items import FunctionCall, Json, Part, ToolDefinition, flaw, parse_arguments
 from mainspring.core.redact import make_presentable, redact_data, redact_text, shorten
-from mainspring.engine.guard import Guard, Misbehaved, Outcome, describe_error, result_of, start
+from mainspring.engine.guard import CodeOutcome, Guard, Misbehaved, describe_error, result_of, start
 from mainspring.engine.journal import Journal
 from mainspring.ports import CallContext, Runs, ToolCall, ToolExecutor, ToolResult
 
@@ -34,7 +34,7 @@ class Running(Struct):
     """A call under way."""
 
     call: FunctionCall
-    task: "asyncio.Task[Outcome[ToolResult]]"
+    task: "asyncio.Task[CodeOutcome[ToolResult]]"
     began: float
     seconds: float | None
 
@@ -177,7 +177,7 @@ def _end(ended: Running) -> Event:
     return ToolEnded(call.call_id, result.output, result.is_error, seconds, result.used, outcome, result.data)
 
 
-def _next_timeout(running: "dict[asyncio.Task[Outcome[ToolResult]], Running]") -> float | None:
+def _next_timeout(running: "dict[asyncio.Task[CodeOutcome[ToolResult]], Running]") -> float | None:
     ends = [call.began + call.seconds for call in running.values() if call.seconds is not None]
     return max(min(ends) - perf_counter(), 0.0) if ends else None
 

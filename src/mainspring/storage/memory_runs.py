@@ -21,7 +21,7 @@ from mainspring.ports import (
     Filter,
     Link,
     Note,
-    Page,
+    RunPage,
     RunSummary,
     Segment,
     Snapshot,
@@ -169,7 +169,7 @@ class MemoryStore:
 
     async def list(
         self, *, limit: int = 20, after: str | None = None, newest_first: bool = True, only: Filter = EVERY_RUN
-    ) -> Page:
+    ) -> RunPage:
         # Sorting is stable and a dict keeps the order of creation: that order decides between runs of the same moment.
         own = [kept.run for kept in self._open().values() if only.tenant in (None, kept.run.tenant)]
         runs = sorted(own, key=lambda run: run.created_at)
@@ -181,7 +181,7 @@ class MemoryStore:
                 raise not_found(after, "after")
             del runs[: runs.index(seen) + 1]
         found = [run for run in runs if _fits(run, only) and self._fits_line(run, only)]
-        return Page(tuple(found[:limit]), has_more=len(found) > limit)
+        return RunPage(tuple(found[:limit]), has_more=len(found) > limit)
 
     async def summarize(
         self, *, limit: int = 20, after: str | None = None, newest_first: bool = True, only: Filter = EVERY_RUN

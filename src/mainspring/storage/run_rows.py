@@ -8,7 +8,7 @@ from mainspring.core.events import Recorded, Status
 from mainspring.core.history import Entry
 from mainspring.core.items import Item, decode, encode
 from mainspring.core.spec import Conversation
-from mainspring.ports import PAGE_BYTES, RUN_METADATA, Document, Filter, Link, Note, Page, StoredRun
+from mainspring.ports import PAGE_BYTES, RUN_METADATA, Document, Filter, Link, Note, RunPage, StoredRun
 from mainspring.storage.audit_chain import ANCHOR
 from mainspring.storage.lease_rows import LEASES
 from mainspring.storage.recent_deltas import OF_RUN, SEQ_BITS, TABLE, read_recent
@@ -260,15 +260,15 @@ def measure_documents(connection: sqlite3.Connection, kind: str, tenant: str, pa
     return int(connection.execute(DOCUMENT_BYTES, (tenant, parent, kind)).fetchone()[0])
 
 
-def list_runs(connection: sqlite3.Connection, limit: int, after: str | None, newest_first: bool, only: Filter) -> Page:
+def list_runs(connection: sqlite3.Connection, limit: int, after: str | None, newest_first: bool, only: Filter) -> RunPage:
     runs: list[StoredRun] = []
     size = 0
     for row in find_runs(connection, RUN, limit + 1, after, newest_first, only):
         if len(runs) == limit or size > PAGE_BYTES:
-            return Page(tuple(runs), has_more=True)
+            return RunPage(tuple(runs), has_more=True)
         runs.append(_run(row))
         size += sum([len(part) for part in row if isinstance(part, bytes)])
-    return Page(tuple(runs), has_more=False)
+    return RunPage(tuple(runs), has_more=False)
 
 
 def list_unfinished(connection: sqlite3.Connection) -> list[str]:

@@ -24,7 +24,7 @@ from mainspring.ports import (
     Filter,
     Link,
     Note,
-    Page,
+    RunPage,
     RunSummary,
     Segment,
     Snapshot,
@@ -116,7 +116,7 @@ class SqliteStore:
 
     async def list(
         self, *, limit: int = 20, after: str | None = None, newest_first: bool = True, only: Filter = EVERY_RUN
-    ) -> Page:
+    ) -> RunPage:
         return await self._database.ask(rows.list_runs, limit=limit, after=after, newest_first=newest_first, only=only)
 
     async def summarize(

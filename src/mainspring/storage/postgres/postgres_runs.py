@@ -27,7 +27,7 @@ from mainspring.ports import (
     Filter,
     Link,
     Note,
-    Page,
+    RunPage,
     RunSummary,
     Segment,
     Snapshot,
@@ -282,7 +282,7 @@ class PostgresStore:
 
     async def list(
         self, *, limit: int = 20, after: str | None = None, newest_first: bool = True, only: Filter = EVERY_RUN
-    ) -> Page:
+    ) -> RunPage:
         found = await choose_runs(self._fetch, after, newest_first, only)
         values = found.values
         query = _PAGE.format(
@@ -295,7 +295,7 @@ class PostgresStore:
         rows = await self._fetch(query, *values)
         with self._server.explain_errors():
             runs = [_read_run(row[:-1]) for row in rows[:limit]]
-        return Page(tuple(runs), has_more=bool(rows) and rows[0][-1] > len(runs))
+        return RunPage(tuple(runs), has_more=bool(rows) and rows[0][-1] > len(runs))
 
     async def summarize(
         self, *, limit: int = 20, after: str | None = None, newest_first: bool = True, only: Filter = EVERY_RUN
