@@ -2,11 +2,13 @@
 
 import gc
 import os
+import re
 import ssl
 import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from functools import cache
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,15 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+_folders = count(1)
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new folder. The fixture of pytest looks through the folders of all tests before for a number that is free."""
+    return tmp_path_factory.mktemp(f"{re.sub(r'[^A-Za-z0-9]', '_', request.node.name)[:30]}{next(_folders)}", numbered=False)
 
 
 @pytest.fixture(scope="session")
