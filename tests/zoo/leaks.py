@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from aiohttp import web
 from tests.providers.backend import DONE, chunk, sse
-from tests.zoo.animal import UTC, Animal, Learner, outputs, say
+from tests.zoo.animal import UTC, Animal, Learner, Outcome, outputs, say
 
 from mainspring.core.items import Json
 
@@ -146,6 +146,36 @@ class CallWithoutFunction(Animal):
         return sse(chunk({"tool_calls": [made]}), chunk(finish="tool_calls")) + DONE
 
 
+class SectionsWithoutMark(Animal):
+    """Quirk 78: a turn is in sections, and the mark of the first was in the prompt (Functionary 3).
+    code read in its template."""
+
+    number = 78
+
+    def first(self, body: Json) -> bytes:
+        return say("all", "\nLet me look.", "\n>>", ">get", "_time\n", UTC)
+
+    def last(self, body: Json) -> bytes:
+        return say("all\n", "It is ", "noon.")
+
+    def check(self, outcome: Outcome) -> None:
+        assert outcome.response.output_text.removeprefix("Let me look.\n") == "It is noon."
+        assert (outcome.response.status, outcome.zones) == ("completed", ["UTC"])
+
+
+class SectionsInTokens(SectionsWithoutMark):
+    """Quirk 78: a turn is in sections, in tokens (Functionary 2); code read in its template."""
+
+    number = 78
+
+    def first(self, body: Json) -> bytes:
+        call = f"<|from|>assistant\n<|recipient|>get_time\n<|content|>{UTC}<|stop|>"
+        return say("<|from|>", "assistant\n<|recipient|>all\n<|content|>", "Let me look.\n", *call.partition("_"))
+
+    def last(self, body: Json) -> bytes:
+        return say("<|from|>assistant\n<|recip", "ient|>all\n<|content|>It is ", "noon.", "<|stop|>")
+
+
 CALL = f'{{"name": "get_time", "arguments": {UTC}}}'
 HERMES = f"<tool_call>\n{CALL}\n</tool_call>"
 XML = "<function=get_time>\n<parameter=zone>\nUTC\n</parameter>\n</function>"
@@ -265,6 +295,17 @@ FORMS = {
     "Qwen's agents": f"✿FUNCTION✿: get_time\n✿ARGS✿: {UTC}\n✿RESULT✿: ",
     "Functionary 3": f">>>get_time\n{UTC}",
     "words to all": f">>>all\nLet me look.>>>get_time\n{UTC}",
+    "words to all without the first mark": f"all\nLet me look.\n>>>get_time\n{UTC}",
+    "words to all in a line, without the first mark": f"all\nLet me look.>>>get_time\n{UTC}<|eot_id|>",
+    "words without a section": f"Let me look.\n>>>get_time\n{UTC}",
+    "two sections": f"get_time\n{UTC}>>>get_time\n{UTC}",
+    "version 2 in a line": f"<|from|>assistant<|recipient|>get_time<|content|>{UTC}<|stop|>",
+    "version 2 with its header": "<|from|>assistant\n<|recipient|>all\n<|content|>Let me look.\n"
+    f"<|from|>assistant\n<|recipient|>get_time\n<|content|>{UTC}<|stop|>",
+    "version 2 with its header, in a line": "<|from|>assistant<|recipient|>all<|content|>Let me look."
+    f"<|from|>assistant<|recipient|>get_time<|content|>{UTC}",
+    "two sections of version 2": f"<|recipient|>get_time\n<|content|>{UTC}\n"
+    f"<|from|>assistant\n<|recipient|>get_time\n<|content|>{UTC}",
     "words to all in version 2": f"all\n<|content|>Let me look.\n<|from|>assistant\n<|recipient|>get_time\n<|content|>{UTC}",
     "a namespace behind words": f"Let me look.\n<acme:tool_call>\n{CALL}\n</acme:tool_call>",
     "all in a namespace": 'Let me look.\n<zed:function_calls>\n<zed:invoke name="get_time">\n<zed:parameter name="zone">UTC'
@@ -440,6 +481,15 @@ TWINS = {
     "a shell of Python's": ">>> print(1)\n1",
     "another shell": ">>>all\n>>>nothing",
     "all": "all\nis well that ends well.",
+    "all, and words in lower case": "all\nany\nSome",
+    "all, and one word": "all\nSome\nNone",
+    "all, and a paragraph": "all\n\nIt is a word.",
+    "a section in words": f"It writes:\n\n>>>get_time\n{UTC}",
+    "a section of another": f"Let me look.\n>>>set_time\n{UTC}",
+    "a section and words": f"Let me look.\n>>>get_time\n{UTC}\nThat is how Functionary has it.",
+    "a shell behind words": "Open a shell.\n>>>get_time('UTC')\n\"12:00\"",
+    "a token of Functionary's": "<|from|>assistant is what begins a turn.",
+    "tokens of Functionary's": "A turn begins with <|from|>assistant and <|recipient|>all, and goes on.",
     "a feed": 'The feed:\n<atom:feed>\n<atom:call name="x"/>\n</atom:feed>',
     "a namespace shown": f"It looks like this:\n<acme:tool_call>\n{CALL}\n</acme:tool_call>\n\nThat is all.",
     "a footnote": "It is noon.\n<fn>See page 3.</fn>",

@@ -18,10 +18,14 @@ HEADERS: Final = (
     "<|assistant|>\n", "<|start_of_role|>assistant<|end_of_role|>", "<\uff5cAssistant\uff5c>", "<|begin_of_text|>", "<bos>",
     "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>", "[|assistant|]", "<|im_start|>model\n", ">>>all\n", "<SPECIAL_12>",
     "assistant\n\n", "<|header_start|>assistant<|header_end|>\n", "all\n<|content|>",
-    "<role>ASSISTANT</role>", "<|CHATBOT_TOKEN|>", "<|message|>", "<|bot|>\n",
+    "<role>ASSISTANT</role>", "<|CHATBOT_TOKEN|>", "<|message|>", "<|bot|>\n", "all\n",
+    "<|from|>assistant\n<|recipient|>all\n<|content|>", "<|from|>assistant<|recipient|>all<|content|>",
+    "<|recipient|>all\n<|content|>", "<|recipient|>all<|content|>", "all<|content|>",
 )  # fmt: skip
 """What begins a turn of the model's."""
-SECTIONS: Final = {">>>all\n": ">>>", "all\n<|content|>": "<|from|>assistant\n<|recipient|>"}
+SECTIONS: Final = {">>>all\n": ">>>", "all\n": ">>>"} | {
+    header: "<|from|>assistant" for header in HEADERS if header.endswith("<|content|>")
+}
 """Headers of words with what calls begin with behind them: a turn of Functionary's has a section for each recipient."""
 START: Final = "<s>"
 """What begins a text, and strikes words out on a page."""

@@ -97,23 +97,26 @@ def split_thought(text: str) -> tuple[str, str]:
     return "", text
 
 
-def read_labelled(text: str, tools: Tools) -> NamedArguments | str | None:
-    """The one call that a text is, or the JSON of calls that labels announce; None if it is neither."""
+def read_labelled(text: str, tools: Tools) -> list[NamedArguments] | str:
+    """The calls that a text is, each with labels of its own, or the JSON of calls that labels announce; none if it is neither."""
     if (plain := _read_plain(text, tools)) is not None:
-        return plain
+        return [plain]
     text = _take_shown(text)
     labels = skip_labels(text, tools)
-    if labels.at != "value":
-        return None
-    if not labels.name:
-        inner = _strip_labels(text[labels.place :])
-        return inner if labels.place and inner else None
-    tool = tools[labels.name]
-    found = _read_object(text, labels.place) if text[labels.place] == "{" else _read_parameters(text, labels.place, tool)
-    if found is None or not _is_label(text[found[1] :]):
-        return None
-    arguments = type_values(found[0], tool)
-    return NamedArguments(labels.name, arguments) if fits(arguments, tool) else None
+    if labels.at == "value" and not labels.name:
+        return _strip_labels(text[labels.place :]) if labels.place else []
+    calls: list[NamedArguments] = []
+    while labels.at == "value" and labels.name:
+        tool = tools[labels.name]
+        found = _read_object(text, labels.place) if text[labels.place] == "{" else _read_parameters(text, labels.place, tool)
+        if found is None or not fits(arguments := type_values(found[0], tool), tool):
+            return []
+        calls.append(NamedArguments(labels.name, arguments))
+        text = _MADE_UP.split(text[found[1] :], maxsplit=1)[0]
+        if _is_label(text):
+            return calls
+        labels = skip_labels(text, tools)
+    return []
 
 
 def read_words(text: str, tool: ToolDefinition) -> str:

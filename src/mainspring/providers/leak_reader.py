@@ -103,10 +103,9 @@ class LeakReader:
                 "<" not in delta
                 and "[" not in delta
                 and "`" not in delta
-                and "\nf" not in delta
-                and "\nA" not in delta
-                and "\n{" not in delta
-                and (delta[:1] not in "fA{" or self._before[-1:] != "\n")
+                and ">" not in delta
+                and ("\n" not in delta or ("\nf" not in delta and "\nA" not in delta and "\n{" not in delta))
+                and (self._before[-1:] != "\n" or delta[:1] not in "fA{")
             )
             or not _MAY_BEGIN.search(delta)
         ):
@@ -319,9 +318,9 @@ class LeakReader:
         if not self._tools:
             return False
         folded = rest.lower()
-        if rest[0] == "A":
-            is_action = _ACTION.startswith(rest[: len(_ACTION)]) and _SENTENCE.search(before) is not None
-            return is_action and may_be_labelled(text[place:], self._tools) is not False
+        if _begins(rest, _LABELS):
+            is_behind = (_SENTENCE if rest[0] == "A" else _ENDED).search(before) is not None and _EXPLAINED.search(before) is None
+            return is_behind and may_be_labelled(text[place:], self._tools) is not False
         if folded.startswith(_MARKS) or folded in _HALF_MARKS or _SPACED.match(folded) or _HALF_SPACED.fullmatch(folded):
             return _LEAD.search(before) is not None and _EXPLAINED.search(before) is None
         if (rest[0] == "{" or _begins(rest, ("```json\n",))) and _ANNOUNCED.search(before) is not None:
@@ -361,7 +360,7 @@ def _is_listed(tokens: str, before: str) -> bool:
 
 
 def _is_action(text: str) -> bool:
-    return text.startswith(_ACTION)
+    return text.startswith(_LABELS)
 
 
 def _begins(rest: str, marks: tuple[str, ...]) -> bool:
@@ -401,20 +400,22 @@ _HALF_MARKS: Final = frozenset([mark[:size] for mark in _MARKS for size in range
 _HALF_STOPS: Final = frozenset([stop[:size] for stop in STOPS for size in range(1, len(stop))])
 _LONGEST: Final = max(map(len, (*_MARKS, *STOPS)))
 # Each alternative begins with one character, and the search is ten times as fast.
-_SIGNS: Final = re.compile(r"<|\[|`|\n(?:f(?=u|\Z)|A(?=c|\Z)|\{)")
+_SIGNS: Final = re.compile(r"<|\[|`|\n(?:f(?=u|\Z)|A(?=c|\Z)|\{)|(?<![^\s.!?…:>])>(?=>>\w|>{0,2}\Z)")
 _SECTION_HEADS: Final = frozenset(SECTIONS.values())
 _SECTION_SIGNS: Final = re.compile(rf"{_SIGNS.pattern}|>(?=>>|>?\Z)")
 _FIRST_SIGN: Final = re.compile(r"f(?=u|\Z)|A(?=c|\Z)|\{")
-_ACTION: Final = "Action:"
+# What calls begin with, whose labels tell that nothing else follows.
+_LABELS: Final = ("Action:", ">>>", "<|from|>assistant", "<|recipient|>")
 # How the marks and the tokens begin, or what may still become such a beginning.
 _MAY_BEGIN: Final = re.compile(
     r"<(?:\Z|t(?:\Z|[ou])|f(?:\Z|[un])|i(?:\Z|[nm])|a(?:\Z|[np])|m(?:\Z|i)|s(?:\Z|[etp>])|l(?:\Z|o)|e(?:\Z|[nox])|u(?:\Z|[ns])|p(?:\Z|a)|r(?:\Z|e)"
     r"|/(?:\Z|[tsarfol])|[|\uff5c\[<]|\w{1,16}(?:\Z|:))"
-    r"|\[(?:\Z|[TUE|])|(?:\A|\n)(?:f(?:\Z|u)|a(?:\Z|c(?:\Z|t))|\[|\{|`(?:\Z|`(?:\Z|`(?:\Z|[jtf]))))",
+    r"|\[(?:\Z|[TUE|])|(?<![^\s.!?…:>])>(?:>>\w|>{0,2}\Z)|(?:\A|\n)(?:f(?:\Z|u)|a(?:\Z|c(?:\Z|t))|\[|\{|`(?:\Z|`(?:\Z|`(?:\Z|[jtf]))))",
     re.IGNORECASE,
 )
 # What may stand before a call: nothing, a line or a sentence of its own.
 _LEAD: Final = re.compile(r"(?:\A|\n|[.!?…>:])\s*\Z")
+_ENDED: Final = re.compile(r"(?:\A|[.!?…])\s*\Z")
 _SENTENCE: Final = re.compile(r"[.!?…>][ \t]*\n\s*\Z")
 # A call that is closed, and then words.
 _PAST: Final = re.compile(

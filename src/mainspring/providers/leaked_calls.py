@@ -77,13 +77,8 @@ def parse_code(text: str, tools: Tools) -> list[LeakedCall]:
 
 
 def _parse_labelled(text: str, tools: Tools) -> list[LeakedCall]:
-    match read_labelled(text, tools):
-        case str(written):
-            return parse_calls(written, tools)
-        case (name, arguments):
-            return [LeakedCall(name, json_text(arguments))]
-        case _:
-            return []
+    read = read_labelled(text, tools)
+    return parse_calls(read, tools) if isinstance(read, str) else [LeakedCall(name, json_text(given)) for name, given in read]
 
 
 def read_message(text: str) -> str:

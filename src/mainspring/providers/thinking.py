@@ -395,6 +395,8 @@ def find_header(text: str) -> str:
     another that begins no sentence; a prompt of Python's has another behind it."""
     header = _find_start(text, HEADERS)
     follows = text[len(header) : len(header) + 1]
+    if header == _TO_ALL and not _SAID_TO_ALL.match(text, len(header)):
+        return ""
     return header if follows.strip(" `'\">") and not (header[:1].isalpha() and follows.islower()) else ""
 
 
@@ -462,6 +464,9 @@ _ENDS: Final = ("</think>", "</thinking>", "[/THINK]", "</seed:think>", "◁/thi
 _END: Final = f"(?:{'|'.join(map(re.escape, _ENDS))})"
 CLOSING_TAGS: Final = ("</think>", "</thinking>", "</seed:think>")
 """Those that models write which did not open their thoughts."""
+_TO_ALL: Final = "all\n"
+# A sentence, which a list of words does not go on with.
+_SAID_TO_ALL: Final = re.compile(r"(?![a-z])[^\W\d_]\S* \S|[^\W\x00-\u024f]")
 _NEXT_START: Final = f"{START}[INST]"
 _MOST_STRUCK: Final = 500
 # Whoever speaks of a token goes on in the line, with a word that begins no sentence.
@@ -493,6 +498,7 @@ _SPOKEN: Final = (
 )  # fmt: skip
 _HALF_TAG: Final = re.compile(
     r"<[\w:-]{0,40}(?:\s[^<>\n]{0,200})?|analysis|commentary to=[\w.]* ?[a-z]{0,4}|<\|[a-z_]{0,32}\|?|<unused\d+>[a-z]{0,7}"
+    r"|all\n(?:[A-Z]\S{0,20} ?)?"
 )
 # An element that is no answer: what stands before it is part of a document.
 _IS_XML: Final = re.compile(
