@@ -5,11 +5,17 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 from msgspec import Struct
+from typer._click.core import Context
+from typer._click.exceptions import BadParameter, MissingParameter, NoSuchOption, UsageError
+from typer._click.types import ParamType
+from typer._click.types import _NumberRangeBase as NumberRange
 from typer._completion_classes import completion_init
+from typer._types import TyperChoice
+from typer.core import TyperArgument, TyperGroup, TyperOption
 
 import mainspring
 from mainspring.app.product_parts import PARTS, find_installed_parts
@@ -93,11 +99,13 @@ def run_command(arguments: list[str]) -> int:
         completion_init()
     group, given = typer.main.get_group(app), [*_rename_options(arguments)]
     try:
-        return run_reporting_errors(lambda: group.main(given, prog_name="mainspring", standalone_mode=False))
+        return run_reporting_errors(
+            lambda: group.main(given, prog_name="mainspring", standalone_mode=False), but=typer.TyperException
+        )
     except typer.TyperException as error:
-        context: typer.Context | None = getattr(error, "ctx", None)
+        context = error.ctx if isinstance(error, UsageError) else None
         command = context.command_path if context is not None else "mainspring"
-        message = _tell_mistake(error)
+        message = _tell_mistake(error, context)
         return report(error, f"{message}{'' if message.endswith(('.', '?')) else '.'} See `{command} --help`", USAGE)
 
 
@@ -109,15 +117,15 @@ def _rename_options(arguments: list[str]) -> Iterator[str]:
         yield f"{FORMER_OPTIONS[name]}{equals}{value}" if is_former else argument
 
 
-def _tell_mistake(error: typer.TyperException) -> str:
+def _tell_mistake(error: typer.TyperException, context: Context | None) -> str:
     """What is wrong with a command line, with what may have been meant, or what there is."""
-    context: typer.Context | None = getattr(error, "ctx", None)
     message = re.sub(r"^Invalid value for '?(.*?)'?: ", r"`\1`: ", error.format_message())
     if (named := re.fullmatch(r"Option '(--\S+)' requires an argument\.?", message)) is not None:
         return f"`{named[1]}` needs a value behind it"
     if context is None:
         return message
-    if (option := getattr(error, "option_name", None)) is not None and hasattr(error, "possibilities"):
+    if isinstance(error, NoSuchOption):
+        option = error.option_name
         options = [each for parameter in context.command.get_params(context) for each in parameter.opts if each.startswith("--")]
         name, known = option.lstrip("-"), [each.lstrip("-") for each in options]  # with the dashes all would be alike
         of_letter = [each for each in known if each.startswith(name)] if len(name) == 1 else []
@@ -125,7 +133,7 @@ def _tell_mistake(error: typer.TyperException) -> str:
         return f"there is no option `{option}`; {re.sub(r'`(?=[a-z])', '`--', meant)}"
     if (extra := re.fullmatch(r"Got unexpected extra argument\(s\) \((.*)\)", message, re.DOTALL)) is not None:
         return f"`{extra[1]}` is more than it takes; write quotes around what has blanks in it"
-    if isinstance(context.command, typer.core.TyperGroup) and message.startswith(("Missing command", "No such command")):
+    if isinstance(context.command, TyperGroup) and message.startswith(("Missing command", "No such command")):
         known = context.command.list_commands(context)
         name = (re.findall(r"^No such command '(.*?)'", message) or [""])[0]
         if not name:
@@ -133,18 +141,18 @@ def _tell_mistake(error: typer.TyperException) -> str:
         options = [each for parameter in context.command.get_params(context) for each in parameter.opts]
         meant = f"did you mean `--{name}`?" if f"--{name}" in options else parsed_file.hint(name, known)
         return f"there is no command `{name}`; {meant}"
-    if (parameter := getattr(error, "param", None)) is not None:
-        return _tell_parameter(parameter, error)
+    if isinstance(error, BadParameter) and isinstance(error.param, TyperArgument | TyperOption):
+        return _tell_parameter(error.param, error)
     return message
 
 
-def _tell_parameter(parameter: Any, error: typer.TyperException) -> str:
+def _tell_parameter(parameter: TyperArgument | TyperOption, error: BadParameter) -> str:
     """What is wrong with the value of an option or an argument, or that it is missing, with what it takes."""
-    is_option = parameter.param_type_name == "option"
-    name = max(parameter.opts, key=len) if is_option else parameter.metavar or parameter.name.upper()
-    choices, told = getattr(parameter.type, "choices", None), str(getattr(error, "message", ""))
-    if hasattr(error, "param_type"):
-        asked = f"; {parsed_file.hint('', [*choices])}" if choices else f". {getattr(parameter, 'help', None) or ''}".rstrip(". ")
+    is_option = isinstance(parameter, TyperOption)
+    name = max(parameter.opts, key=len) if is_option else parameter.metavar or (parameter.name or "").upper()
+    choices, told = parameter.type.choices if isinstance(parameter.type, TyperChoice) else (), error.message
+    if isinstance(error, MissingParameter):
+        asked = f"; {parsed_file.hint('', [*choices])}" if choices else f". {parameter.help or ''}".rstrip(". ")
         return f"`{name}` is missing{asked}"
     if choices and (chosen := re.match(r"'(.*)' is not one of ", told)) is not None:
         return f"`{name}` cannot be `{chosen[1]}`; {parsed_file.hint(chosen[1], [*choices])}"
@@ -153,9 +161,9 @@ def _tell_parameter(parameter: Any, error: typer.TyperException) -> str:
     return f"`{name}`: {told}"
 
 
-def _describe_number(kind: Any) -> str:
+def _describe_number(kind: ParamType) -> str:
     what = "a whole number" if kind.name.startswith("int") else "a number"
-    match getattr(kind, "min", None), getattr(kind, "max", None):
+    match (kind.min, kind.max) if isinstance(kind, NumberRange) else (None, None):
         case None, None:
             return what
         case least, None:

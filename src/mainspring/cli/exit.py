@@ -23,14 +23,16 @@ GRACE: Final = 0.2
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def run_reporting_errors(work: Callable[[], object]) -> int:
+def run_reporting_errors(work: Callable[[], object], but: type[Exception] | tuple[()] = ()) -> int:
     """Does the work of a command, awaiting it if it is a coroutine, and returns its exit code.
 
-    An error in the command line itself is raised to the caller.
+    Errors of the kind `but` are raised to the caller.
     """
     try:
         result = work()
         code = run_async(result) if isinstance(result, Coroutine) else result
+    except but:
+        raise
     except Exception as raised:
         error = _unwrap(raised)
         if isinstance(error, BrokenPipeError):
@@ -38,8 +40,6 @@ def run_reporting_errors(work: Callable[[], object]) -> int:
             return BROKEN_PIPE
         if isinstance(error, MainspringError):
             return report(error, error.message, USAGE if isinstance(error, CallerError) else FAILURE)
-        if hasattr(error, "format_message"):
-            raise
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             silence()  # what is left would be told once more
             return report(error, f"what is written cannot be kept: {error.strerror}; make room, or write elsewhere", FAILURE)

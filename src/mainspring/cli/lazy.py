@@ -46,8 +46,9 @@ def _fence_examples(command: Any) -> None:
     """Puts the examples in help texts between fences. The indent alone does not keep them apart: it is taken away where
     nothing stands behind them, and then they are drawn as one paragraph."""
     command.help = _EXAMPLES.sub(lambda found: f"```text\n{_fit_examples(found[0])}\n```", cleandoc(command.help or ""))
-    for inner in getattr(command, "commands", {}).values():
-        _fence_examples(inner)
+    if isinstance(command, TyperGroup):
+        for inner in command.commands.values():
+            _fence_examples(inner)
 
 
 def _fit_examples(text: str) -> str:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from io import TextIOWrapper
 from shlex import quote
 from textwrap import wrap
 from typing import TYPE_CHECKING, Final, Literal, TextIO, TypeVar
@@ -233,8 +234,8 @@ def is_debug() -> bool:
 def accept_any_text() -> None:
     """Replaces characters that the encoding of standard output or error lacks by question marks, instead of raising."""
     for stream in (sys.stdout, sys.stderr):
-        if (reconfigure := getattr(stream, "reconfigure", None)) is not None:
-            reconfigure(errors="replace")
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def silence() -> None:

@@ -89,7 +89,7 @@ def words(item: Item) -> list[str]:
     """Everything an item says, piece by piece, for comparing an item with its deltas."""
     match item:
         case Message():
-            return [part.text if isinstance(part, OutputText) else getattr(part, "refusal", "") for part in item.content]
+            return [_text_of(part) for part in item.content]
         case FunctionCall():
             return [item.arguments]
         case Reasoning():
@@ -97,6 +97,16 @@ def words(item: Item) -> list[str]:
             return [part.text for part in content] + [part.text for part in item.summary]
         case _:
             return []
+
+
+def _text_of(part: Part) -> str:
+    match part:
+        case OutputText():
+            return part.text
+        case Refusal():
+            return part.refusal
+        case _:
+            return ""
 
 
 def item_id(item: Item) -> str:

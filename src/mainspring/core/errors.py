@@ -61,6 +61,7 @@ class MainspringError(Exception):
     code = "server_error"
     status = 500
     retryable = False
+    retry_after: float | None = None
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)

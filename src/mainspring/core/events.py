@@ -50,7 +50,7 @@ class ErrorInfo(Struct, frozen=True):
 
     @classmethod
     def of(cls, error: MainspringError) -> "ErrorInfo":
-        return cls(error.code, error.message, error.retryable, getattr(error, "retry_after", None))
+        return cls(error.code, error.message, error.retryable, error.retry_after)
 
 
 class RunStarted(Struct, frozen=True, tag_field="type", tag="run_started"):

@@ -339,7 +339,7 @@ def flaw(value: object, kind: object) -> str | None:
         return str(error) or type(error).__name__
     if back == value:
         return None
-    for field in getattr(value, "__struct_fields__", ()):
+    for field in value.__struct_fields__ if isinstance(value, Struct) else ():
         if getattr(back, field) != getattr(value, field):
             return f"`{field}` cannot be kept as {getattr(value, field)!r:.100}"
     return f"it cannot be kept as {value!r:.100}"

@@ -89,7 +89,8 @@ def _parse(file: Path, text: str, first_line: int, as_text: bool) -> Iterator[Pa
         line = text.count("\n", 0, found.start()) + first_line
         raise InvalidRequest(f"{file}:{line}: this is not YAML: it has a character that YAML does not allow; take it out")
     # JSON may be indented by tabs, which YAML does not allow, and has none inside of strings.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text.replace("\t", " ") if file.suffix == ".json" else text)
+    kind = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+    loader = kind(text.replace("\t", " ") if file.suffix == ".json" else text)
     try:
         loader.get_event()
         while not loader.check_event(yaml.StreamEndEvent):

@@ -11,10 +11,13 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json, ToolDefinition, encode
 from mainspring.core.lru_cache import LRUCache
 from mainspring.core.schema_cost import MOST_STEPS, SchemaCost, list_patterns
+from mainspring.late_module import LateModule
 
+# The library takes longer to import than most commands need to start.
 if TYPE_CHECKING:
-    from jsonschema_rs import ValidationError
-    from jsonschema_rs import Validator as JsonSchema
+    import jsonschema_rs
+else:
+    jsonschema_rs = LateModule("jsonschema_rs")
 
 MOST_COMPILED = 1024
 MOST_SCHEMA_BYTES = 512_000
@@ -60,40 +63,36 @@ class Validator:
 class CompiledSchema:
     """A schema that values are held against, as far as that takes bounded time."""
 
-    def __init__(self, schema: "JsonSchema", cost: SchemaCost) -> None:
+    def __init__(self, schema: "jsonschema_rs.Validator", cost: SchemaCost) -> None:
         self._schema, self._cost = schema, cost
 
-    def list_errors(self, value: Any) -> "list[ValidationError]":
+    def list_errors(self, value: Any) -> "list[jsonschema_rs.ValidationError]":
         """Every error; of a large value the first. Raises `ValueError` for one that it would take too long to validate."""
         if (steps := self._cost.count_steps(value)) > MOST_STEPS:
             raise ValueError(f"by this schema it takes more than {MOST_STEPS} steps to validate them; make it simpler")
         if steps <= FEW_STEPS:
             return list(self._schema.iter_errors(value))
-        from jsonschema_rs import ValidationError
-
         try:
             self._schema.validate(value)
-        except ValidationError as error:
+        except jsonschema_rs.ValidationError as error:
             return [error]
         return []
 
 
 def compile_schema(schema: Json) -> CompiledSchema:
     """Compiles the schema. Raises `ValueError` that says what is wrong with it, and where."""
-    # The library takes longer to import than most commands need to start.
-    from jsonschema_rs import FancyRegexOptions, ValidationError, ValidationErrorKind, validator_for
-
     if (size := len(encode(schema))) > MOST_SCHEMA_BYTES:
         raise ValueError(f"it has {size} bytes, more than {MOST_SCHEMA_BYTES}")
     limit = _limit_patterns(schema)
-    options = FancyRegexOptions(backtrack_limit=MOST_BACKTRACKS, size_limit=limit)
+    options = jsonschema_rs.FancyRegexOptions(backtrack_limit=MOST_BACKTRACKS, size_limit=limit)
     try:
-        return CompiledSchema(validator_for(schema, retriever=_refuse_fetch, pattern_options=options), SchemaCost(schema))
+        compiled = jsonschema_rs.validator_for(schema, retriever=_refuse_fetch, pattern_options=options)
+        return CompiledSchema(compiled, SchemaCost(schema))
     except ValueError as error:
         place, told = "the schema", _shorten(str(error))
-        if isinstance(error, ValidationError):
+        if isinstance(error, jsonschema_rs.ValidationError):
             place, told = _shorten(_render_path(error.instance_path, place)), _shorten(error.message)
-            if isinstance(error.kind, ValidationErrorKind.Format):
+            if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Format):
                 told += f", or takes more than the {limit} bytes that it has beside the groups of all patterns; use fewer"
         raise ValueError(f"{place}: {told}") from error
 
@@ -196,9 +195,10 @@ def _reach(start: set[str], graph: Mapping[str, set[str]]) -> set[str]:
     return found
 
 
-def _describe_error(error: "ValidationError") -> str:
+def _describe_error(error: "jsonschema_rs.ValidationError") -> str:
     """The error message, with the reason of each alternative where there are several."""
-    variants = getattr(error.kind, "context", None) or []
+    kind, kinds = error.kind, jsonschema_rs.ValidationErrorKind
+    variants = kind.context if isinstance(kind, kinds.AnyOf | kinds.OneOfNotValid | kinds.OneOfMultipleValid) else []
     reasons = dict.fromkeys([_shorten(inner.message) for variant in variants for inner in variant[:1]])
     return ", or ".join(reasons) if reasons else _shorten(error.message)
 

@@ -7,9 +7,10 @@ memory, since what it made may all be held at once. `~` and slices are compiled 
 to see what they make. Import this only to evaluate: the template engine takes longer to import than most commands.
 """
 
-from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sized, ValuesView
 from contextvars import ContextVar
 from functools import lru_cache, wraps
+from types import BuiltinMethodType, MethodType
 from typing import Any, Final, cast
 
 import msgspec
@@ -212,7 +213,8 @@ class _Environment(ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
     def wrap_str_format(self, value: Any) -> Any:
-        if getattr(value, "__name__", "") in ("format", "format_map") and isinstance(getattr(value, "__self__", None), str):
+        is_method = isinstance(value, MethodType | BuiltinMethodType)
+        if is_method and value.__name__ in ("format", "format_map") and isinstance(value.__self__, str):
             raise SecurityError("`format` pads without bounds and is not allowed; join text with `~`")
         return None
 
@@ -223,12 +225,12 @@ class _Environment(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "%" and isinstance(left, str):
             raise SecurityError("`%` does not format text here; join it with `~`")
-        if operator == "*" and any(hasattr(side, "__len__") for side in (left, right)):
-            what, times = (left, right) if hasattr(left, "__len__") else (right, left)
+        if operator == "*" and any(isinstance(side, Sized) for side in (left, right)):
+            what, times = (left, right) if isinstance(left, Sized) else (right, left)
             _check_size(_size(what) * times if isinstance(times, int) else 0)
         elif operator == "**" or (operator == "*" and isinstance(left, int) and isinstance(right, int)):
             _check_power(operator, left, right)
-        elif operator == "+" and hasattr(left, "__len__") and hasattr(right, "__len__"):
+        elif operator == "+" and isinstance(left, Sized) and isinstance(right, Sized):
             _check_size(len(left) + len(right))
         return _count_made(super().call_binop(context, operator, left, right))
 
