@@ -14,7 +14,7 @@ import builtins
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 from anyio import fail_after
@@ -52,6 +52,7 @@ from mainspring_tasks.decision_types import (
     TokenUsage,
     ToolDeclaration,
 )
+from mainspring_tasks.ports import LLMAdapter as LLMAdapter
 
 MODEL: Final = "gemini-2.0-flash"
 SECONDS: Final = 30.0
@@ -95,20 +96,6 @@ class ToolNotFoundError(LLMError):
     def __init__(self, tool_name: str) -> None:
         super().__init__(f"the model called `{tool_name:.80}`; the tools are {', '.join(sorted(ALLOWED_TOOLS))}")
         self.tool_name = tool_name
-
-
-class LLMAdapter(Protocol):
-    """A model. `generate` raises only `LLMError` and its children. `instructions` are the system's words, never the user's."""
-
-    async def generate(
-        self,
-        messages: Sequence[LLMMessage],
-        tools: Sequence[ToolDeclaration],
-        temperature: float = DEFAULT_TEMPERATURE,
-        max_tokens: int = MAX_RESPONSE_TOKENS,
-        *,
-        instructions: str | None = None,
-    ) -> LLMResponse: ...
 
 
 class ProviderAdapter:

@@ -66,11 +66,12 @@ from mainspring_tasks.decision_types import (
     UserIntent,
 )
 from mainspring_tasks.log_entries import DecisionLog, complete_entry, make_invocations
+from mainspring_tasks.ports import TaskServer
 from mainspring_tasks.projection import project_decision, salvage_run
 from mainspring_tasks.reports import DecisionReport, make_broken, make_cancelled, make_refused, make_unable, report_undo
 from mainspring_tasks.speech import ReplyListener, Speech
 from mainspring_tasks.task_references import Seen
-from mainspring_tasks.task_tools import TOOLS, Change, TaskServer, TaskTools, UserTurn
+from mainspring_tasks.task_tools import TOOLS, Change, TaskTools, UserTurn
 from mainspring_tasks.undo import is_undo, make_undo_call, may_undo
 
 logger = getLogger(__name__)

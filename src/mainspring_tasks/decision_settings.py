@@ -16,7 +16,7 @@ from mainspring.parts import Host
 from mainspring.storage.location import Location, parse_location
 
 if TYPE_CHECKING:
-    from mainspring_tasks import conversations, decision_engine, decision_log, task_tools
+    from mainspring_tasks import conversations, decision_engine, decision_log, ports, task_tools
     from mainspring_tasks.server import identity
 else:
     conversations = LateModule("mainspring_tasks.conversations")
@@ -171,7 +171,7 @@ async def open_task_agent(
         yield OpenTaskAgent(agent, conversations.Chats(agent, host.engine.store, history=settings.history))
 
 
-def _tasks(settings: DecisionSettings, host: Host) -> "task_tools.TaskServer":
+def _tasks(settings: DecisionSettings, host: Host) -> "ports.TaskServer":
     if settings.is_remote and settings.tasks is not None and settings.tasks_secret_file is not None:
         return task_tools.RemoteTasks(settings.tasks, identity.read_secret(Path(settings.tasks_secret_file)))
     return task_tools.LocalTasks(find_tasks(settings, host.database, host.folder).given)

@@ -5,7 +5,7 @@ touched. A list of tasks is numbered for the model, and comes with what the pers
 """
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from anyio import Lock, to_thread
@@ -19,9 +19,10 @@ from mainspring.tools.mcp.result_content import render_answer
 from mainspring.tools.mcp.server_connection import McpConnection
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring_tasks.decision_settings import LABEL
+from mainspring_tasks.ports import TaskServer, TaskStore
 from mainspring_tasks.server.identity import fix_user, issue_token
 from mainspring_tasks.server.task_definitions import CALLABLE, RESTORE, make_definitions
-from mainspring_tasks.server.task_store import TaskStore, choose_task_store
+from mainspring_tasks.server.task_store import choose_task_store
 from mainspring_tasks.task_references import ListedTask, Seen, find_counted, find_other, name_task
 
 if TYPE_CHECKING:
@@ -36,14 +37,6 @@ CHANGED: Final = "CHANGED"
 TOOLS: Final[tuple[ToolDefinition, ...]] = tuple(
     [replace(tool, server=ServerTool(LABEL, tool.name), asks=True, timeout=SECONDS) for tool in make_definitions()]
 )
-
-
-class TaskServer(Protocol):
-    """An MCP server with the five tools. `call` may raise anything: that becomes one error output."""
-
-    async def call(self, user: str, name: str, arguments: Json) -> ToolAnswer: ...
-
-    async def close(self) -> None: ...
 
 
 class LocalTasks:

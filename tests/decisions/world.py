@@ -20,7 +20,8 @@ from mainspring.storage.memory_runs import MemoryStore
 from mainspring_tasks.decision_engine import LLMAgentEngine, RecordedDecision
 from mainspring_tasks.decision_log import DecisionLogs
 from mainspring_tasks.decision_types import DecisionContext, Message
-from mainspring_tasks.task_tools import LocalTasks, TaskServer
+from mainspring_tasks.ports import TaskServer
+from mainspring_tasks.task_tools import LocalTasks
 
 Cue = Turn | Call | Callable[[ModelRequest], Turn | Call]
 

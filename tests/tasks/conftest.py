@@ -21,10 +21,11 @@ from tests.clients.process import environment
 from tests.kit.processes import Process, start
 from tests.kit.waiting import PATIENCE
 
+from mainspring_tasks.ports import TaskStore
 from mainspring_tasks.server.identity import fix_user
 from mainspring_tasks.server.mcp_server import build_task_server
 from mainspring_tasks.server.task_definitions import CALLABLE
-from mainspring_tasks.server.task_store import TaskStore, choose_task_store
+from mainspring_tasks.server.task_store import choose_task_store
 
 Json = dict[str, Any]
 Call = Callable[..., Awaitable[Json]]

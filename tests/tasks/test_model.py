@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from tests.kit.postgres import Postgres
 
+from mainspring_tasks.ports import TaskStore
 from mainspring_tasks.server.perform import perform
 from mainspring_tasks.server.task import Task, TaskReply, make_task
-from mainspring_tasks.server.task_store import TaskStore, choose_task_store
+from mainspring_tasks.server.task_store import choose_task_store
 
 USERS = st.sampled_from(["alice", "bob"])
 TEXTS = st.text(min_size=1, max_size=20)

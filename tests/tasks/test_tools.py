@@ -9,10 +9,10 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 from tests.tasks.conftest import NOBODY, Call, Json, reply, users
 
+from mainspring_tasks.ports import TaskStore
 from mainspring_tasks.server.identity import Unidentified, fix_user
 from mainspring_tasks.server.mcp_server import build_task_server
 from mainspring_tasks.server.task_definitions import TOOLS, make_definitions
-from mainspring_tasks.server.task_store import TaskStore
 
 NAMES = ["add_task", "list_tasks", "update_task", "complete_task", "delete_task"]
 

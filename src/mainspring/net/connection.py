@@ -11,10 +11,13 @@ compressed body unpacks to by unpacking only what is read, and silence by one ti
 import asyncio
 import zlib
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from multidict import CIMultiDict
+
+if TYPE_CHECKING:
+    from mainspring.net.client import HttpClient
 
 HEAD_BYTES = 65_536
 """The most bytes of a head, and of anything else that is no body."""
@@ -58,16 +61,6 @@ class Origin(NamedTuple):
     is_tls: bool
     host: str
     port: int
-
-
-class Pool(Protocol):
-    """Owns connections."""
-
-    def keep(self, connection: "Connection") -> None:
-        """Takes back a connection that can carry another exchange."""
-
-    def forget(self, connection: "Connection") -> None:
-        """Is told of a connection that is closed."""
 
 
 class Answer:
@@ -273,7 +266,7 @@ class Connection(asyncio.Protocol):
     )  # fmt: skip
     transport: asyncio.Transport
 
-    def __init__(self, pool: Pool, origin: Origin) -> None:
+    def __init__(self, pool: "HttpClient", origin: Origin) -> None:
         self.origin = origin
         self.is_full = self.is_sent = self.has_received = False
         self._pool = pool

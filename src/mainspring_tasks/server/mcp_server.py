@@ -21,11 +21,11 @@ from mcp_types import (
 )
 
 from mainspring.core.items import Json, to_json
+from mainspring_tasks.ports import TaskStore
 from mainspring_tasks.server.identity import Identity, Unidentified
 from mainspring_tasks.server.perform import Clock, perform
 from mainspring_tasks.server.task import TaskRefusal, TaskReply, utc_now
 from mainspring_tasks.server.task_definitions import CALLABLE, TOOLS, TaskTool, quote
-from mainspring_tasks.server.task_store import TaskStore
 
 INSTRUCTIONS = "The user's own list of tasks. Find a task's id with list_tasks; ask the user before deleting anything."
 # The tools change with the program only, and are the same for everybody.

@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from mainspring.core.errors import StoreError
 from mainspring.core.items import Json
+from mainspring_tasks.ports import TaskStore
 from mainspring_tasks.server.task import LONGEST_USER, Task, TaskRefusal, TaskReply, make_task, utc_now
 from mainspring_tasks.server.task_definitions import CALLABLE, TaskArguments, TaskTool, check_arguments
-from mainspring_tasks.server.task_store import TaskStore
 
 Clock = Callable[[], datetime]
 Data = Task | tuple[Task, ...] | None

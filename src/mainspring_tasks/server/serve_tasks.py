@@ -15,9 +15,9 @@ from starlette.responses import Response
 from uvicorn import Config, Server
 
 from mainspring.core.errors import InvalidRequest
+from mainspring_tasks.ports import TaskStore
 from mainspring_tasks.server.identity import Identity, Unidentified
 from mainspring_tasks.server.mcp_server import build_task_server
-from mainspring_tasks.server.task_store import TaskStore
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

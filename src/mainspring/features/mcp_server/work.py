@@ -7,7 +7,7 @@ on with that one, under the id of the first. Nothing is kept here that the store
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 from urllib.parse import quote
 
 from anyio import move_on_after, sleep
@@ -63,31 +63,6 @@ class Stand(Struct, frozen=True):
     result: Json | None = None
 
 
-class Work(Protocol):
-    id: str
-
-    @property
-    def state(self) -> str:
-        """By what the work is found again when what it asks now is answered."""
-
-    @property
-    def created_at(self) -> float: ...
-
-    @property
-    def updated_at(self) -> float: ...
-
-    async def advance(self, tell: Tell | None) -> None:
-        """Waits until it has ended, or something has changed about what it waits for."""
-
-    async def read(self) -> Stand: ...
-
-    def leave(self) -> None:
-        """The client has left, which cancels the call."""
-
-    async def cancel(self) -> None:
-        """Ends it, and withdraws what it asks."""
-
-
 class RunWork:
     """A run of an agent, or of one tool."""
 
@@ -106,9 +81,11 @@ class RunWork:
 
     @property
     def state(self) -> str:
-        return self._handle.id  # each run that asks is continued by another one
+        """By what it is found again when its question is answered: each run that asks is continued by another one."""
+        return self._handle.id
 
     async def advance(self, tell: Tell | None) -> None:
+        """Waits until it has ended, or something has changed about what it waits for."""
         if self._is_paused:
             await sleep(LOOK_SECONDS)
             await self._go_on()
@@ -171,9 +148,11 @@ class RunWork:
         return Stand("working" if all(answer.run for answer in given) else "cancelled")
 
     def leave(self) -> None:
+        """The client has left, which cancels the call."""
         self._handle.request_cancel()
 
     async def cancel(self) -> None:
+        """Ends it, and withdraws what it asks."""
         await cancel_with_questions(self._services.engine, self._handle.id, _CANCELLED)
 
 
@@ -226,6 +205,9 @@ class WorkflowWork:
 
 def _list_approvals(handle: WorkflowHandle) -> tuple[str, ...]:
     return tuple([id for step in handle.run.steps.values() for id in step.approvals])
+
+
+Work = RunWork | WorkflowWork
 
 
 class WorkStarter:

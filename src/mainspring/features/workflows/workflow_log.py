@@ -8,7 +8,7 @@ marks the run as unfinished, says who drives it, and is removed when the run end
 import time
 from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Final, NamedTuple, Self
 
 import anyio
 import msgspec
@@ -35,21 +35,25 @@ OPEN: Final = "workflow_open"
 _BEHIND_TENANT: Final = "\0"
 
 
-class WorkflowObserver(Protocol):
-    """Is told of workflow runs when they end."""
+class WorkflowObserver:
+    """Is told of workflow runs when they end. This one does nothing about it."""
 
     def list_documents(self, run: WorkflowRun) -> tuple[Document, ...]:
         """What is to be stored with the end of the run."""
-        ...
+        return ()
 
-    def run_ended(self, run: WorkflowRun) -> None: ...
+    def run_ended(self, run: WorkflowRun) -> None:
+        pass
+
+
+IGNORE: Final = WorkflowObserver()
 
 
 class WorkflowJournal:
     """The log of one run, its state, and the bytes that it has. `on_failure` is called once if the log cannot be written any
     more."""
 
-    def __init__(self, store: DocumentStore, run: WorkflowRun, observer: WorkflowObserver | None = None) -> None:
+    def __init__(self, store: DocumentStore, run: WorkflowRun, observer: WorkflowObserver = IGNORE) -> None:
         self.run = run
         self.log: list[WorkflowRecord] = []
         self.size = 0
@@ -62,7 +66,7 @@ class WorkflowJournal:
 
     @classmethod
     async def begin(
-        cls, store: DocumentStore, order: WorkflowOrder, first: WorkflowStarted, observer: WorkflowObserver | None = None
+        cls, store: DocumentStore, order: WorkflowOrder, first: WorkflowStarted, observer: WorkflowObserver = IGNORE
     ) -> Self:
         """Starts a run, which is durable when this returns. Raises `StoreError`."""
         journal = cls(store, WorkflowRun(order), observer)
@@ -78,7 +82,7 @@ class WorkflowJournal:
         return journal
 
     @classmethod
-    async def read(cls, store: DocumentStore, id: str, tenant: str, observer: WorkflowObserver | None = None) -> Self:
+    async def read(cls, store: DocumentStore, id: str, tenant: str, observer: WorkflowObserver = IGNORE) -> Self:
         """Reads a run from the store. Raises `NotFound`, and `StoreError` for one that cannot be read."""
         found = await store.get(RUN, id, tenant=tenant)
         if found is None:
@@ -126,7 +130,7 @@ class WorkflowJournal:
         records = [WorkflowRecord(self.run.seq + place, now, event) for place, event in enumerate(events)]
         documents = [_document(self.run.order, record) for record in records]
         self.size += sum([len(document.body) for document in documents])
-        if self._observer is not None and isinstance(events[-1], WorkflowCompleted | WorkflowFailed | WorkflowCancelled):
+        if isinstance(events[-1], WorkflowCompleted | WorkflowFailed | WorkflowCancelled):
             documents += self._observer.list_documents(reduce(fold_workflow, records, self.run))
         try:
             if not await self._store.put(documents, if_absent=True):
@@ -138,8 +142,7 @@ class WorkflowJournal:
             return
         self._take(records)
         if self.run.has_ended:
-            if self._observer is not None:
-                self._observer.run_ended(self.run)
+            self._observer.run_ended(self.run)
             await self._store.remove(OPEN, name_open(self.run.id))
 
     def _make_superseded(self) -> Superseded:

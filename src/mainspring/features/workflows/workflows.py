@@ -32,6 +32,7 @@ from mainspring.features.workflows.workflow_definition import complete_inputs
 from mainspring.features.workflows.workflow_folder import WorkflowFolders
 from mainspring.features.workflows.workflow_log import (
     EVENT,
+    IGNORE,
     RUN,
     WorkflowJournal,
     WorkflowObserver,
@@ -153,7 +154,7 @@ class Workflows:
         actions: StepActions,
         *,
         new_id: NewId = random_id,
-        observer: WorkflowObserver | None = None,
+        observer: WorkflowObserver = IGNORE,
     ) -> None:
         self.folders = folders
         self._observer = observer

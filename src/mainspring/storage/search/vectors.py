@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec import Struct
 
@@ -28,6 +28,8 @@ from mainspring.storage.sqlite import LOCK_SECONDS, Worker
 
 if TYPE_CHECKING:
     import apsw
+
+    from mainspring.storage.search.server_vectors import ServerVectors
 
 # How many vectors are compared by their numbers, and how many sqlite-vec can give.
 CANDIDATES: Final = 1_200
@@ -48,6 +50,8 @@ MAPPED_BYTES: Final = 1024**3
 
 
 Renew: TypeAlias = Callable[[], Awaitable[object]]
+VectorStore: TypeAlias = "Vectors | ServerVectors"
+"""Where vectors are kept, and the nearest are found."""
 
 
 class PlacedVector(Struct, frozen=True):
@@ -56,26 +60,6 @@ class PlacedVector(Struct, frozen=True):
     id: str
     whose: Scope
     vector: Vector
-
-
-class VectorStore(Protocol):
-    """Where vectors are kept, and the nearest are found. `path` is there for those in a file."""
-
-    @property
-    def path(self) -> Path | None: ...
-
-    async def open_for(self, model: str | None, renew: "Renew | None" = None) -> bool:
-        """Opens it for a model; with None, for whatever it holds. Returns whether its vectors are of that model. Those of another
-        are dropped, but `renew` is awaited first: whoever asks for new ones must not be cut off behind that."""
-        ...
-
-    async def add(self, placed: Sequence[PlacedVector]) -> None: ...
-
-    async def find_nearest(self, vector: Vector, whose: Scope, limit: int) -> list[Hit]: ...
-
-    async def remove(self, ids: Sequence[str]) -> None: ...
-
-    async def close(self) -> None: ...
 
 
 class Vectors(Worker["apsw.Connection"]):
@@ -100,6 +84,8 @@ class Vectors(Worker["apsw.Connection"]):
         return StoreError(f"the vectors cannot be used ({error}); remove {self.path}, and they are made again")
 
     async def open_for(self, model: str | None, renew: Renew | None = None) -> bool:
+        """Opens it for a model; with None, for whatever it holds. Returns whether its vectors are of that model. Those of another
+        are dropped, but `renew` is awaited first: whoever asks for new ones must not be cut off behind that."""
         await self.open()
         if renew is not None and not await self.read(_is_of_model, model=model):
             await renew()

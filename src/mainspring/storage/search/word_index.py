@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from math import log
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -80,42 +80,8 @@ class RankedRow(Struct, frozen=True):
     relevance: float
 
 
-class WordIndex(Protocol):
-    """How words are found. `columns` and `values` are what it adds to a row."""
-
-    @property
-    def columns(self) -> str: ...
-
-    @property
-    def values(self) -> str: ...
-
-    def describe(self, texts: Sequence[str]) -> dict[str, object]:
-        """The values that `values` names."""
-        ...
-
-    def count(self, connection: SqlConnection, word: str, whose: Scope) -> int:
-        """In how many of these rows the word is; no more than are `common` are counted."""
-        ...
-
-    def count_all(self, connection: SqlConnection, word: str, most: int) -> int:
-        """The same of all rows, whosever they are, which takes far less: so many at most."""
-        ...
-
-    def rank(
-        self, connection: SqlConnection, counts: Mapping[str, int], whose: Scope, common: Mapping[str, int] = NONE
-    ) -> list[RankedRow]:
-        """Those that have one of these words, of which it is known how often they are found. Words that are `common` find none
-        by themselves: they say which of those fit better."""
-        ...
-
-    def find_newest(
-        self, connection: SqlConnection, words: Sequence[str], whose: Scope, most: int, *, need_all: bool
-    ) -> list[str]: ...
-
-    def purge_some(self, connection: SqlConnection, is_first: bool) -> bool:
-        """Takes some of the words of what was removed out of the index, where they are only marked as gone until parts of it are
-        merged. Returns whether there is more to merge; the first time, all parts are to be."""
-        ...
+WordIndex: TypeAlias = "FileWords | ServerWords"
+"""How words are found. `columns` and `values` are what it adds to a row; `describe` has the values that `values` names."""
 
 
 def find_index(connection: SqlConnection, table: IndexedTable) -> WordIndex:
@@ -140,9 +106,11 @@ class FileWords:
         return {}
 
     def count(self, connection: SqlConnection, word: str, whose: Scope) -> int:
+        """In how many of these rows the word is; no more than are `common` are counted."""
         return self._count(connection, self._match([word], "OR", whose), self._table.common)
 
     def count_all(self, connection: SqlConnection, word: str, most: int) -> int:
+        """The same of all rows, whosever they are, which takes far less: so many at most."""
         return self._count(connection, self._match_words([word], "OR"), most)
 
     def _count(self, connection: SqlConnection, match: str, most: int) -> int:
@@ -153,6 +121,8 @@ class FileWords:
     def rank(
         self, connection: SqlConnection, counts: Mapping[str, int], whose: Scope, common: Mapping[str, int] = NONE
     ) -> list[RankedRow]:
+        """Those that have one of these words, of which it is known how often they are found. Words that are `common` find none
+        by themselves: they say which of those fit better."""
         table, match = self._table, self._choose_match(connection, counts, whose)
         weights = ", ".join(["1.0"] * len(table.texts))
         ranked = f"""
@@ -200,6 +170,8 @@ class FileWords:
         return [id for (id,) in connection.execute(newest, {"match": match, "most": most, **asdict(whose)})]
 
     def purge_some(self, connection: SqlConnection, is_first: bool) -> bool:
+        """Takes some of the words of what was removed out of the index, where they are only marked as gone until parts of it are
+        merged. Returns whether there is more to merge; the first time, all parts are to be."""
         assert isinstance(connection, sqlite3.Connection)
         before = connection.total_changes
         pages = -MERGED_PAGES if is_first else MERGED_PAGES

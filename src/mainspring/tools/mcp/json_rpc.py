@@ -1,8 +1,8 @@
 """The messages of JSON-RPC 2.0, and the event streams that carry them over HTTP: bytes in, messages out, no I/O."""
 
 import time
-from collections.abc import Iterator
-from typing import Literal, Protocol
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Literal
 
 import msgspec
 from anyio.lowlevel import checkpoint
@@ -63,10 +63,8 @@ class RequestRefused(Exception):
         self.fault, self.status = fault, status
 
 
-class Hear(Protocol):
-    """Is given all that a server sends and that is no answer; `request` is that on whose stream it came, if it has one."""
-
-    async def __call__(self, message: RpcMessage, request: int | None = None) -> None: ...
+Hear = Callable[[RpcMessage, int | None], Awaitable[None]]
+"""Is given all that a server sends and that is no answer, and the request on whose stream it came, if it has one."""
 
 
 class BadAnswer(Exception):

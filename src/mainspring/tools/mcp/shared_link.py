@@ -73,7 +73,7 @@ class SharedLink:
         if message.is_answer:
             self._settle(message, len(data))
         elif message.id is None:
-            await self._hear(message)
+            await self._hear(message, None)
         elif self._questions < MOST_QUESTIONS:
             self._questions += 1
             self._tasks.start_soon(self._answer, message)
@@ -99,5 +99,5 @@ class SharedLink:
 
     async def _answer(self, message: RpcMessage) -> None:
         with suppress(SessionLost, RequestRefused):  # whoever asks next will notice
-            await self._hear(message)
+            await self._hear(message, None)
         self._questions -= 1
