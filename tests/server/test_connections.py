@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from pathlib import Path
-from subprocess import run as run_command
 from sys import executable
 from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from tests.kit.processes import run
 from tests.kit.waiting import GROWING, PATIENCE, until
 from tests.server.process import Script, Served, serving
 from websockets.sync.client import ClientConnection
@@ -72,7 +72,8 @@ def connect_socket(served: Served) -> ClientConnection:
 
 def create_key(folder: Path, tenant: str) -> bytes:
     command = [executable, "-m", "mainspring", "keys", "create", "--database", "served.db", "--tenant", tenant]
-    made = run_command(command, cwd=folder, capture_output=True, text=True, check=True)
+    made = run(command, cwd=folder)
+    assert made.returncode == 0, made.stderr
     return next(word for word in made.stdout.split() if word.startswith("ms_")).encode()
 
 

@@ -1,12 +1,12 @@
 """No file ends the server, holds it up, or leads it out of its folder."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import httpx2
 import pytest
+from tests.kit.processes import run
 from tests.kit.waiting import PATIENCE
 from tests.server.process import serving
 
@@ -58,9 +58,7 @@ def test_a_definition_of_any_shape_is_left_out_and_the_server_starts(tmp_path: P
 )
 def test_settings_of_any_shape_are_told_in_one_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "mainspring.toml").write_text(text)
-    done = subprocess.run(
-        [sys.executable, "-m", "mainspring", "serve", "--port", "0"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = run([sys.executable, "-m", "mainspring", "serve", "--port", "0"], cwd=tmp_path)
     assert done.returncode == 2
     assert "mainspring.toml:1: " in done.stderr
     assert "Traceback" not in done.stderr
@@ -74,10 +72,7 @@ def test_a_link_out_of_its_folder_is_not_followed(tmp_path: Path) -> None:
     (agents / "data" / "in").write_text(AGENT)
     (agents / "in.yaml").symlink_to(agents / "data" / "in")
     (tmp_path / "mainspring.toml").write_text('agents = ["agents"]')
-    listed = subprocess.run(
-        [sys.executable, "-m", "mainspring", "agents", "list"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    listed = run([sys.executable, "-m", "mainspring", "agents", "list"], cwd=tmp_path)
     assert "well" in listed.stdout
     assert "out.yaml: it is a link" in listed.stderr
     assert "password" not in listed.stdout + listed.stderr
