@@ -146,6 +146,15 @@ class CallWithoutFunction(Animal):
         return sse(chunk({"tool_calls": [made]}), chunk(finish="tool_calls")) + DONE
 
 
+class BlockCalledAsTheTool(Animal):
+    """Quirk 18: a call is a block of code whose label is the tool's name; supposed, without a source."""
+
+    number = 18
+
+    def first(self, body: Json) -> bytes:
+        return say("``", "`get_time", "\n", UTC, "\n``", "`")
+
+
 class SectionsWithoutMark(Animal):
     """Quirk 78: a turn is in sections, and the mark of the first was in the prompt (Functionary 3).
     code read in its template."""
@@ -312,6 +321,25 @@ FORMS = {
     "</zed:parameter>\n</zed:invoke>\n</zed:function_calls>",
     "XML in a namespace": 'Let me look.\n<acme:tool_call>\n<invoke name="get_time">\n<parameter name="zone">UTC</parameter>\n'
     "</invoke>\n</acme:tool_call>",
+    # Blocks whose label is the name of the tool, nothing, or another word of the trade; supposed, without a source.
+    "a block called as the tool": f"```get_time\n{UTC}\n```",
+    "a block called as the tool behind words": f"I will look it up.\n\n```get_time\n{UTC}\n```",
+    "a block called as the tool behind a colon": f"Let me look:\n```get_time\n{UTC}\n```",
+    "a block called as the tool and a promise": f"```get_time\n{UTC}\n```\nI will tell you as soon as I know.",
+    "a block called as the tool that nobody closes": f"```get_time\n{UTC}",
+    "a block in a line": f"```get_time {UTC}```",
+    "keys and values in a block": "```get_time\nzone: UTC\n```",
+    "names and values in a block": '```get_time\nzone="UTC"\n```',
+    "the call of a block called as the tool": '```get_time\nget_time(zone="UTC")\n```',
+    "a block with a namespace": f"```functions.get_time\n{UTC}\n```",
+    "a block of JSON with its name": f"```json get_time\n{UTC}\n```",
+    "a name in a block of code": f"```tool_code\nget_time\n{UTC}\n```",
+    "Python in a block of calls": '```tool_call\nget_time(zone="UTC")\n```',
+    "a block without a label behind words": f"Let me look.\n\n```\n{CALL}\n```",
+    "Python in a block without a label": '```\nget_time(zone="UTC")\n```',
+    "a block of a function": f"```function\n{CALL}\n```",
+    "a block of a call with a dash": f"Checking the time.\n```tool-call\n{CALL}\n```",
+    "two blocks called as the tool": f"```get_time\n{UTC}\n```\n\n```get_time\n{UTC}\n```",
     "a tag with a dash": f"<tool-call>{CALL}</tool-call>",
     "a tag for APIs": f"<api_call>{CALL}</api_call>",
     "a short tag": f"<fn>get_time({UTC})</fn>",
@@ -481,6 +509,16 @@ TWINS = {
     "a shell of Python's": ">>> print(1)\n1",
     "another shell": ">>>all\n>>>nothing",
     "all": "all\nis well that ends well.",
+    "a block without a label in a page": f"# Usage\n\nA call looks like this:\n\n```\n{CALL}\n```\n\n# Licence\n",
+    "a block called as the tool in a page": f"# Usage\n\n```get_time\n{UTC}\n```\n\n# Licence\n\nMIT",
+    "a block called as the tool that is shown": f"The clock is read so.\n\n```get_time\n{UTC}\n```",
+    "a block called as the tool, and words": f"```get_time\n{UTC}\n```\nThat is how one reads the clock.",
+    "a block with other arguments": '```get_time\n{"place": "Oslo"}\n```',
+    "a block of another tool": f"```set_time\n{UTC}\n```",
+    "a block of a shell's": "```\n$ get_time UTC\n12:00\n```",
+    "a block of a shell's without a prompt": "```\nget_time UTC\n```",
+    "a block of mathematics": "```function\nf(x) = 2x\n```\nIt doubles each number.",
+    "a block of a game": "```action\nwalk north\n```",
     "all, and words in lower case": "all\nany\nSome",
     "all, and one word": "all\nSome\nNone",
     "all, and a paragraph": "all\n\nIt is a word.",

@@ -71,6 +71,10 @@ def may_be_labelled(text: str, tools: Tools) -> bool | None:
         return None
     if (is_thought and is_code(text)) or _names_action(text, tools):
         return True
+    if text.startswith("`") and (opened := open_block(text, tools)) != text:
+        if opened is None or not opened:
+            return None
+        text = opened
     if text.startswith(("`", "> ", "|")):
         return False
     labels = skip_labels(text[:_MOST_LABELS], tools)
@@ -83,6 +87,33 @@ def may_be_labelled(text: str, tools: Tools) -> bool | None:
     if _HALF_VALUE.fullmatch(text, labels.place):
         return None
     return _VALUE.match(text, labels.place) is not None
+
+
+def open_block(text: str, tools: Tools) -> str | None:
+    """A block of code without the signs that open it, if its label is nothing, a word of the trade or the name of a tool, which
+    is kept as the label of a call. None if that cannot be told yet."""
+    found = _BLOCK.match(text)
+    if found is None:
+        return None if "```".startswith(text) else text
+    label, end = found[1], found[2]
+    is_call = not label or label.lower() in BLOCK_LABELS or find_tool_name(label, tools) in tools
+    if not end:
+        is_half = len(text) < _MOST_LABELS and not text[found.end() :].strip()
+        return None if is_half and (is_call or _may_become(label, tools)) else text
+    return f"{label}{text[found.end() - 1 :]}" if is_call else text
+
+
+def read_block(text: str, tools: Tools) -> NamedArguments | None:
+    """The call of a block of code whose label is the name of a tool, and which holds keys and values, a word, or nothing."""
+    found = _NAMED_BLOCK.fullmatch(text)
+    name = "" if found is None else find_tool_name(found[1], tools)
+    if found is None or name not in tools:
+        return None
+    written = read_words(found[2], tools[name]) if found[2].strip() else "{}"
+    with suppress(ValueError, RecursionError):
+        arguments = json.loads(written)
+        return NamedArguments(name, arguments) if isinstance(arguments, dict) and fits(arguments, tools[name]) else None
+    return None
 
 
 def is_code(text: str) -> bool:
@@ -215,6 +246,13 @@ def _may_become(word: str, tools: Tools) -> bool:
 
 
 _decoder = json.JSONDecoder(strict=False)
+BLOCK_LABELS: Final = (
+    "tool_call", "tool_calls", "tool_code", "tool_use", "tool", "tool-call", "tool-calls", "toolcall", "function_call",
+    "function_calls", "function-call", "functioncall", "function", "functions", "action", "api_call", "call",
+)  # fmt: skip
+"""What a block of code is called that holds calls."""
+_BLOCK: Final = re.compile(r"```[ \t]*(?:json[ \t]+(?=\w))?([\w.:/-]*+)([ \t]*\n|[ \t]+(?=\{))?")
+_NAMED_BLOCK: Final = re.compile(r"```[ \t]*(?:json[ \t]+)?([\w.:/-]++)[ \t]*\n((?:(?!```).)*?)\s*```\s*", re.DOTALL)
 _PAIR: Final = re.compile(r"\s*(\w+):[ \t]+(\S.*?)\s*")
 # In quotes or without any; half a text has one.
 _ONE_WORD: Final = re.compile(r"[^\s\"'`{}\[\]:=,]+|\"[^\"\\\n]+\"")

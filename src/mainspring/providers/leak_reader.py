@@ -28,7 +28,7 @@ from mainspring.providers.control_tokens import (
     STOPS,
     TRAILING_STOPS,
 )
-from mainspring.providers.labelled_calls import may_be_labelled, split_thought
+from mainspring.providers.labelled_calls import BLOCK_LABELS, may_be_labelled, split_thought
 from mainspring.providers.leaked_calls import (
     FUNCTOOLS,
     LeakedCall,
@@ -62,8 +62,8 @@ class LeakReader:
     is an answer, and where JavaScript `is_asked` for, a block of it is."""
 
     __slots__ = (
-        "_before", "_closing", "_held", "_is_asked", "_is_idle", "_is_json", "_is_worded", "_past", "_scan", "_size", "_tail",
-        "_tools",
+        "_before", "_closing", "_fences", "_held", "_is_asked", "_is_idle", "_is_json", "_is_worded", "_letters", "_past",
+        "_scan", "_size", "_tail", "_tools",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +71,10 @@ class LeakReader:
     ) -> None:
         self._is_asked = is_asked
         self._tools = {tool.name: tool for tool in tools}
+        # How blocks of code begin that may hold calls.
+        self._fences = (*_FENCES, *[f"```{name}\n" for name in self._tools]) if self._tools else ()
+        # What follows the signs of such a block.
+        self._letters = {mark[3] for mark in (*self._fences, *_JSON_FENCES)}
         self._is_json = is_json
         # Where JSON is asked for, an answer that begins otherwise may have it in a block of code or among words. None while it
         # has not begun.
@@ -107,11 +111,18 @@ class LeakReader:
                 and ("\n" not in delta or ("\nf" not in delta and "\nA" not in delta and "\n{" not in delta))
                 and (self._before[-1:] != "\n" or delta[:1] not in "fA{")
             )
-            or not _MAY_BEGIN.search(delta)
+            or not (_MAY_BEGIN.search(delta) or ("`" in delta and self._may_open_block(delta)))
         ):
             self._before = (self._before + delta)[-_TAIL:]
             return delta
         return self._hold(delta) if delta else ""
+
+    def _may_open_block(self, delta: str) -> bool:
+        """Whether a block of code begins behind a sentence that may hold calls."""
+        return any(
+            (found[1] is None or found[1] in self._letters) and (self._before + delta[: found.start()]).rstrip()[-1:] in _PERIODS
+            for found in _BLOCK_BEGIN.finditer(delta)
+        )
 
     def end(self, said: str = "", *, has_calls: bool = False) -> HeldText:
         """What is still held, as what it is, behind what was said. Beside real calls (`has_calls`), tags that stand around calls
@@ -152,7 +163,7 @@ class LeakReader:
             body = rest.rstrip().removesuffix(self._closing) if self._closing else rest
             if _SCRIPT.match(rest) and any(map(self._is_asked, _LANGUAGES)):
                 continue
-            if calls := self._parse_sections(rest) or parse_calls(body, self._tools, is_all=is_first or _is_action(rest)):
+            if calls := self._parse_sections(rest) or parse_calls(body, self._tools, is_all=is_first or self._is_labelled(rest)):
                 return HeldText(held[:start], list(dict.fromkeys(calls)), rest)
             if is_first and (told := self._read_first(rest)) is not None:
                 return told
@@ -197,7 +208,7 @@ class LeakReader:
         """Calls, and words that tell what the model waits for."""
         if (past := _find_words(text, _begin_scan(text))) is None or not intent.match(text, past.end() - 1):
             return None
-        calls = parse_calls(text[: past.end() - 1], self._tools)
+        calls = parse_calls(text[: past.end() - 1], self._tools, is_all=self._is_labelled(text))
         words = TRAILING_STOPS.sub("", text[past.end() - 1 :])
         return HeldText(words, list(dict.fromkeys(calls)), text) if calls else None
 
@@ -250,7 +261,7 @@ class LeakReader:
         if (
             self._past is not _PAST
             or (past := _find_words(text, _begin_scan(text))) is None
-            or not parse_calls(text[: past.end() - 1], self._tools)
+            or not parse_calls(text[: past.end() - 1], self._tools, is_all=self._is_labelled(text))
         ):
             return False
         if (_WAITING if is_said else _INTENT).match(text, past.end() - 1):
@@ -285,7 +296,12 @@ class LeakReader:
         folded = text[:_LONGEST].lower()
         if text.startswith("{") and self._before.strip():
             return _PAST_VALUE if may_name_tool(text, self._tools) else None
-        if folded.startswith((*_MARKS, *_FENCES)) or _SPACED.match(folded) or may_name_tool(text, self._tools):
+        if (
+            folded.startswith(_MARKS)
+            or text.startswith(self._fences)
+            or _SPACED.match(folded)
+            or may_name_tool(text, self._tools)
+        ):
             return _PAST
         if _is_action(text) and may_be_labelled(text, self._tools):
             return _PAST_VALUE
@@ -323,13 +339,20 @@ class LeakReader:
             return is_behind and may_be_labelled(text[place:], self._tools) is not False
         if folded.startswith(_MARKS) or folded in _HALF_MARKS or _SPACED.match(folded) or _HALF_SPACED.fullmatch(folded):
             return _LEAD.search(before) is not None and _EXPLAINED.search(before) is None
-        if (rest[0] == "{" or _begins(rest, ("```json\n",))) and _ANNOUNCED.search(before) is not None:
-            return may_name_tool(text[place:], self._tools) is not False
-        if _SENTENCE.search(before) is None or _EXPLAINED.search(before):
+        if rest[0] == "`" and before.rstrip()[-1:] not in _PERIODS:
             return False
-        if _begins(rest, _FENCES):
+        if (rest[0] == "{" or _begins(rest, _JSON_FENCES)) and _ANNOUNCED.search(before) is not None:
+            return may_name_tool(text[place:], self._tools) is not False
+        is_meant = (not before.strip() and not self._is_json) or _ANNOUNCED.search(before) is not None
+        if (not is_meant and _SENTENCE.search(before) is None) or _EXPLAINED.search(before):
+            return False
+        if _begins(rest, self._fences if is_meant else _FENCES):
             return True
         return rest[0] == "[" and may_be_python_call(text[place:], self._tools) is not False
+
+    def _is_labelled(self, text: str) -> bool:
+        """Whether it begins as a call whose labels tell that nothing else follows."""
+        return _is_action(text) or text.startswith(self._fences)
 
     def _may_end(self, rest: str) -> bool:
         if self._closing and _begins(rest, (self._closing,)):
@@ -395,12 +418,13 @@ _MARKS: Final = (
 # The same in a namespace, whatever it is called, and what may become one of them.
 _SPACED: Final = re.compile(r"<[a-z]\w{0,15}:(?:tool_calls?>|function_?calls?>|invoke name=)")
 _HALF_SPACED: Final = re.compile(r"<[a-z]\w{0,15}(?::(?:\w{0,14}|invoke(?: n?a?m?e?)?))?")
-_FENCES: Final = ("```tool_code\n", "```tool_call\n", "```tool_calls\n", "```tool_use\n", "```function_call\n")
+_FENCES: Final = tuple([f"```{label}\n" for label in BLOCK_LABELS])
+_JSON_FENCES: Final = ("```json\n", "```\n")
 _HALF_MARKS: Final = frozenset([mark[:size] for mark in _MARKS for size in range(1, len(mark))])
 _HALF_STOPS: Final = frozenset([stop[:size] for stop in STOPS for size in range(1, len(stop))])
 _LONGEST: Final = max(map(len, (*_MARKS, *STOPS)))
 # Each alternative begins with one character, and the search is ten times as fast.
-_SIGNS: Final = re.compile(r"<|\[|`|\n(?:f(?=u|\Z)|A(?=c|\Z)|\{)|(?<![^\s.!?…:>])>(?=>>\w|>{0,2}\Z)")
+_SIGNS: Final = re.compile(r"<|\[|`|\n(?:f(?=u|\Z)|A(?=c|\Z)|\{)|>(?<![^\s.!?…:>]>)(?=>>\w|>{0,2}\Z)")
 _SECTION_HEADS: Final = frozenset(SECTIONS.values())
 _SECTION_SIGNS: Final = re.compile(rf"{_SIGNS.pattern}|>(?=>>|>?\Z)")
 _FIRST_SIGN: Final = re.compile(r"f(?=u|\Z)|A(?=c|\Z)|\{")
@@ -410,11 +434,13 @@ _LABELS: Final = ("Action:", ">>>", "<|from|>assistant", "<|recipient|>")
 _MAY_BEGIN: Final = re.compile(
     r"<(?:\Z|t(?:\Z|[ou])|f(?:\Z|[un])|i(?:\Z|[nm])|a(?:\Z|[np])|m(?:\Z|i)|s(?:\Z|[etp>])|l(?:\Z|o)|e(?:\Z|[nox])|u(?:\Z|[ns])|p(?:\Z|a)|r(?:\Z|e)"
     r"|/(?:\Z|[tsarfol])|[|\uff5c\[<]|\w{1,16}(?:\Z|:))"
-    r"|\[(?:\Z|[TUE|])|(?<![^\s.!?…:>])>(?:>>\w|>{0,2}\Z)|(?:\A|\n)(?:f(?:\Z|u)|a(?:\Z|c(?:\Z|t))|\[|\{|`(?:\Z|`(?:\Z|`(?:\Z|[jtf]))))",
+    r"|\[(?:\Z|[TUE|])|>(?<![^\s.!?…:>]>)(?:>>\w|>{0,2}\Z)|(?:\A|\n)(?:f(?:\Z|u)|a(?:\Z|c(?:\Z|t))|\[|\{)",
     re.IGNORECASE,
 )
 # What may stand before a call: nothing, a line or a sentence of its own.
 _LEAD: Final = re.compile(r"(?:\A|\n|[.!?…>:])\s*\Z")
+_BLOCK_BEGIN: Final = re.compile(r"(?:\A|\n)`(?:\Z|`(?:\Z|`(?:\Z|(.))))", re.DOTALL)
+_PERIODS: Final = ".!?…:>"
 _ENDED: Final = re.compile(r"(?:\A|[.!?…])\s*\Z")
 _SENTENCE: Final = re.compile(r"[.!?…>][ \t]*\n\s*\Z")
 # A call that is closed, and then words.
@@ -427,7 +453,7 @@ _PAST: Final = re.compile(
 # The tags and the name before the JSON of a call.
 _BEFORE_OBJECT: Final = re.compile(r"(?:<[^<>{}]*+>|\[\w++\]|[\w.:-]++|[\s\[`])*+(?=\{)")
 # A value that is closed, and then a sentence. JSON has no line breaks in its strings.
-_PAST_VALUE: Final = re.compile(r"[})\]]`*[ \t]*\n\s*(?!Observation)[A-Z][\w'\u2019]*(?:[ ,][^:{}]){1}[^:{}]{12}")
+_PAST_VALUE: Final = re.compile(r"[})\]](?:\n?`{3})?[ \t]*\n\s*(?!Observation)[A-Z][\w'\u2019]*(?:[ ,][^:{}]){1}[^:{}]{12}")
 # The tag that closes thoughts, and what tells whether it is spoken of.
 _PAST_THOUGHT: Final = re.compile(rf"(?:{'|'.join(CLOSING_TAGS)})[ \t]*[^ \t]")
 _NEVER: Final = re.compile(r"(?!)")
@@ -442,7 +468,8 @@ _WAITING: Final = re.compile(
 _INTENT_CHARS: Final = 24
 _ANNOUNCED: Final = re.compile(
     r"(?:\A|[.!?,:\n]\s*)(?:I(?:['\u2019]| wi)ll|I(?:['\u2019]m| am) going to"
-    r"|I (?:need|have) to|I should|I must|Let me|Let['\u2019]s|We need to)\b"
+    r"|I (?:need|have) to|I should|I must|Let me|Let['\u2019]s|We need to"
+    r"|Checking|Looking|Fetching|Calling|Retrieving|Querying|One moment|Just a (?:moment|second)|Hold on)\b"
     r"(?![^.!?\n]*\b(?:show|example|sample|writ|explain|describ|demonstrat|illustrat|format|spell|sketch|outline|walk you|quot"
     r"|put it|typ(?:e|ing) (?:it|this|that)|would))[^.!?\n]*[.!?…:][ \t]*\n\s*\Z",
     re.IGNORECASE,

@@ -19,9 +19,12 @@ from mainspring.providers.code_calls import CodeCall, find_code, may_be_script, 
 from mainspring.providers.control_tokens import NEXT_TURN, STOPS, TRAILING_STOPS
 from mainspring.providers.json_text import ARGUMENT_KEYS, STRING, json_text, parse_loosely, read_arguments
 from mainspring.providers.labelled_calls import (
+    BLOCK_LABELS,
     is_code,
     may_be_labelled,
     name_only_argument,
+    open_block,
+    read_block,
     read_labelled,
     skip_labels,
     split_thought,
@@ -64,8 +67,7 @@ def parse_calls(text: str, tools: Tools, *, is_all: bool = False) -> list[Leaked
             return calls
         found = next((found for read in _READERS if (found := read(opened, place, tools)) is not None), None)
         if found is None:
-            is_bare = is_all and not text.startswith("`")
-            return (_parse_labelled(bare, tools) or _make_calls(read_lines(bare, tools), tools)) if is_bare else []
+            return _parse_bare(bare, tools) if is_all else []
         calls += found.calls
         place = found.end
 
@@ -74,6 +76,21 @@ def parse_code(text: str, tools: Tools) -> list[LeakedCall]:
     """The calls of an answer that is code. A block of Python's is one only behind a thought: anybody may write one."""
     code = find_code(text)
     return [] if code is None else _make_calls(read_code(code, tools), tools)
+
+
+def _parse_bare(text: str, tools: Tools) -> list[LeakedCall]:
+    """The calls of a text without tags, or of a block of code that may hold calls."""
+    opened = open_block(text, tools) if text.startswith("`") else text
+    if opened is None or opened.startswith("`"):
+        return []
+    if calls := _parse_labelled(opened, tools):
+        return calls
+    if opened is text:
+        return _make_calls(read_lines(text, tools), tools)
+    if calls := _parse_labelled(opened.partition("\n")[2], tools):
+        return calls
+    named = read_block(text, tools)
+    return [] if named is None else [LeakedCall(named.name, json_text(named.arguments))]
 
 
 def _parse_labelled(text: str, tools: Tools) -> list[LeakedCall]:
@@ -482,7 +499,7 @@ _MOST_HEAD: Final = 200
 FUNCTOOLS: Final = "functools["
 _HALF_PYTHON: Final = re.compile(r"\[\s*(?:[A-Za-z_][\w.]*)?")
 _HEAD: Final = re.compile(
-    r'(?:```(?:json[5cl]?|JSON|tool_calls?|tool_code|tool_use|tool|function_call)?\s*)?(?:\[\s*)?\{\s*"?(\w+)"?\s*:\s*(?:"([^"]*)"|[^\s"])'
+    rf'(?:```(?:json[5cl]?|JSON|{"|".join(BLOCK_LABELS)})?\s*)?(?:\[\s*)?\{{\s*"?(\w+)"?\s*:\s*(?:"([^"]*)"|[^\s"])'
 )
 _QUOTED_HEAD: Final = re.compile(r'(?:```(?:json)?\s*)?(?:\[\s*)?"')
 # What follows the first value of an object, if that has no objects in it: another key, or the end.
@@ -497,21 +514,9 @@ _PYTHON_HEAD: Final = re.compile(
 )
 _HALF_HEAD: Final = re.compile(
     r"`{0,3}|(?:```tool_code\s+(?:\w+\s*(?:=\s*)?|\[\s*)?|\[\s*)(?:print\()?(?:await\s+)?(?:[A-Za-z_][\w.]*)?"
-    r'|(?:```(?:[a-z_]*5?|JSON)\s*)?(?:\[\s*)?(?:\{\s*(?:"?\w*(?:"?\s*(?::\s*(?:"[^"]*)?)?)?)?)?'
+    r'|(?:```(?:[a-z_-]*5?|JSON)\s*)?(?:\[\s*)?(?:\{\s*(?:"?\w*(?:"?\s*(?::\s*(?:"[^"]*)?)?)?)?)?'
 )
-_FENCES: Final = (
-    "",
-    "json",
-    "json5",
-    "jsonc",
-    "jsonl",
-    "tool_call",
-    "tool_calls",
-    "tool_code",
-    "tool_use",
-    "tool",
-    "function_call",
-)
+_FENCES: Final = ("", "json", "json5", "jsonc", "jsonl", *BLOCK_LABELS)
 _FENCE_END: Final = re.compile(r"\s*(?:```|\))")
 # An object with slips or as Python writes it, up to the tag that closes it or the end.
 _LITERAL: Final = re.compile(r"\{.*?\}(?=\s*(?:</\w+>|\[END_TOOL|<\||\Z))", re.DOTALL)

@@ -467,7 +467,7 @@ _IN_ONE: Final[Mapping[str, Callable[[SeenExchange], object]]] = {
     "prefix of names": lambda seen: not _has_other_name(seen, "<") and any(_has_other_name(seen, mark) for mark in ":./"),
     "call as tagged text": lambda seen: _leaks(seen, r"<tool_call>|<tools?>|\[TOOL_REQUEST"),
     "call as XML text": lambda seen: _leaks(seen, r"<function=|<invoke|<parameter"),
-    "call as fenced text": lambda seen: _leaks(seen, r"\A\s*```[a-z_]*\s*[\[{].*```\s*\Z"),
+    "call as fenced text": lambda seen: _leaks(seen, r"\A\s*```[\w.:-]*\s*[\[{].*```\s*\Z"),
     "call as JSON text": lambda seen: _leaks(seen, r"\A\s*[\[{].*[\]}]\s*\Z"),
     "call in control tokens": lambda seen: re.search(_HARMONY, seen.text, re.DOTALL) or mark_channels(seen.text),
     "call in thoughts": lambda seen: not seen.calls and not seen.text and _is_call(seen, seen.thoughts),
