@@ -99,17 +99,18 @@ def serve(
     settings = load(given, file=config)
     if not check:
         become_server(given, settings, config)
-    return _check(settings, config)
+    from mainspring.app.assembly import build_server_engine  # what serves imports it in a process of its own
+
+    build_server_engine(settings, config)
+    return _check(settings)
 
 
-async def _check(settings: Settings, file: Path | None) -> int:
-    """Examines the models, once what else the settings name has been tried out; `file` is where they are from."""
+async def _check(settings: Settings) -> int:
+    """Examines the models, once what else the settings name has been tried out."""
     # A server has no use for the one, and starts the other by itself.
-    from mainspring.app.assembly import build_server_engine
     from mainspring.app.build import check_surroundings
     from mainspring.features.models.doctor import SandboxChoice, check_configured
 
-    build_server_engine(settings, file)
     await check_surroundings(settings)
     choice = SandboxChoice(settings.sandbox, settings.kubernetes)
     return await check_configured(settings, choice, parse_location(settings.database))
