@@ -4,19 +4,11 @@ from pathlib import Path
 from typing import Final
 
 from mainspring.storage.location import Location
-from mainspring.storage.sql import ServerTables
 from mainspring.storage.transfer.content import ContentKind, Placed, TableForm
 from mainspring_tasks.decision_log import DECISIONS, SERVED_DECISIONS
 from mainspring_tasks.decision_settings import DecisionSettings, find_log, find_tasks
 from mainspring_tasks.server.sqlite_tasks import TASKS
-from mainspring_tasks.server.task_store import choose_task_store
-
-
-async def _make_task_tables(location: Location) -> None:
-    store = choose_task_store(location.given)
-    await store.open()
-    await store.close()
-
+from mainspring_tasks.server.task_store import SERVED_TASKS
 
 DECISION_CONTENT: Final = ContentKind(
     name="decisions",
@@ -27,10 +19,9 @@ DECISION_CONTENT: Final = ContentKind(
 TASK_CONTENT: Final = ContentKind(
     name="tasks",
     schema=TASKS,
-    served=ServerTables("tasks", (), ("mainspring_tasks",)),
+    served=SERVED_TASKS,
     tables=(TableForm(name="tasks"),),
     is_escaped=False,
-    make_served=_make_task_tables,
 )
 
 

@@ -35,6 +35,7 @@ from mainspring.storage.audit_chain import verify
 from mainspring.storage.choose_store import choose_store, open_store
 from mainspring.storage.location import Location, parse_location
 from mainspring.storage.postgres.sql_database import PREFIX
+from mainspring.storage.sql import ServerTables
 from mainspring.storage.transfer.content import ContentKind
 from mainspring.storage.transfer.deployment import back_up, bring_up_to_date, move
 from mainspring.storage.transfer.run_content import place_runs
@@ -126,13 +127,11 @@ async def test_a_move_that_was_killed_is_taken_up_and_brings_what_has_changed(
 
 
 async def test_a_move_that_ends_before_all_tables_are_there_leaves_none_to_be_used(place: MakePlace) -> None:
-    async def fail(location: Location) -> None:
-        raise StoreError("killed here")
-
     new = place("postgres")
     [runs] = [placed.content for placed in place_runs(None, new)]
+    failing = replace(runs, served=ServerTables("more", ("SELECT 'killed here'::int;",), ()))
     with pytest.raises(StoreError, match="killed here"):
-        async with open_server(new, [runs, replace(runs, make_served=fail)], is_source=False):
+        async with open_server(new, [runs, failing], is_source=False):
             pass
     with pytest.raises(StoreError, match="is being filled"):
         await choose_store(new).open()
@@ -372,6 +371,15 @@ async def test_a_backup_only_reads_so_that_a_replica_will_do(shell: Shell, postg
         postgres.psql(database.given, f"UPDATE mainspring_schemas SET version = {version} WHERE name = 'runs'")
         code, err = await run(shell, "backup", "more.backup", "--database", read_only)
         assert (code, f"{told}\n" in err, (shell.folder / "more.backup").exists()) == (1, True, False)
+
+
+async def test_a_server_that_cannot_be_written_to_is_told_before_anything_is_copied(shell: Shell, postgres: Postgres) -> None:
+    read_only = f"{postgres.database()}&default_transaction_read_only=on"
+    async with open_store(parse_location(shell.folder / "old.db")):
+        pass
+    code, err = await run(shell, "migrate", "old.db", read_only)
+    assert (code, err.count("\n")) == (1, 1)
+    assert "is set to read only, and nothing can be written there; name the primary" in err
 
 
 async def test_it_is_said_that_the_key_of_sign_ins_goes_along_with_nothing(shell: Shell, place: MakePlace) -> None:

@@ -148,6 +148,15 @@ def test_a_url_that_is_no_database_is_refused_before_anything_is_made(shell: She
     assert {path.name for path in set(shell.folder.iterdir()) - before} == {"script.json"}
 
 
+@pytest.mark.parametrize("command", ["runs", "upgrade", "tasks list", "tasks serve --user alice", "serve --check"])
+def test_a_server_that_cannot_be_reached_is_told_in_one_line(shell: Shell, command: str) -> None:
+    told = shell.run(*command.split(), "--database", "postgresql://app:hunter2@127.0.0.1:1/runs")
+    assert (told.code, told.out, told.err.count("\n")) == (1, "", 1), told
+    assert re.match(
+        r"mainspring: postgresql://app:\*\*\*@127.0.0.1:1/runs cannot be reached \(.*\); check that it runs,", told.err
+    )
+
+
 @pytest.mark.parametrize("url", ["postgresql://app:hunter2@h/runs?password=hunter2", "postgresql://app:hunter2/@h/runs"])
 def test_the_password_of_a_database_is_not_among_the_settings_shown(shell: Shell, url: str) -> None:
     shown = shell.run("config", "show", env={"MAINSPRING_DATABASE": url})

@@ -41,7 +41,7 @@ async def test_a_schema_is_made_once_and_a_newer_one_is_refused(postgres: Postgr
     await asyncio.gather(*[store.open() for store in stores])
     for store in stores:
         await store.close()
-    postgres.psql(url, "UPDATE mainspring_tasks_schema SET version = version + 1;")
+    postgres.psql(url, "UPDATE mainspring_schemas SET version = version + 1;")
     with pytest.raises(StoreError, match="written by a newer Mainspring"):
         await stores[0].open()
 
@@ -49,7 +49,7 @@ async def test_a_schema_is_made_once_and_a_newer_one_is_refused(postgres: Postgr
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("postgresql://alice:hunter2@127.0.0.1:1/none", "`none` cannot be used"),
+        ("postgresql://alice:hunter2@127.0.0.1:1/none", "none cannot be reached"),
     ],
 )
 async def test_a_database_that_is_not_there_is_told_without_its_password(url: str, said: str) -> None:

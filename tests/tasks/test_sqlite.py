@@ -68,7 +68,7 @@ async def test_what_is_no_database_is_refused(tmp_path: Path, content: bytes | N
 
 
 def test_a_name_of_another_kind_of_database_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="tasks cannot be kept in `mysql://`"):
+    with pytest.raises(InvalidRequest, match="`mysql:` is no database"):
         choose_task_store("mysql://localhost/tasks")
 
 

@@ -52,7 +52,7 @@ def run_reporting_errors(work: Callable[[], object], but: type[Exception] | tupl
 
 
 def run_async(work: Coroutine[object, object, object]) -> object:
-    """Awaits the work of a command. The engine's log is for servers: it stays silent here, unless one debugs."""
+    """Awaits the work of a command. The log is for servers: it stays silent here, unless one debugs."""
     import asyncio
     import logging
 
@@ -60,8 +60,7 @@ def run_async(work: Coroutine[object, object, object]) -> object:
         logging.basicConfig(level=logging.INFO)
         logging.getLogger("mainspring").setLevel(logging.DEBUG)
     else:
-        logging.getLogger("mainspring").addHandler(logging.NullHandler())
-        logging.getLogger("mainspring").propagate = False
+        logging.getLogger().addHandler(logging.NullHandler())  # without one Python writes warnings itself
     return asyncio.run(work)
 
 

@@ -1,43 +1,27 @@
 """Tasks in a PostgreSQL database. The only module that needs asyncpg.
 
-Connections are made when they are needed, and those that the server has dropped are replaced. Every change is one statement. The
-tables are prefixed, so they can live beside others; a table of its own counts the migrations.
+Connections are made when they are needed, and those that the server has dropped are replaced. Every change is one statement.
 """
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from logging import getLogger
-from urllib.parse import urlsplit
 from uuid import UUID
 
 import asyncpg  # type: ignore[import-untyped]
 
 from mainspring.core.errors import StoreError
-from mainspring.storage.location import parse_location
+from mainspring.storage.location import Location
 from mainspring.storage.postgres.postgres_server import Connection, Server
 from mainspring_tasks.server.task import Status, Task, make_task
+from mainspring_tasks.server.task_store import SERVED_TASKS
 
 log = getLogger(__name__)
 
 CONNECT_SECONDS = 5.0
 QUERY_SECONDS = 10.0
 MOST_CONNECTIONS = 8
-# Any number, as long as all who migrate use the same.
-MIGRATION_LOCK = 0x4D73_746B
-MIGRATIONS: tuple[str, ...] = (
-    """
-    CREATE TABLE mainspring_tasks (
-        number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-        id UUID NOT NULL UNIQUE,
-        owner TEXT NOT NULL,
-        description TEXT NOT NULL,
-        created_at TIMESTAMPTZ NOT NULL,
-        completed_at TIMESTAMPTZ
-    );
-    CREATE INDEX mainspring_tasks_by_owner ON mainspring_tasks (owner, number);
-    """,
-)
 _COLUMNS = "id, description, created_at, completed_at"
 _ADD = "INSERT INTO mainspring_tasks (id, owner, description, created_at, completed_at) VALUES ($1, $2, $3, $4, $5)"
 _CHOICE = {None: "", "pending": "AND completed_at IS NULL", "completed": "AND completed_at IS NOT NULL"}
@@ -46,24 +30,18 @@ _CHOICE = {None: "", "pending": "AND completed_at IS NULL", "completed": "AND co
 class PostgresTasks:
     """A `TaskStore` in a database. It is used between `open` and `close`, in one event loop."""
 
-    def __init__(self, url: str) -> None:
-        self._server = Server(parse_location(url))
-        # The URL may hold a password; this much may be told.
-        self._name = urlsplit(url).path.rpartition("/")[2] or "postgres"
+    def __init__(self, location: Location) -> None:
+        self._server = Server(location)
         self._pool: asyncpg.Pool | None = None
 
     async def open(self) -> None:
-        # Nothing is connected yet.
+        await self._server.open(SERVED_TASKS)
+        self._server.close()  # the pool has connections of its own
+
         async def connect(_: str | None, **options: object) -> Connection:
             return await self._server.connect(**options, timeout=CONNECT_SECONDS, command_timeout=QUERY_SECONDS)
 
         self._pool = await asyncpg.create_pool(connect=connect, min_size=0, max_size=MOST_CONNECTIONS)
-        try:
-            async with self._connection() as connection:
-                await _migrate(connection)
-        except StoreError:
-            await self.close()
-            raise
 
     async def close(self) -> None:
         pool, self._pool = self._pool, None
@@ -112,27 +90,10 @@ class PostgresTasks:
         try:
             async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection:
                 yield connection
-        except ValueError:
-            # Its words quote the part of the URL that is at fault, which may be the password.
-            raise StoreError("the postgresql:// URL of --database is not right; write special characters in it as %XX") from None
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
-            log.error("database %s: %s: %s", self._name, type(error).__name__, error)
-            raise StoreError(
-                f"the PostgreSQL database `{self._name}` cannot be used ({error or type(error).__name__}); check that it runs, "
-                "and the URL of --database"
-            ) from error
-
-
-async def _migrate(connection: asyncpg.Connection) -> None:
-    async with connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
-        await connection.execute("CREATE TABLE IF NOT EXISTS mainspring_tasks_schema (version INTEGER NOT NULL)")
-        version = await connection.fetchval("SELECT coalesce(max(version), 0) FROM mainspring_tasks_schema")
-        if version > len(MIGRATIONS):
-            raise StoreError("the database was written by a newer Mainspring; upgrade Mainspring or choose another database")
-        for number, migration in enumerate(MIGRATIONS[version:], version + 1):
-            await connection.execute(migration)
-            await connection.execute("INSERT INTO mainspring_tasks_schema (version) VALUES ($1)", number)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, ValueError, OSError) as error:
+            explained = self._server.explain(error)
+            log.error("%s", explained)
+            raise explained from error
 
 
 def _task(row: asyncpg.Record) -> Task:

@@ -142,7 +142,7 @@ class Server:
             self._check_files()
             connection = await self.connect()
             self._idle.append(connection)
-            await self._check(connection)
+            await self.check(connection)
             await _migrate(connection, schema, self.name, self._may_be_unfinished)
         except BaseException as error:
             self.close()
@@ -247,7 +247,8 @@ class Server:
                 "sslrootcert=system for those of this machine"
             )
 
-    async def _check(self, connection: Connection) -> None:
+    async def check(self, connection: Connection) -> None:
+        """Raises `StoreError` if this is no server to write to."""
         version = connection.get_server_version()
         if version.major < OLDEST:
             raise StoreError(f"{self.name} is PostgreSQL {version.major}; PostgreSQL {OLDEST} or newer is needed")

@@ -6,7 +6,7 @@ give it, so that a new column needs no word here; a column that only one side ha
 """
 
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, closing
 from operator import itemgetter
 from pathlib import Path
@@ -129,8 +129,7 @@ class RowWriter(RowReader, Protocol):
 class ContentKind(Struct, frozen=True, kw_only=True):
     """One kind of content: its tables in an order in which references hold, and those that are not copied, each with the reason.
 
-    `settle` are statements for a server when all rows are there. `make_served` makes the tables there, unless `served` does.
-    `open_file` is for files that are no plain SQLite files.
+    `settle` are statements for a server when all rows are there. `open_file` is for files that are no plain SQLite files.
     """
 
     name: str
@@ -140,7 +139,6 @@ class ContentKind(Struct, frozen=True, kw_only=True):
     left: Mapping[str, str] = {}
     settle: tuple[str, ...] = ()
     is_escaped: bool = True
-    make_served: Callable[[Location], Awaitable[None]] | None = None
     open_file: "Callable[[Path], AbstractAsyncContextManager[RowWriter]] | None" = None
 
     def describe(self) -> tuple[TableForm, ...]:

@@ -168,7 +168,7 @@ async def _is_to_be_read_only(location: Location, contents: Sequence[ContentKind
             raise StoreError(f"{location} is being filled; wait until that is complete")
         for content in contents:
             known, found = len(content.served.migrations), versions.get(content.served.name, 0)
-            if known and found != known:  # those that make their tables themselves count them elsewhere
+            if found != known:
                 remedy = "upgrade Mainspring" if found > known else "`mainspring upgrade` brings those of its primary up to date"
                 raise StoreError(
                     f"{location} can only be read, and its tables of {content.name} are of another version ({found}, this one "
@@ -180,9 +180,6 @@ async def _is_to_be_read_only(location: Location, contents: Sequence[ContentKind
 async def make_tables(location: Location, contents: Sequence[ContentKind]) -> None:
     """Makes the tables of these kinds, and brings those that are there up to date. Raises `StoreError`."""
     for content in contents:
-        if content.make_served is not None:
-            await content.make_served(location)
-            continue
         server = Server(location)
         await server.open(content.served)
         server.close()
@@ -190,6 +187,7 @@ async def make_tables(location: Location, contents: Sequence[ContentKind]) -> No
 
 async def _begin_copy(location: Location) -> None:
     async with _ask(location) as connection, connection.transaction():
+        await Server(location).check(connection)
         await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
         await connection.execute(SCHEMAS)
         await connection.execute("INSERT INTO mainspring_schemas VALUES ($1, 0) ON CONFLICT DO NOTHING", UNFINISHED)
