@@ -147,8 +147,12 @@ class BoundedProtocol(WatchedReader, HttpToolsProtocol):
     @property
     def is_idle(self) -> bool:
         """Whether it is open, was told to leave, and has no request whose answer it could leave with."""
-        has_answered = self._received == 0 and (self.cycle is None or self.cycle.response_complete)
-        return self._is_leaving and has_answered and not self.transport.is_closing()
+        return self._is_leaving and self._has_answered and not self.transport.is_closing()
+
+    @property
+    def _has_answered(self) -> bool:
+        """Whether nothing is being asked."""
+        return self._received == 0 and (self.cycle is None or self.cycle.response_complete)
 
     @property
     def is_beginning(self) -> bool:
@@ -202,9 +206,17 @@ class BoundedProtocol(WatchedReader, HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        self._running = self.pipeline[-1][0] if self.pipeline else None
         self._tell_lost = None
-        super().on_response_complete()
+        if self.pipeline:
+            self._running = self.pipeline[-1][0]
+            super().on_response_complete()
+            return
+        # As uvicorn does, but for its timer: `check_progress` ends a connection that is kept for too long.
+        self._running = None
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self._since = self.loop.time()
+            self.flow.resume_reading()
 
     def watch(self, then: Callable[[], None]) -> Callable[[], None]:
         """Calls `then` if the client leaves before the response is complete. Returns what ends that."""
@@ -246,13 +258,15 @@ class BoundedProtocol(WatchedReader, HttpToolsProtocol):
         self._refuse(self._fault or Fault(400, "invalid_http", "this is no HTTP request that can be understood"))
 
     def check_progress(self, now: float) -> None:
-        """Ends the connection if its client takes too long over what it has begun to send."""
+        """Ends the connection if its client takes too long over what it has begun to send, or to ask for something more."""
         if self.flow.read_paused:
             self._since = now  # it is us who do not read
         elif self._is_head:
             if (self._received or self._is_new) and now - self._since > self._limits.head_seconds:
                 message = f"the head of the request did not come within {self._limits.head_seconds:g} s"
                 self._refuse(Fault(408, "request_timeout", message))
+            elif self._has_answered and now - self._since > self.timeout_keep_alive:
+                self.transport.close()
         elif now - self._since > self._limits.body_seconds + self._received / BODY_BYTES_PER_SECOND:
             message = f"the body came slower than {BODY_BYTES_PER_SECOND} bytes a second; send it faster, or less of it"
             self._refuse(Fault(408, "request_timeout", message, param="body"))
