@@ -75,7 +75,7 @@ class Journal:
     """
 
     __slots__ = (
-        "_at", "_auditor", "_clock", "_delta", "_durable", "_failure", "_flushes", "_handed", "_has_facts", "_is_audited",
+        "_asked", "_at", "_auditor", "_clock", "_delta", "_durable", "_failure", "_flushes", "_handed", "_has_facts", "_is_audited",
         "_is_bare", "_is_early", "_is_kept", "_is_packing", "_loop", "_owed", "_readers", "_run", "_shared", "_told", "_unfolded",
         "_watchers", "_writer", "due", "history", "hold", "is_closed", "log", "on_failure", "shown",
     )  # fmt: skip
@@ -89,6 +89,8 @@ class Journal:
         self.history = history
         self.hold = hold
         self.due = inf
+        # Within how long it is to be written, as long as it is `due`.
+        self._asked = inf
         spec, store = self._run.spec, writer.store
         self._writer = writer
         self._is_kept = spec.store
@@ -235,12 +237,19 @@ class Journal:
         if kind not in _DELTAS:
             self._has_facts = True
             later = DELAY if self._readers else UNREAD_DELAY
-            self._writer.request(self, 0.0 if kind is RunEnded else RESULT_DELAY if kind is ToolEnded else later)
+            self._ask(0.0 if kind is RunEnded else RESULT_DELAY if kind is ToolEnded else later)
         elif self.due == inf:
             if self._readers and not self._is_early:
+                self._asked = inf
                 self._writer.request_tick(self)
             else:
-                self._writer.request(self, UNREAD_DELAY)
+                self._ask(UNREAD_DELAY)
+
+    def _ask(self, seconds: float) -> None:
+        """Has what there is written within so many seconds. Whoever asked before for the same is served as soon."""
+        if self.due == inf or seconds < self._asked:
+            self._asked = seconds
+            self._writer.request(self, seconds)
 
     async def flush(self) -> None:
         """Waits until everything recorded is durable; raises the store's error if it cannot be."""
@@ -258,7 +267,7 @@ class Journal:
 
     async def _write(self) -> None:
         """Waits for the next append. Several may wait for it, and one that is cancelled does not cancel it for the others."""
-        self._writer.request(self, 0.0)
+        self._ask(0.0)
         flushed = self._loop.create_future()
         self._flushes.append(flushed)
         await flushed
