@@ -75,9 +75,9 @@ class Journal:
     """
 
     __slots__ = (
-        "_asked", "_at", "_auditor", "_clock", "_delta", "_durable", "_failure", "_flushes", "_handed", "_has_facts", "_is_audited",
-        "_is_bare", "_is_early", "_is_kept", "_is_packing", "_loop", "_owed", "_readers", "_run", "_shared", "_told", "_unfolded",
-        "_watchers", "_writer", "due", "history", "hold", "is_closed", "log", "on_failure", "shown",
+        "_asked", "_at", "_auditor", "_clock", "_delta", "_durable", "_failure", "_flushes", "_handed", "_has_facts",
+        "_is_audited", "_is_bare", "_is_early", "_is_kept", "_is_packing", "_loop", "_owed", "_readers", "_run", "_shared",
+        "_told", "_unfolded", "_watchers", "_writer", "due", "history", "hold", "is_closed", "log", "on_failure", "shown",
     )  # fmt: skip
 
     def __init__(

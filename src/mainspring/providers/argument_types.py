@@ -89,6 +89,8 @@ def list_types(tool: ToolDefinition | None) -> dict[str, set[str]]:
 
 def list_kinds(schema: object) -> set[str]:
     """The types that a value may have; none if it may have any."""
+    if type(schema) is dict and type(name := schema.get("type")) is str and "anyOf" not in schema:
+        return {name} if name in _TYPES else set()
     match schema:
         case {"anyOf": [*others]}:
             kinds = [list_kinds(each) for each in others]
