@@ -1,7 +1,16 @@
 """The task agent as a part of Mainspring: `/v1/chat`, `/v1/decisions`, and the commands `chat`, `tasks` and `decisions`."""
 
+from typing import TYPE_CHECKING
+
+from mainspring.late_module import LateModule
 from mainspring.parts import Command, Host, Part, PartContents, ServedPart
 from mainspring_tasks.decision_settings import DecisionSettings, check_constitution
+
+# Only a server needs its libraries.
+if TYPE_CHECKING:
+    from mainspring_tasks import routes
+else:
+    routes = LateModule("mainspring_tasks.routes")
 
 
 def build(settings: DecisionSettings) -> PartContents:
@@ -9,9 +18,7 @@ def build(settings: DecisionSettings) -> PartContents:
     check_constitution(settings)
 
     def serve(host: Host) -> ServedPart:
-        from mainspring_tasks.routes import serve_chat  # only a server needs its libraries
-
-        return serve_chat(host, settings)
+        return routes.serve_chat(host, settings)
 
     return PartContents(serve=serve)
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mainspring.core.items import Json, ServerTool, ToolDefinition, ToolKind, to_json
+from mainspring.late_module import LateModule
 from mainspring.ports import CallContext, ToolCall, ToolResult
 from mainspring.tools.mcp.exchange import ToolAnswer
 from mainspring.tools.mcp.result_content import render_answer
@@ -27,6 +28,10 @@ from mainspring_tasks.task_references import ListedTask, Seen, find_counted, fin
 
 if TYPE_CHECKING:
     from mcp import Client
+
+    from mainspring_tasks.server import mcp_server
+else:
+    mcp_server = LateModule("mainspring_tasks.server.mcp_server")
 
 SECONDS: Final = 30.0
 MOST_CONNECTIONS: Final = 64
@@ -76,9 +81,7 @@ def _session(store: TaskStore, user: str) -> "Client":
     # The SDK takes a second to import, and a thread keeps everybody else going meanwhile.
     from mcp import Client
 
-    from mainspring_tasks.server.mcp_server import build_task_server
-
-    return Client(build_task_server(store, fix_user(user)))
+    return Client(mcp_server.build_task_server(store, fix_user(user)))
 
 
 class RemoteTasks:

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -36,11 +37,20 @@ from mainspring.features.models import backends, discovery, model_choice
 from mainspring.features.models.backends import FoundBackend
 from mainspring.features.models.model_choice import ModelChoice
 from mainspring.http.settings import find_most_bytes
+from mainspring.late_module import LateModule
 from mainspring.ports import Provider
 from mainspring.providers.scripted import Scripted
 from mainspring.providers.scripted import say as reply
 from mainspring.storage.location import parse_location
 from mainspring.tools.builtin.builtins import NAMES
+
+# The HTTP client is heavy; only those who talk to a network backend pay for it.
+if TYPE_CHECKING:
+    from mainspring.features.models import pull
+    from mainspring.providers import cassette
+else:
+    cassette = LateModule("mainspring.providers.cassette")
+    pull = LateModule("mainspring.features.models.pull")
 
 WELCOME = (
     "Hello! I am only a scripted stand-in, because this server has no model yet. Install one with `pip install "
@@ -229,15 +239,12 @@ def _choose_model(options: EngineOptions, settings: Settings) -> tuple[Provider,
 
 def _choose_cassette(options: EngineOptions, model: str | None) -> Provider:
     """A backend that is recorded, or its recording."""
-    # The HTTP client is heavy; only those who talk to a network backend pay for it.
-    from mainspring.providers.cassette import Player, Recorder
-
     if not model:
         raise InvalidRequest("name the model that is recorded or replayed: --model NAME")
     if options.record is not None and options.replay is not None:
         raise InvalidRequest("--record and --replay exclude each other; pass one of them")
     environment = os.environ if options.replay is None else model_choice.add_missing_keys(os.environ)
-    tape = Recorder(options.record) if options.record is not None else Player(options.replay or Path())
+    tape = cassette.Recorder(options.record) if options.record is not None else cassette.Player(options.replay or Path())
     return model_choice.resolve_provider(model, options.base_url, options.backend_key, environment=environment, tape=tape)
 
 
@@ -259,9 +266,7 @@ def _find_backends(may_ask: bool = True) -> dict[str, FoundBackend]:
     """What can be asked without being configured. Where that is a local model alone, a person is asked about a better one."""
     found = asyncio.run(discovery.find_backends())
     if may_ask and [*found] == ["local"] and sys.stdin.isatty():
-        from mainspring.features.models.pull import offer_model  # only where a person can answer
-
-        found = asyncio.run(discovery.find_backends()) if offer_model() else found
+        found = asyncio.run(discovery.find_backends()) if pull.offer_model() else found
     return found
 
 

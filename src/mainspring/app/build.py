@@ -30,6 +30,7 @@ from mainspring.features.traces.otel import Exporter, is_wanted, name_provider
 from mainspring.features.vector_stores.settings import VectorStoreSettings
 from mainspring.features.web_search.settings import WebSearchSettings
 from mainspring.http.key_limits import KeyUse, find_key_limits
+from mainspring.late_module import LateModule
 from mainspring.parts import PartContents
 from mainspring.ports import Dispatcher, Embedder, Provider, Store
 from mainspring.providers.choose_embedder import choose_embedder
@@ -48,8 +49,24 @@ from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.registry import Registry
 
 if TYPE_CHECKING:
+    from mainspring.engine.temporal import temporal_dispatcher
+    from mainspring.features.mcp import open_sign_ins
+    from mainspring.features.web_search import searchers, web_search
+    from mainspring.providers.local import weights
+    from mainspring.tools.builtin import web_fetch
     from mainspring.tools.mcp.sign_in import SignIns
+    from mainspring.tools.sandbox import packages
+    from mainspring.tools.sandbox.kubernetes import kubernetes_sandbox
     from mainspring.tools.sandbox.packages import PackageList
+else:
+    temporal_dispatcher = LateModule("mainspring.engine.temporal.temporal_dispatcher")
+    searchers = LateModule("mainspring.features.web_search.searchers")
+    web_search = LateModule("mainspring.features.web_search.web_search")
+    web_fetch = LateModule("mainspring.tools.builtin.web_fetch")
+    kubernetes_sandbox = LateModule("mainspring.tools.sandbox.kubernetes.kubernetes_sandbox")
+    open_sign_ins = LateModule("mainspring.features.mcp.open_sign_ins")
+    weights = LateModule("mainspring.providers.local.weights")
+    packages = LateModule("mainspring.tools.sandbox.packages")
 
 # A worker has nothing else to do, and a file tells nobody of new runs.
 WORKER_LOOK = 0.1
@@ -155,11 +172,11 @@ def build_embedder(own: VectorStoreSettings, memory: MemorySettings) -> Embedder
 def _build_web_search(settings: WebSearchSettings, builtins: BuiltinTools) -> tuple[PartContents, ...]:
     if settings == WebSearchSettings():
         return ()
-    from mainspring.features.web_search.searchers import build_searcher  # brings along an HTTP client
-    from mainspring.features.web_search.web_search import make_web_search
-    from mainspring.tools.builtin.web_fetch import WebFetch
-
-    return (make_web_search(build_searcher(settings), WebFetch(builtins.guard, flaw=builtins.url_flaw)),)
+    return (
+        web_search.make_web_search(
+            searchers.build_searcher(settings), web_fetch.WebFetch(builtins.guard, flaw=builtins.url_flaw)
+        ),
+    )
 
 
 def check_working_dir(settings: Settings) -> None:
@@ -175,9 +192,7 @@ async def check_surroundings(settings: Settings) -> None:
     if settings.files is not None:
         await choose_files(settings.files).open()
     if settings.sandbox == "kubernetes" and {*LASTING} & {*settings.builtins}:
-        from mainspring.tools.sandbox.kubernetes.kubernetes_sandbox import KubernetesSandbox  # brings along an HTTP client
-
-        async with KubernetesSandbox(settings.kubernetes) as pods:
+        async with kubernetes_sandbox.KubernetesSandbox(settings.kubernetes) as pods:
             await pods.check()
 
 
@@ -195,10 +210,7 @@ def _open_sign_ins(
 ) -> "SignIns | None":
     if not any(server.oauth is not None for server in servers):
         return None
-    # Who has no such servers needs no cryptography.
-    from mainspring.features.mcp.open_sign_ins import open_sign_ins
-
-    return open_sign_ins(store, database, guard, secret_key=settings.secret_key, public_url=settings.public_url)
+    return open_sign_ins.open_sign_ins(store, database, guard, secret_key=settings.secret_key, public_url=settings.public_url)
 
 
 def _open_builtins(
@@ -227,14 +239,10 @@ def _find_packages(settings: Settings) -> "PackageList | None":
     if settings.sandbox == "kubernetes":
         message = "pods have the packages of their image; add them there, and leave `sandbox_packages` out"
         raise InvalidRequest(message, param="sandbox_packages")
-    # Only who wants packages pays for these.
-    from mainspring.providers.local.weights import find_cache_folder
-    from mainspring.tools.sandbox.packages import OURS, PackageList
-
-    file = OURS if settings.sandbox_packages is True else Path(settings.sandbox_packages).absolute()
+    file = packages.OURS if settings.sandbox_packages is True else Path(settings.sandbox_packages).absolute()
     if not file.is_file():
         raise InvalidRequest(f"there is no list of packages `{file}`; write one, or set `true`", param="sandbox_packages")
-    return PackageList(file, find_cache_folder() / "sandbox", say)
+    return packages.PackageList(file, weights.find_cache_folder() / "sandbox", say)
 
 
 def _choose_dispatcher(settings: Settings, store: Store) -> Dispatcher:
@@ -242,11 +250,11 @@ def _choose_dispatcher(settings: Settings, store: Store) -> Dispatcher:
     if settings.dispatcher == "lease":
         return LeaseDispatcher(store.leases, WORKER_LOOK if settings.role == "worker" else LOOK_SECONDS)
     try:
-        from mainspring.engine.temporal.temporal_dispatcher import TemporalDispatcher
+        make_dispatcher = temporal_dispatcher.TemporalDispatcher
     except ModuleNotFoundError:
         raise InvalidRequest("Temporal needs another package: pip install 'mainspring[temporal]'", param="dispatcher") from None
     named = replace(settings.temporal, build_id=settings.temporal.build_id or mainspring.__version__)
-    return TemporalDispatcher(store, named, settings.runs_at_once)
+    return make_dispatcher(store, named, settings.runs_at_once)
 
 
 def is_one_of_several(settings: Settings) -> bool:

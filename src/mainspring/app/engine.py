@@ -54,6 +54,7 @@ from mainspring.features.triggers.outbox import Outbox, WorkflowOutbox, load_out
 from mainspring.features.workflows.step_actions import StepActions, StepProvider
 from mainspring.features.workflows.workflow_folder import WorkflowFolders
 from mainspring.features.workflows.workflows import Workflows
+from mainspring.late_module import LateModule
 from mainspring.parts import Application, Host, PartContents, blame_part
 from mainspring.ports import (
     CallPolicy,
@@ -80,8 +81,13 @@ from mainspring.tools.registry import Registry
 from mainspring.tools.schema import Validators
 
 if TYPE_CHECKING:
+    from mainspring.app import file_services
     from mainspring.features.files.settings import UploadSettings
+    from mainspring.features.memory import memory as memory_module
     from mainspring.features.memory.memory import Memory
+else:
+    file_services = LateModule("mainspring.app.file_services")
+    memory_module = LateModule("mainspring.features.memory.memory")
 
 DAY: Final = 86_400.0
 
@@ -155,8 +161,6 @@ class Engine:
         new_id: NewId = random_id,
         quota: MemoryQuota | None = None,
     ) -> None:
-        from mainspring.app.file_services import FileServices  # brings along a database
-
         self.builtins, self.mcp, self.skills = builtins or BuiltinTools(), mcp or McpTools(), SkillFolders(skills)
         self._location = None if database is None else parse_location(database)
         self.memory: Memory | NoMemory = _build_memory(self._location) if memory is True else memory or NoMemory()
@@ -168,7 +172,7 @@ class Engine:
             tools, self.builtins, self.mcp, self.skills, agents, self.parts, recall=self.memory.recall, limits=limits
         )
         self.embedder = embedder
-        self.file_services = FileServices(
+        self.file_services = file_services.FileServices(
             kept,
             self._location,
             lambda: self.core.presence,
@@ -511,9 +515,7 @@ class Engine:
 
 
 def _build_memory(location: Location | None) -> "Memory":
-    from mainspring.features.memory.memory import build_memory  # brings along a database
-
-    return build_memory(location)
+    return memory_module.build_memory(location)
 
 
 async def _next_or_none(pieces: AsyncIterator[str]) -> str | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cache
+from typing import TYPE_CHECKING
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.features.agents.part import PART as AGENTS
@@ -23,7 +24,14 @@ from mainspring.features.traces.part import PART as TRACES
 from mainspring.features.triggers.part import PART as TRIGGERS
 from mainspring.features.vector_stores.part import PART as SEARCH
 from mainspring.features.workflows.part import PART as WORKFLOWS
+from mainspring.late_module import LateModule
 from mainspring.parts import Command, FileKind, Part
+
+# Takes a while, and most commands need no part of others.
+if TYPE_CHECKING:
+    from importlib import metadata
+else:
+    metadata = LateModule("importlib.metadata")
 
 ENGINE = Part(
     name="engine",
@@ -72,10 +80,8 @@ GROUP = "mainspring.parts"
 def find_installed_parts() -> tuple[Part, ...]:
     """The parts of installed packages, by the names of their entry points. Raises `InvalidRequest` for one that cannot be used:
     what it would govern must not go ungoverned."""
-    from importlib.metadata import entry_points  # takes a while, and most commands need no part of others
-
     parts: list[Part] = []
-    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+    for point in sorted(metadata.entry_points(group=GROUP), key=lambda point: point.name):
         package = "a package" if point.dist is None else f"the package `{point.dist.name}`"
         try:
             part = point.load()

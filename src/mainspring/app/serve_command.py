@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from math import ceil
 from pathlib import Path
-from typing import Annotated, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeAlias
 
 import msgspec
 import typer
@@ -19,7 +19,17 @@ from mainspring.app.server_processes import make_shared_file
 from mainspring.app.settings import Settings, load
 from mainspring.app.shared_listener import bind_listener
 from mainspring.cli.options import BackendKey, BaseUrl, Builtins, Config, Tools, as_texts
+from mainspring.late_module import LateModule
 from mainspring.storage.location import parse_location
+
+# A server has no use for the one, and starts the other by itself.
+if TYPE_CHECKING:
+    from mainspring.app import assembly, build
+    from mainspring.features.models import doctor
+else:
+    assembly = LateModule("mainspring.app.assembly")
+    build = LateModule("mainspring.app.build")
+    doctor = LateModule("mainspring.features.models.doctor")
 
 BACKLOG = 2048  # as uvicorn has it
 LARGE_BYTES = 1024 * 1024
@@ -99,21 +109,15 @@ def serve(
     settings = load(given, file=config)
     if not check:
         become_server(given, settings, config)
-    from mainspring.app.assembly import build_server_engine  # what serves imports it in a process of its own
-
-    build_server_engine(settings, config)
+    assembly.build_server_engine(settings, config)
     return _check(settings)
 
 
 async def _check(settings: Settings) -> int:
     """Examines the models, once what else the settings name has been tried out."""
-    # A server has no use for the one, and starts the other by itself.
-    from mainspring.app.build import check_surroundings
-    from mainspring.features.models.doctor import SandboxChoice, check_configured
-
-    await check_surroundings(settings)
-    choice = SandboxChoice(settings.sandbox, settings.kubernetes)
-    return await check_configured(settings, choice, parse_location(settings.database))
+    await build.check_surroundings(settings)
+    choice = doctor.SandboxChoice(settings.sandbox, settings.kubernetes)
+    return await doctor.check_configured(settings, choice, parse_location(settings.database))
 
 
 def work(

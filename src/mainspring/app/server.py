@@ -57,11 +57,16 @@ from mainspring.http.auth import Keys
 from mainspring.http.endpoints import PUBLIC, Endpoint, KeyScope, Method, overlap_paths
 from mainspring.http.key_limits import KeyUse
 from mainspring.http.wire import Dialect
+from mainspring.late_module import LateModule
 from mainspring.parts import Host, PartContents, ServedPart, blame_part
 
 if TYPE_CHECKING:
+    from mainspring.features.mcp import open_sign_ins, sign_in_routes
     from mainspring.features.mcp.open_sign_ins import WaitingRuns
     from mainspring.features.mcp.sign_in_routes import SignInRoutes
+else:
+    open_sign_ins = LateModule("mainspring.features.mcp.open_sign_ins")
+    sign_in_routes = LateModule("mainspring.features.mcp.sign_in_routes")
 
 log = getLogger(__name__)
 
@@ -203,11 +208,8 @@ def _open_sign_ins(engine: Engine, approvals: Approvals) -> _SignIns | None:
     """The routes for signing in to MCP servers, None if there is no such server."""
     if engine.mcp.sign_ins is None:
         return None
-    from mainspring.features.mcp.open_sign_ins import WaitingRuns
-    from mainspring.features.mcp.sign_in_routes import SignInRoutes
-
-    waiting = WaitingRuns(approvals, engine.store, engine.mcp.sign_ins)
-    return _SignIns(SignInRoutes(engine.mcp.servers, engine.mcp.sign_ins, waiting), waiting)
+    waiting = open_sign_ins.WaitingRuns(approvals, engine.store, engine.mcp.sign_ins)
+    return _SignIns(sign_in_routes.SignInRoutes(engine.mcp.servers, engine.mcp.sign_ins, waiting), waiting)
 
 
 def _serve_part(part: PartContents, host: Host) -> ServedPart:

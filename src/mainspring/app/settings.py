@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 
 import msgspec
 from msgspec import Meta, defstruct, field
@@ -33,8 +33,15 @@ from mainspring.features.vector_stores.settings import VectorStoreSettings
 from mainspring.features.web_search.settings import WebSearchSettings
 from mainspring.http.ignored import find_meant
 from mainspring.http.settings import HttpSettings
+from mainspring.late_module import LateModule
 from mainspring.parts import Part, PartContents, blame_part
 from mainspring.tools.sandbox.kubernetes.settings import KubernetesSettings
+
+# Needs all that an engine is made of.
+if TYPE_CHECKING:
+    from mainspring.app import mistakes as app_mistakes
+else:
+    app_mistakes = LateModule("mainspring.app.mistakes")
 
 FILE = "mainspring.toml"
 PREFIX: Final = "MAINSPRING_"
@@ -241,10 +248,12 @@ def _from_file(path: Path, overrides: Mapping[str, object], problems: list[str])
     found: list[Problem] = []
     settings = _convert(ParsedFile(path, Node(tables), parsed.problems), found)
     if found:
-        from mainspring.app.mistakes import find_mistakes  # needs all that an engine is made of
-
         whole = replace(settings, **overrides)
-        found += [Problem(parsed.find_line(place), told) for told, place in find_mistakes(whole) if place[0] not in overrides]
+        found += [
+            Problem(parsed.find_line(place), told)
+            for told, place in app_mistakes.find_mistakes(whole)
+            if place[0] not in overrides
+        ]
     problems += [tell_problems(path, sorted(set(found)))] if found else []
     return settings
 

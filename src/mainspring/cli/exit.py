@@ -10,10 +10,18 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Coroutine
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from mainspring.cli.output import is_debug, say, silence
 from mainspring.core.errors import CallerError, MainspringError
+from mainspring.late_module import LateModule
+
+if TYPE_CHECKING:
+    import asyncio
+    import logging
+else:
+    asyncio = LateModule("asyncio")
+    logging = LateModule("logging")
 
 FAILURE: Final = 1
 USAGE: Final = 2
@@ -53,9 +61,6 @@ def run_reporting_errors(work: Callable[[], object], but: type[Exception] | tupl
 
 def run_async(work: Coroutine[object, object, object]) -> object:
     """Awaits the work of a command. The log is for servers: it stays silent here, unless one debugs."""
-    import asyncio
-    import logging
-
     if is_debug():
         logging.basicConfig(level=logging.INFO)
         logging.getLogger("mainspring").setLevel(logging.DEBUG)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sized
 from functools import partial
 from resource import RLIMIT_NOFILE, getrlimit, setrlimit
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from httptools import HttpParserError
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -21,6 +21,13 @@ from mainspring.core.memory_quota import MemoryQuota
 from mainspring.http.client_connection import CONNECTION
 from mainspring.http.faults import Fault, render_error
 from mainspring.http.settings import HttpSettings
+from mainspring.late_module import LateModule
+
+# Brings along a library that most servers never need.
+if TYPE_CHECKING:
+    from mainspring.http import socket_connection
+else:
+    socket_connection = LateModule("mainspring.http.socket_connection")
 
 BODY_BYTES_PER_SECOND: Final = 1000
 # What a body may have around it, in chunks, their extensions and trailers, for each of its bytes.
@@ -86,9 +93,7 @@ class WatchedReader:
 
 
 def _make_socket(quota: MemoryQuota, **given: Any) -> asyncio.Protocol:
-    from mainspring.http.socket_connection import BoundedSocket  # brings along a library that most servers never need
-
-    return BoundedSocket(quota, **given)
+    return socket_connection.BoundedSocket(quota, **given)
 
 
 class BoundedProtocol(WatchedReader, HttpToolsProtocol):

@@ -2,10 +2,17 @@
 
 import re
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.late_module import LateModule
 from mainspring.ports import FileStorage
+
+if TYPE_CHECKING:
+    from mainspring.storage import file_folder, object_storage
+else:
+    file_folder = LateModule("mainspring.storage.file_folder")
+    object_storage = LateModule("mainspring.storage.object_storage")
 
 SCHEMES: Final = ("s3", "gs", "az", "memory")
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<bucket>[^/?#]*)(?P<prefix>[^?#]*)(?P<rest>.*)")
@@ -17,9 +24,7 @@ def choose_files(place: str) -> FileStorage:
     if (url := _URL.fullmatch(place)) is None:
         if not place.strip() or "\0" in place:
             raise InvalidRequest("`files` is empty; name a folder, or a bucket such as s3://BUCKET/PREFIX", param="files")
-        from mainspring.storage.file_folder import FileFolder
-
-        return FileFolder(Path(place))
+        return file_folder.FileFolder(Path(place))
     scheme = url["scheme"].lower()
     if scheme not in SCHEMES:
         raise InvalidRequest(
@@ -32,7 +37,7 @@ def choose_files(place: str) -> FileStorage:
             param="files",
         )
     try:
-        from mainspring.storage.object_storage import ObjectStorage
+        open_bucket = object_storage.ObjectStorage
     except ModuleNotFoundError:
         raise InvalidRequest("object storage needs another package: pip install 'mainspring[objects]'", param="files") from None
-    return ObjectStorage(f"{scheme}://{url['bucket']}{url['prefix'].rstrip('/') or '/'}")
+    return open_bucket(f"{scheme}://{url['bucket']}{url['prefix'].rstrip('/') or '/'}")

@@ -2,11 +2,20 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.late_module import LateModule
 from mainspring.ports import Store
 from mainspring.storage.location import Location
 from mainspring.storage.memory_runs import MemoryStore
+
+if TYPE_CHECKING:
+    from mainspring.storage import sqlite_runs
+    from mainspring.storage.postgres import postgres_runs
+else:
+    postgres_runs = LateModule("mainspring.storage.postgres.postgres_runs")
+    sqlite_runs = LateModule("mainspring.storage.sqlite_runs")
 
 
 def choose_store(location: Location | None) -> Store:
@@ -14,14 +23,12 @@ def choose_store(location: Location | None) -> Store:
     if location is None:
         return MemoryStore()
     if location.file is not None:
-        from mainspring.storage.sqlite_runs import SqliteStore
-
-        return SqliteStore(location.file)
+        return sqlite_runs.SqliteStore(location.file)
     try:
-        from mainspring.storage.postgres.postgres_runs import PostgresStore
+        make_store = postgres_runs.PostgresStore
     except ImportError:
         raise InvalidRequest("PostgreSQL needs another package: pip install 'mainspring[postgres]'", param="database") from None
-    return PostgresStore(location)
+    return make_store(location)
 
 
 @asynccontextmanager

@@ -6,13 +6,19 @@ out. The tables are given twice: as a `Schema` for a file, and as `ServerTables`
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from msgspec import Struct
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.late_module import LateModule
 from mainspring.storage.location import Location
 from mainspring.storage.sqlite import LOCK_SECONDS, Database, Schema, Worker
+
+if TYPE_CHECKING:
+    from mainspring.storage.postgres import sql_database
+else:
+    sql_database = LateModule("mainspring.storage.postgres.sql_database")
 
 Values: TypeAlias = Sequence[Any] | Mapping[str, Any]
 
@@ -55,7 +61,7 @@ def choose_database(
         file = None if location is None else location.file
         return cast(SqlWorker, Database(file, schema, lock_seconds=lock_seconds))
     try:
-        from mainspring.storage.postgres.sql_database import PostgresDatabase
+        make_database = sql_database.PostgresDatabase
     except ImportError:
         raise InvalidRequest("PostgreSQL needs another package: pip install 'mainspring[postgres]'", param="database") from None
-    return cast(SqlWorker, PostgresDatabase(location, tables, schema.name))
+    return cast(SqlWorker, make_database(location, tables, schema.name))

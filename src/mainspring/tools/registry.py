@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from mainspring import ports
 from mainspring.core.errors import DelegateToClient, InvalidRequest, NotFound
 from mainspring.core.items import Effect, InputText, Json, OutputText, Part, ToolDefinition, ToolKind
+from mainspring.late_module import LateModule
 from mainspring.ports import CallContext, ToolCall
 from mainspring.tools.contract import EXECUTE, Output, Tool, ToolContext, ToolResult, has_tool_scope
 from mainspring.tools.declarations import read_texts
@@ -27,8 +28,11 @@ from mainspring.tools.schema import Validator
 from mainspring.tools.scope import AllowedBeginning, CommandScope, judge_command
 from mainspring.tools.shell_reader import read_line
 
+# Takes a while, and most engines look for none.
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    from importlib import metadata
+else:
+    metadata = LateModule("importlib.metadata")
 
 log = getLogger(__name__)
 
@@ -136,9 +140,7 @@ class Registry:
         """
         found: list[str] = []
         problems: list[str] = []
-        from importlib.metadata import entry_points  # takes a while, and most engines look for none
-
-        for point in sorted(entry_points(group=group), key=lambda point: point.name):
+        for point in sorted(metadata.entry_points(group=group), key=lambda point: point.name):
             try:
                 found.append(self._register_entry_point(point))
             # Loading runs foreign code, which may raise anything.
@@ -181,7 +183,7 @@ class Registry:
         known = self._tools.get(name)
         return _Known(None if known is None else known.tool, self._given.get(name), defined)
 
-    def _register_entry_point(self, point: "EntryPoint") -> str:
+    def _register_entry_point(self, point: "metadata.EntryPoint") -> str:
         loaded = point.load()
         tool = _as_tool(loaded() if inspect.isclass(loaded) else loaded)
         package, version = (point.dist.name, point.dist.version) if point.dist is not None else (None, None)

@@ -1,12 +1,18 @@
 """Which database of tasks a name means."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.late_module import LateModule
 from mainspring.storage.location import parse_location
 from mainspring.storage.sql import ServerTables
 from mainspring_tasks.ports import TaskStore
 from mainspring_tasks.server.sqlite_tasks import SqliteTasks
+
+if TYPE_CHECKING:
+    from mainspring_tasks.server import postgres_tasks
+else:
+    postgres_tasks = LateModule("mainspring_tasks.server.postgres_tasks")
 
 SERVED_TASKS: Final = ServerTables(
     name="tasks",
@@ -34,7 +40,7 @@ def choose_task_store(database: str) -> TaskStore:
     if location.file is not None:
         return SqliteTasks(location.file)
     try:
-        from mainspring_tasks.server.postgres_tasks import PostgresTasks
+        make_store = postgres_tasks.PostgresTasks
     except ImportError:
         raise InvalidRequest("tasks in PostgreSQL need another package: pip install 'mainspring[postgres]'") from None
-    return PostgresTasks(location)
+    return make_store(location)

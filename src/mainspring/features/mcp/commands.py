@@ -28,6 +28,7 @@ from mainspring.features.governance.injection import scan
 from mainspring.features.mcp.loopback import listen_for_callback
 from mainspring.features.mcp.other_formats import FETCHERS, read_other_settings, read_registry_entry
 from mainspring.features.mcp.settings import McpServerSettings, make_server_specs
+from mainspring.late_module import LateModule
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import parse_location
 from mainspring.tools.addresses import AddressGuard
@@ -40,7 +41,10 @@ from mainspring.tools.mcp.server_watch import ServerState
 from mainspring.tools.mcp.toolset import ServerOffer, Toolset
 
 if TYPE_CHECKING:
+    from mainspring.features.mcp import open_sign_ins
     from mainspring.tools.mcp.sign_in import SignIns
+else:
+    open_sign_ins = LateModule("mainspring.features.mcp.open_sign_ins")
 
 app = typer.Typer()
 
@@ -503,11 +507,9 @@ def _read_server(label: str, config: Path) -> tuple[McpSettings, ServerSpec]:
 
 @asynccontextmanager
 async def _open_sign_ins(settings: McpSettings) -> "AsyncIterator[SignIns]":
-    from mainspring.features.mcp.open_sign_ins import open_sign_ins
-
     location = parse_location(settings.database)
     async with open_store(location) as store:
-        yield open_sign_ins(store, location, AddressGuard(settings.allow_hosts), secret_key=settings.secret_key)
+        yield open_sign_ins.open_sign_ins(store, location, AddressGuard(settings.allow_hosts), secret_key=settings.secret_key)
 
 
 class _Collected(Struct, frozen=True):

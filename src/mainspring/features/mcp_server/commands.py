@@ -1,7 +1,7 @@
 """`mainspring mcp serve`, beside the commands about the servers that Mainspring itself uses."""
 
 from collections.abc import Coroutine
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from anyio import create_task_group
@@ -13,6 +13,15 @@ from mainspring.cli.context import Assembly, EngineOptions, build_engine, load_s
 from mainspring.features.mcp.commands import app
 from mainspring.features.mcp_server.services import McpServices
 from mainspring.features.mcp_server.settings import OfferSettings
+from mainspring.late_module import LateModule
+
+# What answers is heavy, and `mainspring mcp list` needs none of it.
+if TYPE_CHECKING:
+    from mainspring.features.mcp_server import stdio_transport
+    from mainspring.http import auth
+else:
+    stdio_transport = LateModule("mainspring.features.mcp_server.stdio_transport")
+    auth = LateModule("mainspring.http.auth")
 
 __all__ = ["app"]
 
@@ -49,14 +58,10 @@ def serve_client(
 
 
 async def _serve(assembly: Assembly, services: McpServices, tenant: str) -> None:
-    # What answers is heavy, and `mainspring mcp list` needs none of it.
-    from mainspring.features.mcp_server.stdio_transport import StdioTransport
-    from mainspring.http.auth import ApiCaller
-
     async with assembly.lifespan:
         await assembly.engine.resume_all()
         async with create_task_group() as tasks:
             tasks.start_soon(assembly.engine.watch_over)
             tasks.start_soon(services.workflows.watch_over)
-            await StdioTransport(services, ApiCaller(tenant)).serve()
+            await stdio_transport.StdioTransport(services, auth.ApiCaller(tenant)).serve()
             tasks.cancel_scope.cancel()

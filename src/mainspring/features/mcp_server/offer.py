@@ -21,10 +21,14 @@ from mainspring.features.mcp_server.peer import Peer
 from mainspring.features.mcp_server.services import McpServices
 from mainspring.features.memory.no_memory import NoMemory
 from mainspring.http.auth import INVOKE, ApiCaller
+from mainspring.late_module import LateModule
 from mainspring.tools.work_turns import Turns
 
 if TYPE_CHECKING:
     from mainspring.features.agents.agent_definition import AgentDefinition
+    from mainspring.features.memory import memory as memory_module
+else:
+    memory_module = LateModule("mainspring.features.memory.memory")
 
 WORKFLOW_PREFIX: Final = "workflow_"
 SEARCH: Final = "search_memory"
@@ -195,14 +199,12 @@ class Offer:
 
     async def search_memory(self, arguments: Json, caller: ApiCaller) -> Json:
         """What is remembered of the tenant's runs. Raises `InvalidInputs`."""
-        from mainspring.features.memory.memory import Memory  # not there where it is switched off
-
         query, top_k = arguments.get("query", ""), arguments.get("top_k", 5)
         unknown = [name for name in arguments if name not in ("query", "top_k")]
         if unknown or not isinstance(query, str) or isinstance(top_k, bool) or not isinstance(top_k, int):
             raise InvalidInputs("the tool takes `query`, a text, and `top_k`, a whole number, and nothing else")
         memory = self._services.memory
-        assert isinstance(memory, Memory)  # else it is not offered
+        assert isinstance(memory, memory_module.Memory)  # else it is not offered
         found = await memory.search(query, tenant=caller.tenant, top_k=top_k)
         data = msgspec.to_builtins(found)
         text = "\n".join([f"- {each.text} [{each.citation}]" for each in found]) or "Nothing was found."

@@ -15,9 +15,13 @@ from mainspring.http.auth import INVOKE
 from mainspring.http.endpoints import Endpoint, KeyScope
 from mainspring.http.faults import Fault, render_error
 from mainspring.http.queries import Deleted
+from mainspring.late_module import LateModule
 
 if TYPE_CHECKING:
+    from mainspring.features.mcp_server import http_transport
     from mainspring.features.mcp_server.http_transport import HttpTransport
+else:
+    http_transport = LateModule("mainspring.features.mcp_server.http_transport")
 
 PATH = "/mcp"
 _ALSO: tuple[KeyScope, ...] = ("workflows:run", "responses", "memory")
@@ -67,9 +71,7 @@ class McpServerRoutes:
 
     @cached_property
     def _transport(self) -> "HttpTransport":
-        from mainspring.features.mcp_server.http_transport import HttpTransport
-
-        return HttpTransport(self._make_services())
+        return http_transport.HttpTransport(self._make_services())
 
     async def post(self, request: Request) -> HttpResponse:
         """Takes a message of an MCP client: a request, a notification, or the answer to a question."""

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from anyio import create_task_group, fail_after
 from msgspec import Struct
@@ -16,7 +16,13 @@ from msgspec.structs import replace
 from mainspring.core.errors import ProviderError
 from mainspring.features.models.backends import OPENAI, VENDORS, FoundBackend, find_own_model, make_provider
 from mainspring.features.models.settings import Kind, ProviderSettings
+from mainspring.late_module import LateModule
 from mainspring.ports import ModelInfo
+
+if TYPE_CHECKING:
+    from mainspring.providers.local import provider as local_provider
+else:
+    local_provider = LateModule("mainspring.providers.local.provider")
 
 # Where nobody listens the answer is no at once; a server on busy cores takes its time.
 PROBE_SECONDS: Final = 2.0
@@ -97,8 +103,6 @@ def find_address(name: str, server: ModelServer, environment: Mapping[str, str])
 
 async def find_backends(environment: Mapping[str, str] = os.environ) -> dict[str, FoundBackend]:
     """Every backend that can be had without being configured, the most trusted first, and at last one in a process of ours."""
-    from mainspring.providers.local.provider import is_available
-
     known = find_in_environment(environment)
     for name, entry in known.items():
         if entry.backend.model is None:
@@ -108,6 +112,6 @@ async def find_backends(environment: Mapping[str, str] = os.environ) -> dict[str
                 known[name] = FoundBackend(replace(entry.backend, model=_pick_chat_model(await provider.models())), entry.origin)
             await provider.close()
     found = {**known, **await find_on_this_machine(environment)}
-    if is_available():
+    if local_provider.is_available():
         found["local"] = FoundBackend(ProviderSettings(kind="local", model=find_own_model()), "it runs on this machine")
     return found

@@ -9,7 +9,7 @@ process leaves behind that dies is found by the others, which look every `SWEEP_
 from collections.abc import Awaitable, Callable
 from logging import getLogger
 from math import inf
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 from anyio.abc import TaskGroup
@@ -23,9 +23,16 @@ from mainspring.features.triggers.outbox import DEAD, DELIVERY, Delivery, Key, O
 from mainspring.features.triggers.signatures import sign_message
 from mainspring.features.triggers.targets import KeyLost, Targets
 from mainspring.features.triggers.webhook_endpoints import WORKER, Endpoints
+from mainspring.late_module import LateModule
 from mainspring.ports import Document, DocumentStore, Drivers
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.builtin.leased_documents import LeasedDocuments
+
+# Brings along an HTTP client.
+if TYPE_CHECKING:
+    from mainspring.features.triggers import webhook_sender
+else:
+    webhook_sender = LateModule("mainspring.features.triggers.webhook_sender")
 
 log = getLogger(__name__)
 
@@ -191,15 +198,13 @@ class Deliverer:
 
     async def _send(self, endpoint: WebhookEndpoint, delivery: Delivery, now: float) -> str:
         """Sends an event once. Returns why it was not taken, empty if it was."""
-        from mainspring.features.triggers.webhook_sender import post_event  # brings along an HTTP client
-
         body = delivery.render()
         headers = sign_message(endpoint.secret, delivery.id, now, body)
         if endpoint.previous and now < endpoint.previous_until:
             also = sign_message(endpoint.previous, delivery.id, now, body)["webhook-signature"]
             headers["webhook-signature"] += f" {also}"
         headers |= {"content-type": "application/json", "user-agent": "Mainspring"}
-        error = await post_event(endpoint.url, headers, body, self._guard, self._flaw, SECONDS)
+        error = await webhook_sender.post_event(endpoint.url, headers, body, self._guard, self._flaw, SECONDS)
         return error[:ERROR_CHARS]
 
     async def _bury(self, document: Document, delivery: Delivery) -> None:

@@ -10,12 +10,22 @@ from collections.abc import Iterator
 from datetime import datetime
 from functools import lru_cache
 from math import ceil
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 from zoneinfo import ZoneInfo
 
 from msgspec import Meta, Struct
 
 from mainspring.core.errors import InvalidRequest
+from mainspring.late_module import LateModule
+
+# Only who has a schedule pays for it.
+if TYPE_CHECKING:
+    import cronsim
+
+    from mainspring.features.triggers import cron_times
+else:
+    cronsim = LateModule("cronsim")
+    cron_times = LateModule("mainspring.features.triggers.cron_times")
 
 # How many seconds are looked at first when missed times are listed. It is doubled until there are enough.
 FIRST_SPAN: Final = 7_200.0
@@ -88,15 +98,11 @@ def _iterate(timing: Timing, after: float) -> Iterator[float]:
             if (due := timing.anchor + count * seconds) > after:
                 yield due
             count += 1
-    from cronsim import CronSimError  # only who has a schedule pays for it
-
-    from mainspring.features.triggers.cron_times import CronTimes
-
     if len(timing.cron.split()) != 5:
         raise InvalidRequest(f"`{timing.cron[:100]}` has no five fields; write minute, hour, day, month, weekday", param="cron")
     try:
-        times = CronTimes(timing.cron, datetime.fromtimestamp(after, find_zone(timing.timezone)))
-    except CronSimError as error:
+        times = cron_times.CronTimes(timing.cron, datetime.fromtimestamp(after, find_zone(timing.timezone)))
+    except cronsim.CronSimError as error:
         told = f"`{timing.cron[:100]}` is no cron expression: {str(error).lower()}; write it as in `0 7 * * MON-FRI`"
         raise InvalidRequest(told, param="cron") from None
     for moment in times:

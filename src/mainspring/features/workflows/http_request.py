@@ -5,10 +5,18 @@ Redirects are not followed; the step sees them.
 """
 
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from mainspring.core.items import Effect, Json, Purpose
+from mainspring.late_module import LateModule
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.contract import ToolContext, ToolResult
+
+# Brings along an HTTP client.
+if TYPE_CHECKING:
+    from mainspring.features.workflows import request_sender
+else:
+    request_sender = LateModule("mainspring.features.workflows.request_sender")
 
 SECONDS = 60.0
 _READS: tuple[Effect, ...] = ("read", "network")
@@ -41,6 +49,4 @@ class HttpRequestTool:
         self._flaw = flaw
 
     async def execute(self, params: Json, context: ToolContext) -> ToolResult:
-        from mainspring.features.workflows.request_sender import send_request  # brings along an HTTP client
-
-        return await send_request(params, self._guard, self._flaw, SECONDS)
+        return await request_sender.send_request(params, self._guard, self._flaw, SECONDS)

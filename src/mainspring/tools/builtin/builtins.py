@@ -24,20 +24,32 @@ from mainspring.core.items import ServerTool, ToolDefinition, Unknown
 from mainspring.core.items import Tool as Declared
 from mainspring.core.sandbox import DEFAULT_SPEC, SandboxHealth, SandboxSpec
 from mainspring.core.spec import RunSpec
+from mainspring.late_module import LateModule
 from mainspring.ports import DocumentStore, Drivers, FileLoader, FileStorage, OrderContext, OrderStep, SandboxLease
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.contract import Tool, ToolContext
 from mainspring.tools.safe_read import clean_path
 
 if TYPE_CHECKING:
+    from mainspring.tools.browser import browser
     from mainspring.tools.browser.browser import Browser
+    from mainspring.tools.builtin import browser_tool, make_tools
     from mainspring.tools.builtin.containers import Containers
+    from mainspring.tools.sandbox import probe, wrap
     from mainspring.tools.sandbox.grants import Program
+    from mainspring.tools.sandbox.kubernetes import kubernetes_sandbox
     from mainspring.tools.sandbox.kubernetes.kubernetes_sandbox import KubernetesSandbox
     from mainspring.tools.sandbox.kubernetes.settings import KubernetesSettings
     from mainspring.tools.sandbox.local import LocalSandbox
     from mainspring.tools.sandbox.packages import PackageList
     from mainspring.tools.sandbox.probe import Mode as LocalMode
+else:
+    make_tools = LateModule("mainspring.tools.builtin.make_tools")
+    browser = LateModule("mainspring.tools.browser.browser")
+    browser_tool = LateModule("mainspring.tools.builtin.browser_tool")
+    probe = LateModule("mainspring.tools.sandbox.probe")
+    kubernetes_sandbox = LateModule("mainspring.tools.sandbox.kubernetes.kubernetes_sandbox")
+    wrap = LateModule("mainspring.tools.sandbox.wrap")
 
 Mode = Literal["auto", "bwrap", "landlock", "unsafe", "kubernetes"]
 NAMES = ("shell", "code_interpreter", "file_ops", "web_fetch", "browser")
@@ -88,12 +100,10 @@ class BuiltinTools:
     def _make_tools(self, names: Sequence[str]) -> list[Tool]:
         if not names:
             return []
-        from mainspring.tools.builtin.make_tools import make_containers, make_tools
-
-        containers = make_containers(self._sandbox, self._files)
+        containers = make_tools.make_containers(self._sandbox, self._files)
         if any(name in JAILED for name in names):
             self.containers = containers
-        made = make_tools(containers, self.guard, self._path_flaw, self.url_flaw)
+        made = make_tools.make_tools(containers, self.guard, self._path_flaw, self.url_flaw)
         if "browser" in names:
             made["browser"] = self._make_browser_tool()
         return [made[name] for name in names]
@@ -106,11 +116,8 @@ class BuiltinTools:
             self._browser.keep_in(store, drivers)
 
     def _make_browser_tool(self) -> Tool:
-        from mainspring.tools.browser.browser import Browser
-        from mainspring.tools.builtin.browser_tool import BrowserTool
-
-        self._browser = Browser(self.wrap, self._local.health, self.guard, self.url_flaw)
-        return BrowserTool(self._browser)
+        self._browser = browser.Browser(self.wrap, self._local.health, self.guard, self.url_flaw)
+        return browser_tool.BrowserTool(self._browser)
 
     async def __aenter__(self) -> Self:
         if self._needs_sandbox:
@@ -128,19 +135,15 @@ class BuiltinTools:
         return self
 
     async def _open_local(self, mode: "LocalMode") -> "LocalSandbox | SandboxError":
-        from mainspring.tools.sandbox.probe import open_sandbox
-
         try:
             packages = None if self._packages is None else await to_thread.run_sync(self._packages.build)
-            return await self._stack.enter_async_context(open_sandbox(mode, packages=packages))
+            return await self._stack.enter_async_context(probe.open_sandbox(mode, packages=packages))
         except SandboxError as error:
             return error
 
     async def _open_pods(self) -> "KubernetesSandbox | SandboxError":
-        from mainspring.tools.sandbox.kubernetes.kubernetes_sandbox import KubernetesSandbox
-
         try:
-            return await self._stack.enter_async_context(KubernetesSandbox(self._kubernetes))
+            return await self._stack.enter_async_context(kubernetes_sandbox.KubernetesSandbox(self._kubernetes))
         except SandboxError as error:
             return error
 
@@ -160,10 +163,8 @@ class BuiltinTools:
 
     def wrap(self, program: "Program") -> AbstractAsyncContextManager[Sequence[str]]:
         """The command line that runs this program in the sandbox; see `wrap_program`. Raises `SandboxError` if there is none."""
-        from mainspring.tools.sandbox.wrap import wrap_program
-
         local = cast("LocalSandbox", self._local.open())
-        return wrap_program(local, program)
+        return wrap.wrap_program(local, program)
 
     async def health(self) -> SandboxHealth | None:
         """The health of the sandbox, None if no tool needs one."""

@@ -32,6 +32,7 @@ from mainspring.core.errors import (
 from mainspring.core.events import Used
 from mainspring.core.ids import random_id
 from mainspring.core.items import Json, ServerTool, ToolDefinition, ToolKind
+from mainspring.late_module import LateModule
 from mainspring.ports import CallContext, QuestionStand, Runs, SharedLimits, ToolCall, ToolResult
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.mcp.call_exchange import CallExchange
@@ -55,9 +56,12 @@ from mainspring.tools.mcp.toolset import (
 )
 
 if TYPE_CHECKING:
+    from mainspring.tools.mcp import lock as mcp_lock
     from mainspring.tools.mcp.lock import LockFile
     from mainspring.tools.mcp.sign_in import Authorizer, SignIns
     from mainspring.tools.sandbox.grants import Wrap
+else:
+    mcp_lock = LateModule("mainspring.tools.mcp.lock")
 
 log = getLogger(__name__)
 
@@ -260,12 +264,10 @@ class McpTools:
                 raise (ServerRefused if offer.is_refused else ToolUnavailable)(offer.error or "refused")
 
     async def _find_certificate(self, spec: ServerSpec) -> str:
-        from mainspring.tools.mcp.lock import fetch_certificate
-
         now = asyncio.get_running_loop().time()
         until, known = self._certificates.get(spec.label, (0.0, ""))
         if until < now:
-            known = await fetch_certificate(spec, self._guard)
+            known = await mcp_lock.fetch_certificate(spec, self._guard)
             self._certificates[spec.label] = now + LIST_TTL, known
         return known
 

@@ -12,7 +12,7 @@ import stat
 from hashlib import sha256
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -22,10 +22,16 @@ from msgspec.structs import replace
 from mainspring.core.errors import InvalidRequest, ToolUnavailable
 from mainspring.core.items import Json
 from mainspring.core.redact import redact_text
+from mainspring.late_module import LateModule
 from mainspring.tools.addresses import AddressGuard, parse_endpoint
 from mainspring.tools.mcp.exchange import RejectedTool, RemoteTool
 from mainspring.tools.mcp.server_specs import ServerSpec
 from mainspring.tools.mcp.toolset import ServerOffer, is_sign_in
+
+if TYPE_CHECKING:
+    from mainspring.net import client
+else:
+    client = LateModule("mainspring.net.client")
 
 TLS_SECONDS = 15.0
 MOST_LOCK_BYTES = 64 << 20
@@ -153,13 +159,11 @@ async def fetch_certificate(spec: ServerSpec, guard: AddressGuard) -> str:
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
     from cryptography.x509 import load_der_x509_certificate
 
-    from mainspring.net.client import make_tls
-
     host, port = parse_endpoint(spec.url)
     try:
         async with asyncio.timeout(TLS_SECONDS):
             address = (await guard.allow(spec.host).resolve(host, port))[0]
-            _, writer = await asyncio.open_connection(address, port, ssl=make_tls(), server_hostname=host)
+            _, writer = await asyncio.open_connection(address, port, ssl=client.make_tls(), server_hostname=host)
             shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
             writer.close()
     except (OSError, TimeoutError) as error:

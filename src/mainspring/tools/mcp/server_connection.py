@@ -21,6 +21,7 @@ from mainspring.core.backoff import backoff
 from mainspring.core.errors import MainspringError, SignInNeeded, ToolTimeout, ToolUnavailable
 from mainspring.core.items import Json
 from mainspring.core.text import shorten_line
+from mainspring.late_module import LateModule
 from mainspring.tools.addresses import AddressGuard
 from mainspring.tools.mcp.call_exchange import CallExchange
 from mainspring.tools.mcp.exchange import (
@@ -36,9 +37,12 @@ from mainspring.tools.mcp.exchange import (
 from mainspring.tools.mcp.server_specs import CALL_SECONDS, ServerSpec
 
 if TYPE_CHECKING:
+    from mainspring.tools.mcp import session as mcp_session
     from mainspring.tools.mcp.session import McpSession
     from mainspring.tools.mcp.sign_in import Authorizer
     from mainspring.tools.sandbox.grants import Wrap
+else:
+    mcp_session = LateModule("mainspring.tools.mcp.session")
 
 log = getLogger(__name__)
 
@@ -287,12 +291,11 @@ class McpConnection:
     async def _own(self, life: "_Life") -> None:
         """Enters a session, waits until it is to stop, and leaves it."""
         try:
-            # Who has no MCP servers needs no HTTP client for them.
-            from mainspring.tools.mcp.session import open_session
-
             with anyio.move_on_after(self._connect_seconds) as scope:
                 can_ask = self._can_ask or self._elicit is not None
-                opening = open_session(self.spec, self._guard, self._wrap, self.forget_tools, self._authorizer, can_ask=can_ask)
+                opening = mcp_session.open_session(
+                    self.spec, self._guard, self._wrap, self.forget_tools, self._authorizer, can_ask=can_ask
+                )
                 async with opening as session:
                     scope.deadline = math.inf
                     life.session = session
