@@ -5,7 +5,7 @@ import time
 from tests.store.logs import spec
 from tests.store.test_summaries import begun
 
-from mainspring.features.budgets.usage_cache import UsageCache
+from mainspring.features.budgets.routes import UsageCache
 from mainspring.ports import Filter
 from mainspring.storage.memory_runs import MemoryStore
 

@@ -5,15 +5,17 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from socket import socket
+from typing import cast
 
 import msgspec
 from anyio import move_on_after
 from msgspec import Struct
+from msgspec.structs import asdict
 from starlette.applications import Starlette
 from uvicorn import Config, Server
 
@@ -22,11 +24,16 @@ from mainspring.app.assembly import ServerEngine, build_server_engine
 from mainspring.app.build import check_surroundings
 from mainspring.app.keep_days import read_keep_days
 from mainspring.app.server import find_key_use, server
-from mainspring.app.settings import Settings, list_misspelt, load
-from mainspring.app.settings_in_force import list_settings
+from mainspring.app.settings import FILE, Settings, find_settings_type, list_misspelt, load
 from mainspring.app.shared_listener import ConnectionLoads, SharedListener, bind_listener
 from mainspring.cli.exit import INTERRUPTED, leave, run_reporting_errors
 from mainspring.cli.output import accept_any_text, fit_message, name_program
+from mainspring.core.errors import InvalidRequest
+from mainspring.definitions.parsed_file import Node
+from mainspring.definitions.reader import read_text
+from mainspring.definitions.toml import parse_toml
+from mainspring.features.config.settings_page import hide_secrets
+from mainspring.features.system.routes import SettingInForce, SettingList, Source
 from mainspring.features.traces.shared_metrics import SharedMetrics
 from mainspring.http.auth import Keys
 from mainspring.http.bodies import MOST_BODY_BYTES
@@ -310,6 +317,26 @@ def _serve_given() -> int:
     os.close(int(descriptor))
     file = Path(path) if path else None
     return serve(load(msgspec.json.decode(given, type=dict[str, object]), file=file), file, *map(Siblings.parse, shared))
+
+
+def list_settings(settings: Settings, file: Path | None, environment: Mapping[str, str] = os.environ) -> SettingList:
+    """Every setting; one that is neither in the environment nor in the file, and not as by default, is the command line's."""
+    path = file or Path(FILE)
+    try:
+        written = set(cast(dict[str, Node], parse_toml(path, read_text(path)).root.value)) if path.exists() else set()
+    except InvalidRequest:  # it has changed since
+        written = set()
+    defaults, shown = asdict(find_settings_type()()), hide_secrets("", msgspec.to_builtins(settings))
+
+    def find_source(name: str, value: object) -> Source:
+        if f"MAINSPRING_{name.upper()}" in environment:
+            return "environment"
+        if name in written:
+            return "file"
+        return "default" if value == defaults[name] else "command line"
+
+    data = [SettingInForce(name, shown.get(name), find_source(name, value)) for name, value in asdict(settings).items()]
+    return SettingList(data, str(path) if written else None)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """`/v1/vector_stores`: stores, their files and batches of files, and search. Each sees the caller's tenant."""
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Final, Literal, TypeVar
 
@@ -12,7 +13,6 @@ from mainspring.core.items import Json
 from mainspring.features.vector_stores.chunking import ChunkingStrategy, ShownStrategy, resolve_chunking
 from mainspring.features.vector_stores.filters import Attribute, Attributes, parse_filter
 from mainspring.features.vector_stores.passage_rows import FileStatus, NewFile, StoreBody, StoreCounts, StoredStore, StoreFile
-from mainspring.features.vector_stores.question_words import cut_question
 from mainspring.features.vector_stores.vector_stores import (
     DEFAULT_RESULTS,
     MOST_RESULTS,
@@ -27,6 +27,17 @@ from mainspring.http.endpoints import Endpoint, Parameter
 from mainspring.http.faults import json_response
 from mainspring.http.ignored import IgnoredFields
 from mainspring.http.queries import CURSOR, Deleted, Page, make_page, read_choice, read_cursor
+
+_APOSTROPHE: Final = "\u2019"
+_WORD: Final = re.compile(rf"[^\W_](?:['.{_APOSTROPHE}-]?[^\W_])*")
+# They make a question of what is asked for, and say nothing about it.
+_QUESTION: Final = """
+a about am an and any anyone anything are be been being can could did do does explain find for from get give had has have hello
+help hi how i i'd i'm in is it its kindly know like list look me mean means my of on or our please search should show so some tell
+than thank thanks that the their them then there these they this those to us want was we were what what's when where where's
+which who whom whose why will with would you your
+"""
+_NEEDLESS: Final = frozenset(_QUESTION.split())
 
 MOST_FILES: Final = 500
 MOST_QUERIES: Final = 16
@@ -413,3 +424,9 @@ def _render_result(found: SearchResult) -> ShownResult:
     passage = found.passage
     text = [PassageText(passage.text)]
     return ShownResult(passage.file, passage.filename, found.score, passage.attributes, text, passage.page, passage.line)
+
+
+def cut_question(query: str) -> str:
+    """The words of a question that say what it is about, as they are written; all of it if there are none."""
+    words = [word for word in _WORD.findall(query) if word.lower().replace(_APOSTROPHE, "'") not in _NEEDLESS]
+    return " ".join(words) or query
