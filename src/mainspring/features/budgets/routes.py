@@ -129,8 +129,9 @@ class BudgetRoutes:
 class UsageCache:
     """What runs have used, without a look at every run each time.
 
-    The runs of days before yesterday are many and seldom change: their sums are kept for some minutes. So a run of theirs that is
-    deleted, or that ends only now, is counted as it was for that much longer. The runs of today and yesterday are summed each time.
+    The runs of days before yesterday are many and seldom change: their sums are kept for some minutes. So a run of theirs that
+    is deleted, or that ends only now, is counted as it was for that much longer. Those of today and yesterday are summed each
+    time.
     """
 
     def __init__(self, store: RunStore) -> None:
