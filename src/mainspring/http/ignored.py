@@ -12,10 +12,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Raw
 from msgspec.structs import fields
+from starlette.requests import Request
 
 from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Item, Json, from_wire
-from mainspring.http.bodies import Body, parse_body
+from mainspring.http.bodies import Body, parse_body, read_json_body
 from mainspring.http.kinds import ITEM_KINDS, PART_KINDS, TOOL_KINDS
 
 HEADER: Final = "Mainspring-Ignored"
@@ -77,6 +78,12 @@ class IgnoredFields:
 
     def make_headers(self) -> dict[str, str]:
         return {HEADER: ", ".join(self.list_paths())} if self._paths else {}
+
+
+async def read_known(request: Request, kind: type[Body], *, may_be_empty: bool = False) -> tuple[Body, dict[str, str]]:
+    """The body of a request, and the headers that tell what of it is ignored. Raises `Fault`, `InvalidRequest`."""
+    ignored, body = IgnoredFields(), await read_json_body(request)
+    return ignored.parse(body or b"{}" if may_be_empty else body, kind), ignored.make_headers()
 
 
 def compare_tools(ignored: IgnoredFields, place: str, tools: Sequence[object]) -> None:

@@ -23,7 +23,7 @@ from mainspring.http.bodies import Metadata, read_json_body
 from mainspring.http.client_tools import flatten_call, parse_client_items, render_client_item
 from mainspring.http.endpoints import Endpoint, Parameter
 from mainspring.http.faults import json_response
-from mainspring.http.ignored import IgnoredFields, ItemReader
+from mainspring.http.ignored import IgnoredFields, ItemReader, read_known
 from mainspring.http.kinds import TRIGGER
 from mainspring.http.queries import CURSOR, Deleted, Page, make_page, read_cursor
 from mainspring.http.sent_items import assign_id, resolve_references
@@ -138,12 +138,11 @@ class ConversationRoutes:
 
     async def update(self, request: Request) -> HttpResponse:
         """Replaces the metadata of a conversation."""
-        ignored = IgnoredFields()
-        body = ignored.parse(await read_json_body(request) or b"{}", UpdateConversation)
+        body, headers = await read_known(request, UpdateConversation, may_be_empty=True)
         found = await self._find(request)
         changed = Conversation(found.id, found.created_at, body.metadata or {})
         await self._engine.store.put([_make_document(changed, get_tenant(request))])
-        return json_response(changed, headers=ignored.make_headers())
+        return json_response(changed, headers=headers)
 
     async def delete(self, request: Request) -> HttpResponse:
         """Deletes a conversation."""

@@ -27,11 +27,10 @@ from mainspring.features.files.messages_files import (
 from mainspring.features.files.stored_file import FileExpiry, FileObject, Purpose, StoredFile, render_file
 from mainspring.features.files.uploads import CompleteUpload, CreateUpload, UploadObject, UploadPart, Uploads
 from mainspring.http.auth import get_tenant
-from mainspring.http.bodies import read_json_body
 from mainspring.http.endpoints import Endpoint, Parameter
 from mainspring.http.faults import json_response
 from mainspring.http.forms import read_form, refuse_form
-from mainspring.http.ignored import IgnoredFields
+from mainspring.http.ignored import IgnoredFields, read_known
 from mainspring.http.queries import Deleted, Page, is_of_messages, make_page, read_choice, read_number
 
 MOST_LISTED: Final = 10_000
@@ -143,10 +142,9 @@ class FileRoutes:
 
     async def create_upload(self, request: Request) -> HttpResponse:
         """Begins an upload in parts."""
-        ignored = IgnoredFields()
-        order = ignored.parse(await read_json_body(request), CreateUpload)
+        order, headers = await read_known(request, CreateUpload)
         _check_name(order.filename)
-        return json_response(await self._uploads.create(get_tenant(request), order), headers=ignored.make_headers())
+        return json_response(await self._uploads.create(get_tenant(request), order), headers=headers)
 
     async def add_part(self, request: Request) -> HttpResponse:
         """Adds a part to an upload."""
@@ -161,9 +159,8 @@ class FileRoutes:
 
     async def complete_upload(self, request: Request) -> HttpResponse:
         """Completes an upload: its parts become a file."""
-        ignored = IgnoredFields()
-        order = ignored.parse(await read_json_body(request), CompleteUpload)
-        return json_response(await self._uploads.complete(*_upload_key(request), order), headers=ignored.make_headers())
+        order, headers = await read_known(request, CompleteUpload)
+        return json_response(await self._uploads.complete(*_upload_key(request), order), headers=headers)
 
     async def cancel_upload(self, request: Request) -> HttpResponse:
         """Cancels an upload, and drops its parts."""

@@ -11,10 +11,10 @@ from starlette.responses import Response as HttpResponse
 from mainspring.core.errors import InvalidRequest
 from mainspring.features.prompts.prompts import PREFIX, Prompt, PromptContent, PromptPage, StoredPrompts, Text
 from mainspring.http.auth import INVOKE, get_caller, get_tenant
-from mainspring.http.bodies import Metadata, Name, read_json_body
+from mainspring.http.bodies import Metadata, Name
 from mainspring.http.endpoints import Endpoint, Parameter
 from mainspring.http.faults import json_response
-from mainspring.http.ignored import IgnoredFields
+from mainspring.http.ignored import read_known
 from mainspring.http.queries import CURSOR, Deleted, Page, make_page, read_cursor
 
 _ALL: Final = "/v1/prompts"
@@ -95,12 +95,11 @@ class PromptRoutes:
 
     async def create(self, request: Request) -> HttpResponse:
         """Creates a prompt, in its first version."""
-        ignored = IgnoredFields()
-        body = ignored.parse(await read_json_body(request), CreatePrompt)
+        body, headers = await read_known(request, CreatePrompt)
         given = {name: value for name, value in asdict(body).items() if name != "variables" and value is not None}
         content = PromptContent(**given)
         made = await self._prompts.create(get_tenant(request), content, body.variables)
-        return json_response(render_prompt(made), headers=ignored.make_headers())
+        return json_response(render_prompt(made), headers=headers)
 
     async def list_prompts(self, request: Request) -> HttpResponse:
         """Lists the prompts, each in the version that is used, then the agents."""
@@ -126,8 +125,7 @@ class PromptRoutes:
 
     async def update(self, request: Request) -> HttpResponse:
         """Adds a version to a prompt."""
-        ignored = IgnoredFields()
-        body = ignored.parse(await read_json_body(request), UpdatePrompt)
+        body, headers = await read_known(request, UpdatePrompt)
         tenant, id = get_tenant(request), self._check_own(request)
         left = ("variables", "version", "set_as_default")
         given = {name: value for name, value in asdict(body).items() if name not in left and value is not UNSET}
@@ -136,7 +134,7 @@ class PromptRoutes:
         made = await self._prompts.add_version(
             tenant, id, changes, based_on=body.version, is_default=body.set_as_default, variables=body.variables
         )
-        return json_response(render_prompt(made), headers=ignored.make_headers())
+        return json_response(render_prompt(made), headers=headers)
 
     async def delete(self, request: Request) -> HttpResponse:
         """Deletes a prompt with all its versions."""
@@ -157,10 +155,9 @@ class PromptRoutes:
 
     async def choose_version(self, request: Request) -> HttpResponse:
         """Says which version of a prompt is used where none is named."""
-        ignored = IgnoredFields()
-        body = ignored.parse(await read_json_body(request), ChooseVersion)
+        body, headers = await read_known(request, ChooseVersion)
         chosen = await self._prompts.choose(get_tenant(request), self._check_own(request), body.version)
-        return json_response(render_prompt(chosen), headers=ignored.make_headers())
+        return json_response(render_prompt(chosen), headers=headers)
 
     def _find_agents(self, request: Request) -> Sequence[PromptObject]:
         return self._list_agents() if get_caller(request).may(INVOKE) else ()

@@ -12,10 +12,10 @@ from starlette.responses import Response as HttpResponse
 from mainspring.core.errors import InvalidRequest, ModelNotFound
 from mainspring.core.tokens import tokens_of_text
 from mainspring.http.auth import Keys, get_caller
-from mainspring.http.bodies import Name, read_json_body
+from mainspring.http.bodies import Name
 from mainspring.http.endpoints import MODEL_ERRORS, Endpoint
 from mainspring.http.faults import json_response
-from mainspring.http.ignored import IgnoredFields
+from mainspring.http.ignored import read_known
 from mainspring.ports import Embedder
 
 MOST_TEXTS: Final = 2048
@@ -63,8 +63,7 @@ class EmbeddingRoutes:
 
     async def create(self, request: Request) -> HttpResponse:
         """Creates embeddings of texts."""
-        ignored = IgnoredFields()
-        body = ignored.parse(await read_json_body(request), CreateEmbedding)
+        body, headers = await read_known(request, CreateEmbedding)
         if self._embedder is None or body.model != self._embedder.model:
             known = "" if self._embedder is None else f"; known: `{self._embedder.model}`"
             raise ModelNotFound(
@@ -83,7 +82,7 @@ class EmbeddingRoutes:
         self._keys.note_tokens(get_caller(request), count)
         data = [EmbeddingObject(_write(vector, body.encoding_format), index) for index, vector in enumerate(vectors)]
         page = EmbeddingPage(data, body.model, EmbeddingUsage(count, count))
-        return json_response(page, headers=ignored.make_headers())
+        return json_response(page, headers=headers)
 
 
 def _write(vector: Sequence[float], encoding: str) -> Sequence[float] | str:

@@ -22,10 +22,10 @@ from mainspring.features.vector_stores.vector_stores import (
     VectorStores,
 )
 from mainspring.http.auth import get_tenant
-from mainspring.http.bodies import Body, Metadata, Name, read_json_body
+from mainspring.http.bodies import Metadata, Name
 from mainspring.http.endpoints import Endpoint, Parameter
 from mainspring.http.faults import json_response
-from mainspring.http.ignored import IgnoredFields
+from mainspring.http.ignored import read_known
 from mainspring.http.queries import CURSOR, Deleted, Page, make_page, read_choice, read_cursor
 
 _APOSTROPHE: Final = "\u2019"
@@ -216,7 +216,7 @@ class VectorStoreRoutes:
     async def create(self, request: Request) -> HttpResponse:
         """Creates a vector store."""
         tenant = get_tenant(request)
-        body, headers = await _read(request, CreateVectorStore)
+        body, headers = await read_known(request, CreateVectorStore, may_be_empty=True)
         chunking = resolve_chunking(body.chunking_strategy)
         files = [await self._check(tenant, NewFile(id, "", {}, chunking)) for id in body.file_ids or ()]
         days = None if body.expires_after is None else body.expires_after.days
@@ -241,7 +241,7 @@ class VectorStoreRoutes:
     async def update(self, request: Request) -> HttpResponse:
         """Changes the name, the metadata or the expiry of a vector store."""
         tenant, id = _key(request)
-        body, headers = await _read(request, UpdateVectorStore)
+        body, headers = await read_known(request, UpdateVectorStore, may_be_empty=True)
         changes: Json = {}
         if body.name is not UNSET:
             changes["name"] = body.name or ""
@@ -259,7 +259,7 @@ class VectorStoreRoutes:
 
     async def search(self, request: Request) -> HttpResponse:
         """Searches a vector store by words and by meaning."""
-        body, headers = await _read(request, SearchVectorStore)
+        body, headers = await read_known(request, SearchVectorStore, may_be_empty=True)
         queries = (body.query,) if isinstance(body.query, str) else body.query
         if body.rewrite_query:
             queries = tuple([cut_question(query) for query in queries])
@@ -274,7 +274,7 @@ class VectorStoreRoutes:
     async def add_file(self, request: Request) -> HttpResponse:
         """Adds a file to a vector store; it is indexed in the background."""
         tenant, id = _key(request)
-        body, headers = await _read(request, AddStoreFile)
+        body, headers = await read_known(request, AddStoreFile, may_be_empty=True)
         await self._stores.get(tenant, id)
         chunking = resolve_chunking(body.chunking_strategy)
         file = await self._check(tenant, NewFile(body.file_id, "", body.attributes or {}, chunking))
@@ -291,7 +291,7 @@ class VectorStoreRoutes:
 
     async def update_file(self, request: Request) -> HttpResponse:
         """Replaces the attributes of a file in a vector store."""
-        body, headers = await _read(request, ChangeStoreFile)
+        body, headers = await read_known(request, ChangeStoreFile, may_be_empty=True)
         changed = await self._stores.change_attributes(*_file_key(request), body.attributes or {})
         return json_response(_render_file(changed), headers=headers)
 
@@ -309,7 +309,7 @@ class VectorStoreRoutes:
     async def create_batch(self, request: Request) -> HttpResponse:
         """Adds files to a vector store; they are indexed in the background."""
         tenant, id = _key(request)
-        body, headers = await _read(request, CreateFileBatch)
+        body, headers = await read_known(request, CreateFileBatch, may_be_empty=True)
         await self._stores.get(tenant, id)
         if (body.file_ids is None) is (body.files is None):
             told = "name either `file_ids`, or `files` with their attributes"
@@ -387,12 +387,6 @@ async def _read_page(
     if before in (ids := [find_id(each) for each in found]):
         found = found[: ids.index(before)]
     return found[: cursor.limit], len(found) > cursor.limit
-
-
-async def _read(request: Request, kind: type[Body]) -> tuple[Body, dict[str, str]]:
-    """The body, and the headers that tell what of it is ignored."""
-    ignored = IgnoredFields()
-    return ignored.parse(await read_json_body(request) or b"{}", kind), ignored.make_headers()
 
 
 def _key(request: Request) -> tuple[str, str]:
