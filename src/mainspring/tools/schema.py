@@ -11,13 +11,9 @@ from mainspring.core.errors import InvalidRequest
 from mainspring.core.items import Json, ToolDefinition, encode
 from mainspring.core.lru_cache import LRUCache
 from mainspring.core.schema_cost import MOST_STEPS, SchemaCost, list_patterns
-from mainspring.late_module import LateModule
 
-# The library takes longer to import than most commands need to start.
 if TYPE_CHECKING:
     import jsonschema_rs
-else:
-    jsonschema_rs = LateModule("jsonschema_rs")
 
 MOST_COMPILED = 1024
 MOST_SCHEMA_BYTES = 512_000
@@ -72,6 +68,8 @@ class CompiledSchema:
             raise ValueError(f"by this schema it takes more than {MOST_STEPS} steps to validate them; make it simpler")
         if steps <= FEW_STEPS:
             return list(self._schema.iter_errors(value))
+        import jsonschema_rs
+
         try:
             self._schema.validate(value)
         except jsonschema_rs.ValidationError as error:
@@ -81,6 +79,9 @@ class CompiledSchema:
 
 def compile_schema(schema: Json) -> CompiledSchema:
     """Compiles the schema. Raises `ValueError` that says what is wrong with it, and where."""
+    # The library takes longer to import than most commands need to start.
+    import jsonschema_rs
+
     if (size := len(encode(schema))) > MOST_SCHEMA_BYTES:
         raise ValueError(f"it has {size} bytes, more than {MOST_SCHEMA_BYTES}")
     limit = _limit_patterns(schema)
@@ -197,7 +198,9 @@ def _reach(start: set[str], graph: Mapping[str, set[str]]) -> set[str]:
 
 def _describe_error(error: "jsonschema_rs.ValidationError") -> str:
     """The error message, with the reason of each alternative where there are several."""
-    kind, kinds = error.kind, jsonschema_rs.ValidationErrorKind
+    from jsonschema_rs import ValidationErrorKind as kinds
+
+    kind = error.kind
     variants = kind.context if isinstance(kind, kinds.AnyOf | kinds.OneOfNotValid | kinds.OneOfMultipleValid) else []
     reasons = dict.fromkeys([_shorten(inner.message) for variant in variants for inner in variant[:1]])
     return ", or ".join(reasons) if reasons else _shorten(error.message)
