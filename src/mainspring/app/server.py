@@ -1,10 +1,10 @@
 """The server: an engine behind the endpoints of every feature."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from logging import getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from anyio import create_task_group
 from msgspec import Struct
@@ -68,6 +68,8 @@ else:
     open_sign_ins = LateModule("mainspring.features.mcp.open_sign_ins")
     sign_in_routes = LateModule("mainspring.features.mcp.sign_in_routes")
 
+Work = Callable[[], Coroutine[Any, Any, None]]
+
 log = getLogger(__name__)
 
 # What a worker serves, to whoever looks after it.
@@ -110,6 +112,8 @@ def server(
         engine.builtins.url_flaw,
     )
 
+    works = _list_background(engine, keep_days, None if is_worker else sign_ins)
+
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with engine:
@@ -125,13 +129,8 @@ def server(
                 engine.mcp.connect()
                 async with create_task_group() as tasks:
                     await tasks.start(triggers.run)
-                    tasks.start_soon(engine.watch_over)
-                    if sign_ins is not None and not is_worker:
-                        tasks.start_soon(sign_ins.waiting.watch)
-                    if engine.core.is_audited:
-                        tasks.start_soon(AuditWatch(engine.store, engine.metrics.count_audit).run)
-                    if keep_days != KeepDays():
-                        tasks.start_soon(Retention(engine.store, engine.files, keep_days).run)
+                    for work in works:
+                        tasks.start_soon(work)
                     yield
                     tasks.cancel_scope.cancel()
 
@@ -210,6 +209,20 @@ def _open_sign_ins(engine: Engine, approvals: Approvals) -> _SignIns | None:
         return None
     waiting = open_sign_ins.WaitingRuns(approvals, engine.store, engine.mcp.sign_ins)
     return _SignIns(sign_in_routes.SignInRoutes(engine.mcp.servers, engine.mcp.sign_ins, waiting), waiting)
+
+
+def _list_background(
+    engine: Engine, keep_days: KeepDays, sign_ins: _SignIns | None
+) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+    """What goes on for as long as the application does."""
+    works: list[Work] = [engine.watch_over]
+    if sign_ins is not None:
+        works.append(sign_ins.waiting.watch)
+    if engine.core.is_audited:
+        works.append(AuditWatch(engine.store, engine.metrics.count_audit).run)
+    if keep_days != KeepDays():
+        works.append(Retention(engine.store, engine.files, keep_days).run)
+    return works
 
 
 def _serve_part(part: PartContents, host: Host) -> ServedPart:

@@ -124,14 +124,7 @@ def add(
 
         mainspring mcp add weather --from server.json --network --env WEATHER_KEY=...
     """
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", label):
-        raise InvalidRequest(f"the label `{label}` must be 1 to 64 letters, digits, `_` or `-`")
-    if file is not None and (command or url):
-        raise InvalidRequest("--from says where the server is; leave the command and --url out")
-    if command and command[0].startswith(("http://", "https://")):
-        raise InvalidRequest(f"`{command[0]}` is an address and no program; write: mainspring mcp add {label} --url {command[0]}")
-    if not command and not url and file is None:
-        raise InvalidRequest("say where the server is: a command behind `--`, --url URL, or --from FILE")
+    _check_place(label, command, url, file)
     given = {
         "url": url,
         **({"command": command[0], "args": command[1:]} if command else {}),
@@ -159,6 +152,18 @@ def add(
     _append_servers(config, {label: table})
     then = f"mainspring mcp sign-in {label}" if oauth else f"mainspring mcp test {label}"
     say(f"added `{label}` to {config}; try it: {then}")
+
+
+def _check_place(label: str, command: list[str] | None, url: str | None, file: Path | None) -> None:
+    """Raises `InvalidRequest` unless there is a label, and one way to say where the server is."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", label):
+        raise InvalidRequest(f"the label `{label}` must be 1 to 64 letters, digits, `_` or `-`")
+    if file is not None and (command or url):
+        raise InvalidRequest("--from says where the server is; leave the command and --url out")
+    if command and command[0].startswith(("http://", "https://")):
+        raise InvalidRequest(f"`{command[0]}` is an address and no program; write: mainspring mcp add {label} --url {command[0]}")
+    if not command and not url and file is None:
+        raise InvalidRequest("say where the server is: a command behind `--`, --url URL, or --from FILE")
 
 
 @app.command("import")

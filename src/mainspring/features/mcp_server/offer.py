@@ -132,9 +132,6 @@ class Offer:
         known = self._services.agents.registry.definitions
         return [agent for name, agent in known.items() if _is_chosen(name, self._settings.agents)]
 
-    def find_definition(self, name: str) -> ToolDefinition:
-        return next(tool for tool in self._services.engine.definitions if tool.name == name)
-
     def list_prompts(self, caller: ApiCaller) -> list[Json]:
         """The agents whose definition has a user prompt."""
         return [
