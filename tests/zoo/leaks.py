@@ -5,9 +5,12 @@ from typing import ClassVar
 
 from aiohttp import web
 from tests.providers.backend import DONE, chunk, sse
-from tests.zoo.animal import UTC, Animal, Learner, Outcome, outputs, say
+from tests.zoo.animal import UTC, Animal, Learner, Outcome, Talker, outputs, say
 
 from mainspring.core.items import Json
+
+CALL = f'{{"name": "get_time", "arguments": {UTC}}}'
+HERMES = f"<tool_call>\n{CALL}\n</tool_call>"
 
 
 class HermesCallAsText(Animal):
@@ -155,6 +158,30 @@ class BlockCalledAsTheTool(Animal):
         return say("``", "`get_time", "\n", UTC, "\n``", "`")
 
 
+class OutputMadeUp(Animal):
+    """Quirk 112: the model makes up what its tool says, and goes on (small models on text-generation-webui and KoboldCpp, without
+    stop sequences); supposed, without a source."""
+
+    number = 112
+
+    def first(self, body: Json) -> bytes:
+        return say(HERMES, "\nTo", "ol: mid", "night\nAssis", "tant: It is midnight.\n", "User: Thanks!\n")
+
+
+class TurnsMadeUp(Talker):
+    """Quirk 112: the model makes up the next turns behind its answer (base models, without stop sequences);
+    supposed, without a source."""
+
+    number = 112
+
+    def last(self, body: Json) -> bytes:
+        return say("It is ", "noon.\n", "\nUs", "er: Thank you!\nAssist", "ant: You are ", "welcome.\n", "User: Bye.")
+
+    def check(self, outcome: Outcome) -> None:
+        assert (outcome.response.status, outcome.response.output_text.strip()) == ("completed", "It is noon.")
+        assert [(each.field, each.kind) for each in outcome.trace.execution[-1].adaptations] == [("text", "recovered")]
+
+
 class SectionsWithoutMark(Animal):
     """Quirk 78: a turn is in sections, and the mark of the first was in the prompt (Functionary 3).
     code read in its template."""
@@ -185,8 +212,6 @@ class SectionsInTokens(SectionsWithoutMark):
         return say("<|from|>assistant\n<|recip", "ient|>all\n<|content|>It is ", "noon.", "<|stop|>")
 
 
-CALL = f'{{"name": "get_time", "arguments": {UTC}}}'
-HERMES = f"<tool_call>\n{CALL}\n</tool_call>"
 XML = "<function=get_time>\n<parameter=zone>\nUTC\n</parameter>\n</function>"
 # Forms of calls that families of models were trained to write; own measurement and code read in the parsers of vLLM and SGLang.
 FORMS = {
@@ -321,6 +346,19 @@ FORMS = {
     "</zed:parameter>\n</zed:invoke>\n</zed:function_calls>",
     "XML in a namespace": 'Let me look.\n<acme:tool_call>\n<invoke name="get_time">\n<parameter name="zone">UTC</parameter>\n'
     "</invoke>\n</acme:tool_call>",
+    # What a model makes up behind its call, with labels in plain words; supposed, without a source.
+    "a tool's turn made up": f"{HERMES}\nTool: midnight\nAssistant: It is midnight.",
+    "a tool's turn made up behind words": f"I will look it up.\n\n{HERMES}\n\nTool result: midnight\n\nIt is midnight.",
+    "a tool's turn made up behind a sentence": f"The clock knows.\n{HERMES}\nTool: midnight\nAssistant: It is midnight.",
+    "an observation made up behind tags": f"{HERMES}\nObservation: midnight\nFinal Answer: midnight",
+    "a tool's turn made up behind JSON": f"{CALL}\nTool: midnight\nAssistant: It is midnight.\nUser: Thanks!",
+    "a tool's turn made up behind a block": f"```json\n{CALL}\n```\nTool: midnight\nAssistant: It is midnight.",
+    "a tool's turn made up behind Python": "get_time(zone='UTC')\nTool: midnight (so late)\nAssistant: It is midnight.",
+    "a block made up": f"```get_time\n{UTC}\n```\n```output\nmidnight\n```\nIt is midnight.",
+    "an output in brackets made up": f"{HERMES}\n[TOOL_RESULTS]midnight[/TOOL_RESULTS]It is midnight.",
+    "a user's turn made up": f"{HERMES}\n\nUser: Thanks!\nAssistant: You are welcome.",
+    "a turn with a label": f"Assistant: get_time({UTC})\nTool: midnight\nAssistant: It is midnight.",
+    "a call and its response": f"Tool call: get_time({UTC})\nTool response: midnight\nAssistant: It is midnight.",
     # Blocks whose label is the name of the tool, nothing, or another word of the trade; supposed, without a source.
     "a block called as the tool": f"```get_time\n{UTC}\n```",
     "a block called as the tool behind words": f"I will look it up.\n\n```get_time\n{UTC}\n```",
@@ -509,6 +547,17 @@ TWINS = {
     "a shell of Python's": ">>> print(1)\n1",
     "another shell": ">>>all\n>>>nothing",
     "all": "all\nis well that ends well.",
+    "a play": "User: What time is it?\nAssistant: It is noon.\nUser: Thanks!\nAssistant: Welcome.",
+    "a play behind words": "Here is the scene:\n\nUser: What time is it?\nAssistant: It is noon.\nUser: Thanks!",
+    "a play behind a sentence": "This is a sample of it.\n\nUser: What time is it?\nAssistant: It is noon.\nUser: Thanks!",
+    "a play that begins with the model": "Assistant: Hello!\nUser: What time is it?\nAssistant: It is noon.",
+    "three roles": "There are three of them.\n\nUser: who asks\nAssistant: who answers\nTool: what tells",
+    "a tool's lines in a play": "Assistant: Let me look.\nTool: 12:00\nAssistant: It is noon.\nUser: Good.",
+    "how to sign in": "Sign in with this.\n\nUser: alice\nPassword: noon\n",
+    "settings": "Write this.\n\nUser: alice\nHost: clock\nAssistant: none\nUser: bob\n",
+    "one line of another": "It is noon.\n\nUser: the word is Latin.",
+    "humans": "It is noon.\n\nHuman beings eat now.\nHumans: many.",
+    "a call explained in a transcript": f"A transcript looks like this:\n\n{HERMES}\nTool: noon\nAssistant: It is noon.",
     "a block without a label in a page": f"# Usage\n\nA call looks like this:\n\n```\n{CALL}\n```\n\n# Licence\n",
     "a block called as the tool in a page": f"# Usage\n\n```get_time\n{UTC}\n```\n\n# Licence\n\nMIT",
     "a block called as the tool that is shown": f"The clock is read so.\n\n```get_time\n{UTC}\n```",

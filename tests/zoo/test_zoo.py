@@ -151,7 +151,7 @@ async def test_a_call_in_text_is_made_once() -> None:
     assert {name: each[:2] for name, each in told.items()} == dict.fromkeys(leaks.FORMS, ("completed", ["UTC"]))
     leads = re.compile(
         "Let me look[.:]|(?:[*]*Thought:[*]* )?I must look.|I will tell you as soon as I know.|Checking the time."
-        "|I will look it up."
+        "|I will look it up.|The clock knows."
     )
     assert {name: leads.sub("", words).strip() for name, (_, _, words) in told.items()} == dict.fromkeys(leaks.FORMS, NOON)
 

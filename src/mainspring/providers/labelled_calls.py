@@ -16,6 +16,7 @@ from mainspring.core.items import Json, ToolDefinition
 from mainspring.providers.argument_types import fits, list_properties, type_values
 from mainspring.providers.called_names import find_tool_name
 from mainspring.providers.json_text import MOST_ODD, UNREADABLE, json_text, parse_loosely
+from mainspring.providers.made_up_turns import CUT_TURN, MADE_UP
 
 Tools = Mapping[str, ToolDefinition]
 
@@ -132,7 +133,7 @@ def read_labelled(text: str, tools: Tools) -> list[NamedArguments] | str:
     """The calls that a text is, each with labels of its own, or the JSON of calls that labels announce; none if it is neither."""
     if (plain := _read_plain(text, tools)) is not None:
         return [plain]
-    text = _take_shown(text)
+    text = _take_shown(CUT_TURN.split(text, maxsplit=1)[0])
     labels = skip_labels(text, tools)
     if labels.at == "value" and not labels.name:
         return _strip_labels(text[labels.place :]) if labels.place else []
@@ -143,8 +144,8 @@ def read_labelled(text: str, tools: Tools) -> list[NamedArguments] | str:
         if found is None or not fits(arguments := type_values(found[0], tool), tool):
             return []
         calls.append(NamedArguments(labels.name, arguments))
-        text = _MADE_UP.split(text[found[1] :], maxsplit=1)[0]
-        if _is_label(text):
+        text = text[found[1] :]
+        if _is_label(text) or (calls and MADE_UP.match(text.lstrip(_SIGNS)) and skip_labels(text, tools).at != "value"):
             return calls
         labels = skip_labels(text, tools)
     return []
@@ -234,9 +235,8 @@ def _strip_labels(text: str) -> str:
 
 
 def _is_label(text: str) -> bool:
-    """Whether nothing but signs and labels is there, or an output that the model has made up."""
-    head = _MADE_UP.split(text, maxsplit=1)[0]
-    return all(token[0].lower() in _LABELS or token[0][0] in "([{" for token in _TOKEN.finditer(head))
+    """Whether nothing but signs and labels is there."""
+    return all(token[0].lower() in _LABELS or token[0][0] in "([{" for token in _TOKEN.finditer(text))
 
 
 def _may_become(word: str, tools: Tools) -> bool:
@@ -277,10 +277,10 @@ PAST_THOUGHT: Final = re.compile(
 )
 """What follows a thought that neither an action nor an answer follows."""
 _NO_INPUT: Final = frozenset({"", "none", "null", "n/a", "nothing", "no input"})
-_MADE_UP: Final = re.compile(r"<end_(?:code|action)>|\bObservation:|✿RESULT✿|\bTool (?:response|result|output):", re.IGNORECASE)
 # How arguments begin: words in brackets, or a set, do so otherwise.
 _VALUE: Final = re.compile(r"""[\[(\s]*\{\s*["'}]|(?<=\()\{\s*\w+\s*:|\(\s*(?:[)"'\d{\[-]|\w+\s*=|(?:True|False|None)\b)""")
 _HALF_VALUE: Final = re.compile(r"[\[(\s]*\{?\s*|(?<=\()\{\s*\w*\s*|\(\s*\w*\s*")
+_SIGNS: Final = " \t\n)]`.;"
 _MOST_LABELS: Final = 200
 _MOST_SIGNS: Final = 24
 MOST_THOUGHT: Final = 2_000

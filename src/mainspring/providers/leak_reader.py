@@ -43,6 +43,7 @@ from mainspring.providers.leaked_calls import (
     read_message,
     take_json,
 )
+from mainspring.providers.made_up_turns import DIALOGUE, HALF_LABEL, MADE_UP, MOST_TURN, NO_TURN, USERS, has_turns
 from mainspring.providers.thinking import CLOSING_TAGS
 
 MOST_HELD: Final = 262_144
@@ -55,6 +56,8 @@ class HeldText(NamedTuple):
     calls: list[LeakedCall]
     written: str = ""
     is_cut: bool = False
+    is_made_up: bool = False
+    """Behind the words were turns that the model has made up."""
 
 
 class LeakReader:
@@ -62,20 +65,26 @@ class LeakReader:
     is an answer, and where JavaScript `is_asked` for, a block of it is."""
 
     __slots__ = (
-        "_before", "_closing", "_fences", "_held", "_is_asked", "_is_idle", "_is_json", "_is_worded", "_letters", "_past",
-        "_scan", "_size", "_tail", "_tools",
+        "_before", "_closing", "_fences", "_held", "_is_asked", "_is_idle", "_is_json", "_is_played", "_is_worded", "_letters",
+        "_past", "_scan", "_size", "_tail", "_tools",
     )  # fmt: skip
 
     def __init__(
-        self, tools: Iterable[ToolDefinition], *, is_json: bool = False, is_asked: Callable[[str], bool] = lambda word: False
+        self,
+        tools: Iterable[ToolDefinition],
+        *,
+        is_json: bool = False,
+        is_asked: Callable[[str | Pattern[str]], bool] = lambda word: False,
     ) -> None:
         self._is_asked = is_asked
         self._tools = {tool.name: tool for tool in tools}
         # How blocks of code begin that may hold calls.
         self._fences = (*_FENCES, *[f"```{name}\n" for name in self._tools]) if self._tools else ()
         # What follows the signs of such a block.
-        self._letters = {mark[3] for mark in (*self._fences, *_JSON_FENCES)}
+        self._letters = {"", *(mark[3] for mark in (*self._fences, *_JSON_FENCES))}
         self._is_json = is_json
+        # The answer has several speakers.
+        self._is_played = False
         # Where JSON is asked for, an answer that begins otherwise may have it in a block of code or among words. None while it
         # has not begun.
         self._is_worded: bool | None = None if is_json else False
@@ -108,10 +117,14 @@ class LeakReader:
                 and "[" not in delta
                 and "`" not in delta
                 and ">" not in delta
-                and ("\n" not in delta or ("\nf" not in delta and "\nA" not in delta and "\n{" not in delta))
-                and (self._before[-1:] != "\n" or delta[:1] not in "fA{")
+                and "\n" not in delta
+                and (self._before[-1:] != "\n" or delta[:1] not in "fAUH{")
             )
-            or not (_MAY_BEGIN.search(delta) or ("`" in delta and self._may_open_block(delta)))
+            or not (
+                _MAY_BEGIN.search(delta)
+                or (self._before[-1:].isspace() and _LINE_BEGINS.match(delta))
+                or ("`" in delta and self._may_open_block(delta))
+            )
         ):
             self._before = (self._before + delta)[-_TAIL:]
             return delta
@@ -119,10 +132,10 @@ class LeakReader:
 
     def _may_open_block(self, delta: str) -> bool:
         """Whether a block of code begins behind a sentence that may hold calls."""
-        return any(
-            (found[1] is None or found[1] in self._letters) and (self._before + delta[: found.start()]).rstrip()[-1:] in _PERIODS
-            for found in _BLOCK_BEGIN.finditer(delta)
-        )
+        bare = delta.lstrip()
+        if bare.startswith("`") and self._before.rstrip()[-1:] in _PERIODS:
+            return bare[3:4] in self._letters
+        return _BLOCK_BEGINS.search(delta) is not None
 
     def end(self, said: str = "", *, has_calls: bool = False) -> HeldText:
         """What is still held, as what it is, behind what was said. Beside real calls (`has_calls`), tags that stand around calls
@@ -163,6 +176,8 @@ class LeakReader:
             body = rest.rstrip().removesuffix(self._closing) if self._closing else rest
             if _SCRIPT.match(rest) and any(map(self._is_asked, _LANGUAGES)):
                 continue
+            if rest.startswith(USERS):
+                return HeldText(held[:start], [], is_made_up=True) if has_turns(rest) else HeldText(held, [])
             if calls := self._parse_sections(rest) or parse_calls(body, self._tools, is_all=is_first or self._is_labelled(rest)):
                 return HeldText(held[:start], list(dict.fromkeys(calls)), rest)
             if is_first and (told := self._read_first(rest)) is not None:
@@ -241,6 +256,13 @@ class LeakReader:
             self._is_worded = not bare.startswith(("{", "["))
         if self._is_worded and self._size <= MOST_HELD:
             return ""
+        if self._past is NO_TURN:
+            held = "".join(self._held)
+            self._past = _NEVER if has_turns(held) and held.rstrip() not in USERS else NO_TURN
+            if self._past is NO_TURN and (self._size > MOST_TURN or NO_TURN.search(held)):
+                self._is_played = True
+                return self._release()
+            return ""
         if self._past is not None:
             is_past = self._size > MOST_HELD or (self._is_past_now(self._past) and not self._may_go_on())
             return self._release() if is_past else ""
@@ -256,13 +278,16 @@ class LeakReader:
 
     def _may_go_on(self) -> bool:
         """Whether an answer that has begun with its calls, or announced them, may say what it waits for."""
-        is_said = self._before.strip() != ""
-        text = "" if is_said and not self._is_announced() else "".join(self._held)
+        is_said, text = self._before.strip() != "", "".join(self._held)
         if (
             self._past is not _PAST
             or (past := _find_words(text, _begin_scan(text))) is None
             or not parse_calls(text[: past.end() - 1], self._tools, is_all=self._is_labelled(text))
         ):
+            return False
+        if HALF_LABEL.fullmatch(text, past.end() - 1):
+            return True
+        if is_said and not self._is_announced():
             return False
         if (_WAITING if is_said else _INTENT).match(text, past.end() - 1):
             self._past = _NEVER
@@ -310,6 +335,8 @@ class LeakReader:
             return _PAST_VALUE if may_be else None
         if text.startswith(CLOSING_TAGS):
             return _PAST_THOUGHT
+        if text.startswith(USERS):
+            return _NEVER if has_turns(text) and text.rstrip() not in USERS else NO_TURN
         if STOP.match(text) or (self._closing and text.startswith(self._closing)):
             return PAST_STOP if not self._closing else _PAST_CLOSING
         return None
@@ -331,6 +358,8 @@ class LeakReader:
         rest = text[place : place + _LONGEST]
         if (self._may_end(rest) and BEFORE_STOP.search(before)) or _begins(rest, CLOSING_TAGS):
             return True
+        if rest[0] in "UH":
+            return before.rstrip(" \t").endswith("\n") and _begins(rest, USERS) and self._may_be_made_up(before)
         if not self._tools:
             return False
         folded = rest.lower()
@@ -350,6 +379,18 @@ class LeakReader:
             return True
         return rest[0] == "[" and may_be_python_call(text[place:], self._tools) is not False
 
+    def _may_be_made_up(self, before: str) -> bool:
+        """Whether a user's turn behind these words would be made up: they are an answer, and nobody speaks of a dialogue."""
+        if self._is_played or self._is_json:
+            return False
+        self._is_played = (
+            not before.rstrip().endswith(_ENDS_OF_SENTENCES)
+            or _ROLE.search(before) is not None
+            or DIALOGUE.search(before) is not None
+            or self._is_asked(DIALOGUE)
+        )
+        return not self._is_played
+
     def _is_labelled(self, text: str) -> bool:
         """Whether it begins as a call whose labels tell that nothing else follows."""
         return _is_action(text) or text.startswith(self._fences)
@@ -367,12 +408,14 @@ def _begin_scan(text: str) -> JsonScan | None:
 
 
 def _find_words(text: str, scan: JsonScan | None) -> Match[str] | None:
-    """Where words follow a call that is closed. What looks so within a string of its JSON is part of an argument."""
+    """Where words follow a call that is closed. What looks so within a string of its JSON is part of an argument, and what is
+    made up behind the call has none."""
     for past in _PAST.finditer(text, 0 if scan is None else scan.at):
         if scan is not None:
             scan.advance(text, past.start())
         if scan is None or not scan.is_inside:
-            return past
+            is_made_up = any(MADE_UP.match(text, closed.end()) for closed in _CLOSED.finditer(text, 0, past.end()))
+            return None if is_made_up else past
     return None
 
 
@@ -424,32 +467,41 @@ _HALF_MARKS: Final = frozenset([mark[:size] for mark in _MARKS for size in range
 _HALF_STOPS: Final = frozenset([stop[:size] for stop in STOPS for size in range(1, len(stop))])
 _LONGEST: Final = max(map(len, (*_MARKS, *STOPS)))
 # Each alternative begins with one character, and the search is ten times as fast.
-_SIGNS: Final = re.compile(r"<|\[|`|\n(?:f(?=u|\Z)|A(?=c|\Z)|\{)|>(?<![^\s.!?…:>]>)(?=>>\w|>{0,2}\Z)")
+_SIGNS: Final = re.compile(r"<|\[|`|\n(?:f(?=u|\Z)|A(?=c|\Z)|U(?=s|S|\Z)|H(?=u|U|\Z)|\{)|>(?<![^\s.!?…:>]>)(?=>>\w|>{0,2}\Z)")
 _SECTION_HEADS: Final = frozenset(SECTIONS.values())
 _SECTION_SIGNS: Final = re.compile(rf"{_SIGNS.pattern}|>(?=>>|>?\Z)")
-_FIRST_SIGN: Final = re.compile(r"f(?=u|\Z)|A(?=c|\Z)|\{")
+_FIRST_SIGN: Final = re.compile(r"f(?=u|\Z)|A(?=c|\Z)|U(?=s|S|\Z)|H(?=u|U|\Z)|\{")
 # What calls begin with, whose labels tell that nothing else follows.
 _LABELS: Final = ("Action:", ">>>", "<|from|>assistant", "<|recipient|>")
+# How what has no mark begins a line.
+_LINE: Final = r"f(?:\Z|u)|a(?:\Z|c(?:\Z|t))|u(?:\Z|s(?:\Z|e))|h(?:\Z|u(?:\Z|m))|\[|\{"
 # How the marks and the tokens begin, or what may still become such a beginning.
 _MAY_BEGIN: Final = re.compile(
     r"<(?:\Z|t(?:\Z|[ou])|f(?:\Z|[un])|i(?:\Z|[nm])|a(?:\Z|[np])|m(?:\Z|i)|s(?:\Z|[etp>])|l(?:\Z|o)|e(?:\Z|[nox])|u(?:\Z|[ns])|p(?:\Z|a)|r(?:\Z|e)"
     r"|/(?:\Z|[tsarfol])|[|\uff5c\[<]|\w{1,16}(?:\Z|:))"
-    r"|\[(?:\Z|[TUE|])|>(?<![^\s.!?…:>]>)(?:>>\w|>{0,2}\Z)|(?:\A|\n)(?:f(?:\Z|u)|a(?:\Z|c(?:\Z|t))|\[|\{)",
+    r"|\[(?:\Z|[TUE|])|>(?<![^\s.!?…:>]>)(?:>>\w|>{0,2}\Z)"
+    rf"|\n(?:{_LINE})",
     re.IGNORECASE,
 )
+_LINE_BEGINS: Final = re.compile(_LINE, re.IGNORECASE)
 # What may stand before a call: nothing, a line or a sentence of its own.
 _LEAD: Final = re.compile(r"(?:\A|\n|[.!?…>:])\s*\Z")
-_BLOCK_BEGIN: Final = re.compile(r"(?:\A|\n)`(?:\Z|`(?:\Z|`(?:\Z|(.))))", re.DOTALL)
+_BLOCK_BEGINS: Final = re.compile(r"[.!?…:>][ \t]*\n\s*`")
 _PERIODS: Final = ".!?…:>"
+_ENDS_OF_SENTENCES: Final = tuple(".!?…。！？\"')]*`")  # noqa: RUF001
+_ROLE: Final = re.compile(r"(?:\A|\n)[ \t]*(?:User|Human|Assistant|AI|Bot|USER|HUMAN|ASSISTANT|System|Tool)[ \t]*:")
 _ENDED: Final = re.compile(r"(?:\A|[.!?…])\s*\Z")
 _SENTENCE: Final = re.compile(r"[.!?…>][ \t]*\n\s*\Z")
+_WORD: Final = r"[^\s<\[{,;`]"
 # A call that is closed, and then words.
 _PAST: Final = re.compile(
     r"(?:</(?:\w+:)?(?:tool_calls?|function|invoke|function_calls?|toolcall|tools|tool|execute_tool|use_mcp_tool|tool_use|tool_code|longcat_tool_call"
     r"|tool-call|api_call|use_tool|fn)>|(?<!im)_end\|>"
-    r"|▁end\uff5c>|<tool_call\|>|<end_function_call>|</\uff5cDSML\uff5c\w+>|\[END_TOOL_REQUEST\]|\n```\s)\s*+[^\s<\[{,;`]",
+    r"|▁end\uff5c>|<tool_call\|>|<end_function_call>|</\uff5cDSML\uff5c\w+>|\[END_TOOL_REQUEST\]|\n```\s)\s*+"
+    rf"{_WORD}",
     re.IGNORECASE,
 )
+_CLOSED: Final = re.compile(rf"{_PAST.pattern.removesuffix(_WORD)}", re.IGNORECASE)
 # The tags and the name before the JSON of a call.
 _BEFORE_OBJECT: Final = re.compile(r"(?:<[^<>{}]*+>|\[\w++\]|[\w.:-]++|[\s\[`])*+(?=\{)")
 # A value that is closed, and then a sentence. JSON has no line breaks in its strings.

@@ -16,7 +16,7 @@ from mainspring.core.items import Json, ToolDefinition
 from mainspring.providers.argument_types import fits, list_properties, type_value, type_values
 from mainspring.providers.called_names import find_tool_name
 from mainspring.providers.code_calls import CodeCall, find_code, may_be_script, read_code, read_lines, read_list, read_script
-from mainspring.providers.control_tokens import NEXT_TURN, STOPS, TRAILING_STOPS
+from mainspring.providers.control_tokens import STOPS, TRAILING_STOPS
 from mainspring.providers.json_text import ARGUMENT_KEYS, STRING, json_text, parse_loosely, read_arguments
 from mainspring.providers.labelled_calls import (
     BLOCK_LABELS,
@@ -29,6 +29,7 @@ from mainspring.providers.labelled_calls import (
     skip_labels,
     split_thought,
 )
+from mainspring.providers.made_up_turns import MADE_UP
 
 Tools = Mapping[str, ToolDefinition]
 
@@ -48,7 +49,7 @@ class _Found(NamedTuple):
 def parse_calls(text: str, tools: Tools, *, is_all: bool = False) -> list[LeakedCall]:
     """The calls that a text consists of; none if it has anything else in it. An output that the model made up ends the text. If
     the text `is_all` of an answer, it may be a call with labels around it."""
-    text = text.strip()
+    text = _cut_block(text.strip())
     stops = TRAILING_STOPS.search(text) if text.endswith((">", "]")) else None
     bare = text if stops is None else text[: stops.start()]
     text = bare if bare.endswith("```") else text
@@ -63,7 +64,7 @@ def parse_calls(text: str, tools: Tools, *, is_all: bool = False) -> list[Leaked
     while True:
         glue = _GLUE.match(opened, place)
         place = place if glue is None else glue.end()
-        if place == len(opened) or _MADE_UP.match(opened, place):
+        if place == len(opened) or (calls and MADE_UP.match(opened, place)):
             return calls
         found = next((found for read in _READERS if (found := read(opened, place, tools)) is not None), None)
         if found is None:
@@ -143,6 +144,12 @@ def is_cut_object(text: str) -> bool:
     """Whether an object is opened that nothing closes."""
     bare = STRING.sub("", text)
     return bare.count("{") > bare.count("}")
+
+
+def _cut_block(text: str) -> str:
+    """A block of code without what the model has made up behind it."""
+    block = _WHOLE_BLOCK.match(text)
+    return block[0].rstrip() if block is not None and MADE_UP.match(text, block.end()) else text
 
 
 def _open_fence(text: str) -> str:
@@ -517,6 +524,7 @@ _HALF_HEAD: Final = re.compile(
     r'|(?:```(?:[a-z_-]*5?|JSON)\s*)?(?:\[\s*)?(?:\{\s*(?:"?\w*(?:"?\s*(?::\s*(?:"[^"]*)?)?)?)?)?'
 )
 _FENCES: Final = ("", "json", "json5", "jsonc", "jsonl", *BLOCK_LABELS)
+_WHOLE_BLOCK: Final = re.compile(r"```[^\n`]*\n.*?\n```\s+", re.DOTALL)
 _FENCE_END: Final = re.compile(r"\s*(?:```|\))")
 # An object with slips or as Python writes it, up to the tag that closes it or the end.
 _LITERAL: Final = re.compile(r"\{.*?\}(?=\s*(?:</\w+>|\[END_TOOL|<\||\Z))", re.DOTALL)
@@ -530,11 +538,6 @@ _GLUE: Final = re.compile(
     rf"|<\uff5ctool▁calls?▁(?:begin|end)\uff5c>|function<\uff5ctool▁sep\uff5c>|function<tool_sep>"
     rf"|{'|'.join(map(re.escape, STOPS))})*",
     re.IGNORECASE,
-)
-_MADE_UP: Final = re.compile(
-    r"<start_function_response>"
-    r"|(?:Tool )?(?:Result|Output|Response):|</?tool_(?:response|result|output)s?>|<\uff5ctool▁outputs?▁begin\uff5c>"
-    rf"|{NEXT_TURN.pattern}"
 )
 _XML: Final = re.compile(
     r"<(?:\uff5cDSML\uff5c|\w+:)?(function|invoke|tool_call|tool|call)(?:=|\s+name=)\"?([^\">\s{]+)\"?\s*(?:>|(?=\{))(.*?)"

@@ -117,7 +117,7 @@ class TagSplitter:
         "_place", "_tail", "closing",
     )  # fmt: skip
 
-    def __init__(self, *, is_begun: bool = False, is_asked: Callable[[str], bool] = lambda tag: True) -> None:
+    def __init__(self, *, is_begun: bool = False, is_asked: Callable[[str | Pattern[str]], bool] = lambda tag: True) -> None:
         self._is_begun, self._is_asked = is_begun, is_asked
         self._close: tuple[str, ...] = ()
         # The tag that has opened the thoughts, the end of these, and whether they have opened others within.

@@ -6,6 +6,8 @@ name: `seal` writes it, `unseal` returns it to the same vendor and to nobody els
 
 from collections.abc import Callable, Hashable, Sequence
 from hashlib import blake2b
+from itertools import chain
+from re import Pattern
 from typing import Literal
 
 import msgspec
@@ -151,10 +153,11 @@ def find_schema(request: ModelRequest) -> Json | None:
             return None
 
 
-def mentions(request: ModelRequest, word: str) -> bool:
+def mentions(request: ModelRequest, word: str | Pattern[str]) -> bool:
     """Whether anybody but the model has said the word."""
     said = [item for item in request.items if isinstance(item, Message) and item.role != "assistant"]
-    return word in (request.instructions or "") or any(word in get_text(part) for item in said for part in item.content)
+    texts = chain((request.instructions or "",), (get_text(part) for item in said for part in item.content))
+    return any(word in text for text in texts) if isinstance(word, str) else any(map(word.search, texts))
 
 
 def append_parts(messages: list[Json], role: str, field: str, parts: list[Json]) -> None:

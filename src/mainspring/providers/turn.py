@@ -10,6 +10,7 @@ backend first mentions them; calls also end in that order.
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
+from re import Pattern
 from typing import Final, Literal
 
 from msgspec import UNSET, Struct, UnsetType
@@ -100,7 +101,7 @@ class TurnBuilder(TurnEvents):
         tools: Iterable[items.ToolDefinition] = (),
         leaks: LeakReader | None = None,
         is_json: bool = False,
-        is_asked: Callable[[str], bool] = lambda tag: True,
+        is_asked: Callable[[str | Pattern[str]], bool] = lambda tag: True,
     ) -> None:
         super().__init__(new_id, taken)
         self._tools = {tool.name: tool for tool in tools}
@@ -427,6 +428,8 @@ class TurnBuilder(TurnEvents):
             held = leaks.end(self.said if leaks.is_holding else "", has_calls=self.has_calls)
             self._say(held.words)
             calls = held.calls
+            if held.is_made_up:
+                self._note_recovered("text", "the model went on behind its answer with turns that it made up")
             if held.is_cut and not self._calls:
                 raise BadOutput("the model wrote a call of a tool as text that ends half or cannot be read; ask again")
             if self._calls and calls:

@@ -143,6 +143,14 @@ def _leaks(seen: SeenExchange, pattern: str) -> bool:
     return not seen.calls and seen.names_tool(seen.text) and re.search(pattern, seen.text, re.DOTALL) is not None
 
 
+def _makes_up_turns(seen: SeenExchange) -> bool:
+    if seen.calls or not _LABEL.search(seen.text):
+        return False
+    reader = LeakReader(seen.definitions.values())
+    found = reader.end(reader.feed(seen.text))
+    return found.is_made_up or (bool(found.calls) and _LABEL.search(found.written) is not None)
+
+
 def _is_vendor_word(seen: SeenExchange) -> bool:
     return any(reason and reason not in _REASONS for reason in seen.finishes)
 
@@ -292,6 +300,11 @@ QUIRKS: Final = (
     Quirk("content as object", "The content is one part in place of text.", "It is read."),
     Quirk("blank answer", "An answer is nothing but blanks.", "The turn fails, and is asked once more."),
     Quirk("stop tokens", "Tokens that end a turn are in the text.", "They are left out, and what is made up behind them."),
+    Quirk(
+        "turns made up",
+        "Behind an answer or a call the text goes on with turns of others (`User:`, `Tool:`).",
+        "They are left out.",
+    ),
     Quirk("turn headers", "The text begins with the header of a turn.", "It is left out."),
     Quirk("calls lost in streams", "Calls get lost when they are streamed.", "It is asked without streaming."),
     Quirk("thinking tags", "Reasoning comes as text in tags.", "It is read as reasoning."),
@@ -439,6 +452,7 @@ _REFUSED: Final[Mapping[Change, str]] = {
 _HARMONY: Final = (
     "(?<!`)<\\|(?:(?:channel|message|start|call|python_tag)\\||tool_call)|\\[TOOL_CALLS\\](?=.*[\\]}>]\\s*\\Z)|<\uff5ctool"
 )
+_LABEL: Final = re.compile(r"\n\s*(?:User|Human|Tool|Observation|Assistant)\b[\w ]*:")
 _IN_ONE: Final[Mapping[str, Callable[[SeenExchange], object]]] = {
     **ODD_ANSWERS,
     "calls without index": lambda seen: seen.is_stream and any(piece.get("index") is None for piece in seen.pieces),
@@ -473,6 +487,7 @@ _IN_ONE: Final[Mapping[str, Callable[[SeenExchange], object]]] = {
     "call in thoughts": lambda seen: not seen.calls and not seen.text and _is_call(seen, seen.thoughts),
     "call beside its text": lambda seen: seen.calls and re.search(r"(?i)</?(?:tool_call|function)", seen.text),
     "stop tokens": _leaves_stops,
+    "turns made up": _makes_up_turns,
     "turn headers": lambda seen: find_header(seen.text.lstrip()),
     "thinking tags": lambda seen: any(is_thought for is_thought, _ in _split_thoughts(seen.text)),
     "thinking never opened": lambda seen: find_unopened(seen.text),
