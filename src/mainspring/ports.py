@@ -549,6 +549,13 @@ class SummaryPage(Struct, frozen=True):
     has_more: bool = False
 
 
+class Pruned(Struct, frozen=True):
+    """How many runs were forgotten, and which could not be, because what they hold cannot be read."""
+
+    count: int = 0
+    damaged: tuple[str, ...] = ()
+
+
 UsageGroup = Literal["day", "model", "agent", "caller", "tenant"]
 
 
@@ -742,12 +749,12 @@ class RunStore(Protocol):
         ...
 
     async def delete(self, run_id: str) -> None:
-        """Forgets a run, its log and its answer; raises `NotFound`."""
+        """Forgets a run, its log and its answer, whether or not they can be read; raises `NotFound`."""
         ...
 
-    async def prune(self, before: float) -> int:
-        """Forgets some of the runs that ended before this time, the oldest first, but none that a kept one continues. Returns how
-        many, 0 once there are none. The audit and all documents stay."""
+    async def prune(self, before: float, *, skip: Sequence[str] = ()) -> Pruned:
+        """Forgets some of the runs that ended before this time, the oldest first, but none that a kept one continues, and none of
+        those to skip. An empty answer says that there are no more. The audit and all documents stay."""
         ...
 
 

@@ -1,17 +1,24 @@
 """`mainspring show` and `mainspring runs`: what a database holds, shown as it was."""
 
 import re
+import sqlite3
+from contextlib import closing
+from functools import partial
 
 import msgspec
 import pytest
+from anyio import to_thread
 from msgspec.structs import replace
 from tests.cli.command import Shell
+from tests.store.logs import answer, begin, end
 
 from mainspring.core.history import History
 from mainspring.core.items import Json, encode
 from mainspring.core.response import response
 from mainspring.core.run import replay
 from mainspring.ports import Snapshot
+from mainspring.storage.choose_store import open_store
+from mainspring.storage.location import parse_location
 from mainspring.storage.sqlite_runs import SqliteStore
 
 STORY: tuple[Json, ...] = (
@@ -190,7 +197,34 @@ async def test_runs_that_ended_long_ago_are_pruned(shell: Shell) -> None:
         assert run.response is not None
         old = [replace(record, at=record.at - 2 * 86_400) for record in log]
         await store.append(run.id, old, Snapshot(run.response, ()))
-    assert shell.run("prune", "--keep", "3d", "--database", "runs.db", "--json").out == '{"deleted":0}\n'
-    assert shell.run("prune", "--keep", "1d", "--database", "runs.db", "--json").out == '{"deleted":1}\n'
+    assert shell.run("prune", "--keep", "3d", "--database", "runs.db", "--json").out == '{"deleted":0,"damaged":[]}\n'
+    assert shell.run("prune", "--keep", "1d", "--database", "runs.db", "--json").out == '{"deleted":1,"damaged":[]}\n'
     assert await shell.stored() == ()
     assert shell.run("prune", "--keep", "soon", "--database", "runs.db").code == 2
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_a_run_that_cannot_be_read_is_named_and_does_not_keep_others_from_being_pruned(
+    shell: Shell, request: pytest.FixtureRequest, kind: str
+) -> None:
+    database = str(shell.folder / "runs.db" if kind == "sqlite" else request.getfixturevalue("postgres").database())
+    async with open_store(parse_location(database)) as store:
+        for place, id in enumerate(["root", "bad", "good"]):
+            parent = "root" if id == "bad" else None
+            await store.append(id, [*begin(id, parent, at=float(place)), *end(1, at=place + 0.5)], answer(id, "hi"))
+    if kind == "sqlite":
+        with closing(sqlite3.connect(database)) as connection:
+            connection.execute("UPDATE runs SET entries = x'5b' WHERE id = 'bad'")
+            connection.commit()
+    else:
+        request.getfixturevalue("postgres").psql(database, "UPDATE mainspring_runs SET entries = '[' WHERE id = 'bad'")
+    command = ("prune", "--keep", "1d", "--database", database)
+    for deleted in (1, 0):
+        pruned = await to_thread.run_sync(partial(shell.run, *command, "--json"))
+        assert (pruned.code, pruned.out) == (1, f'{{"deleted":{deleted},"damaged":["bad"]}}\n')
+        assert "left: bad; restore a backup, or delete them, too, with: mainspring prune --damaged" in pruned.err
+    pruned = await to_thread.run_sync(partial(shell.run, *command, "--damaged"))
+    assert (pruned.code, pruned.out, pruned.err) == (0, "2 runs are deleted\n", "")
+    async with open_store(parse_location(database)) as store:
+        assert (await store.list()).runs == ()
+        assert await store.items(["msg_0"]) == {}

@@ -19,7 +19,8 @@ from mainspring.features.files.stored_file import StoredFile
 from mainspring.features.workflows.workflow_log import EVENT, OPEN, RUN, name_open
 from mainspring.features.workflows.workflow_run import WorkflowOrder, WorkflowRecord
 from mainspring.http.auth import list_tenants
-from mainspring.ports import Document, Store
+from mainspring.ports import Document, Pruned, Store
+from mainspring.storage.segment import tell_damaged
 
 log = getLogger(__name__)
 
@@ -57,10 +58,12 @@ class Retention:
             await self._delete_files(now - keep.files * DAY)
 
     async def _delete_runs(self, before: float) -> None:
-        gone = 1
-        while gone:
-            gone = await self._store.prune(before)
+        damaged: list[str] = []
+        while (pruned := await self._store.prune(before, skip=damaged)) != Pruned():
+            damaged += pruned.damaged
             await sleep(PAUSE)
+        if damaged:
+            log.warning("%s", tell_damaged(damaged))
 
     async def _delete(self, kind: str, is_old: Callable[[Document, float], Awaitable[bool]], before: float) -> None:
         async for document in self._list(kind):

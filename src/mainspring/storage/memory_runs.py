@@ -21,6 +21,7 @@ from mainspring.ports import (
     Filter,
     Link,
     Note,
+    Pruned,
     RunPage,
     RunSummary,
     Segment,
@@ -232,15 +233,16 @@ class MemoryStore:
         for id in collect_item_ids(kept.entries or ()):
             self._holders[kept.run.tenant, id].remove(run_id)
 
-    async def prune(self, before: float) -> int:
+    async def prune(self, before: float, *, skip: Sequence[str] = ()) -> Pruned:
         runs = self._open()
-        old = {run_id: kept.run for run_id, kept in runs.items() if kept.entries is not None and kept.log[-1].at < before}
+        ended = {run_id: kept for run_id, kept in runs.items() if kept.entries is not None and run_id not in skip}
+        old = {run_id: kept.run for run_id, kept in ended.items() if kept.log[-1].at < before}
         for run in [kept.run for run_id, kept in runs.items() if run_id not in old]:
             while run.parent in old and old[run.parent].tenant == run.tenant:  # what it continues is needed
                 run = old.pop(run.parent)
         for run_id in old:
             await self.delete(run_id)
-        return len(old)
+        return Pruned(len(old))
 
     async def put(self, documents: Sequence[Document], *, if_absent: bool = False) -> bool:
         self._open()

@@ -3,12 +3,14 @@
 import sqlite3
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from mainspring.core.conversation_items import ITEM
 from mainspring.core.events import Recorded, Status
 from mainspring.core.history import Entry
 from mainspring.core.items import Item, decode, encode
 from mainspring.core.spec import Conversation
-from mainspring.ports import PAGE_BYTES, RUN_METADATA, Document, Filter, Link, Note, RunPage, StoredRun
+from mainspring.ports import PAGE_BYTES, RUN_METADATA, Document, Filter, Link, Note, Pruned, RunPage, StoredRun
 from mainspring.storage.audit_chain import ANCHOR
 from mainspring.storage.lease_rows import LEASES
 from mainspring.storage.recent_deltas import OF_RUN, SEQ_BITS, TABLE, read_recent
@@ -18,10 +20,10 @@ from mainspring.storage.segment import (
     RECORD_BYTES,
     LinkRow,
     check_holding,
-    collect_item_ids,
     cut_documents,
     decode_response,
     decode_rows,
+    find_held,
     not_found,
     order_links,
     pick_items,
@@ -277,37 +279,58 @@ def list_unfinished(connection: sqlite3.Connection) -> list[str]:
 
 
 def delete(connection: sqlite3.Connection, run_id: str) -> None:
-    if not _delete_runs(connection, "id = ?", (run_id,)):
+    found = _find_doomed(connection, "id = ?", (run_id,))
+    if not found:
         raise not_found(run_id)
+    _delete_runs(connection, found)
 
 
-def prune(connection: sqlite3.Connection, before: float) -> int:
-    """Deletes some of the runs that ended before this time and that no other one continues, then what they continued. Returns how
-    many."""
+def prune(connection: sqlite3.Connection, before: float, skip: Sequence[str]) -> Pruned:
+    """Deletes some of the runs that ended before this time and that no other one continues, then what they continued."""
     # Whatever ended before it began before, and of that there is an index.
     old = "ended_at < ? AND created_at < ? AND NOT EXISTS (SELECT 1 FROM runs later WHERE later.tenant = runs.tenant"
-    old += " AND later.parent = runs.id AND later.parent IS NOT NULL)"
-    in_order = f"{old} ORDER BY created_at, number LIMIT {PRUNED_AT_ONCE}"
-    count, continued = 0, _delete_runs(connection, in_order, (before, before))
-    while continued and count < PRUNED_AT_ONCE:
-        count += len(continued)
-        parents = encode([parent for parent in continued if parent is not None])
-        continued = _delete_runs(connection, f"id IN (SELECT value FROM json_each(?)) AND {old}", (parents, before, before))
-    return count + len(continued)
+    old += " AND later.parent = runs.id AND later.parent IS NOT NULL) AND id NOT IN (SELECT value FROM json_each(?))"
+    values = (before, before, encode(skip))
+    found = _find_doomed(connection, f"{old} ORDER BY created_at, number LIMIT {PRUNED_AT_ONCE}", values)
+    count, damaged = 0, list[str]()
+    while found:
+        damaged += [run.id for run in found if run.held is None]
+        gone = [run for run in found if run.held is not None]
+        _delete_runs(connection, gone)
+        count += len(gone)
+        if count >= PRUNED_AT_ONCE:
+            break
+        parents = encode([run.parent for run in gone if run.parent is not None])
+        found = _find_doomed(connection, f"id IN (SELECT value FROM json_each(?)) AND {old}", (parents, *values))
+    return Pruned(count, tuple(damaged))
 
 
-def _delete_runs(connection: sqlite3.Connection, which: str, values: tuple[object, ...]) -> list[str | None]:
-    """Returns what each of them has continued."""
-    found = connection.execute(f"SELECT number, entries, parent, tenant, id FROM runs WHERE {which}", values).fetchall()
-    for number, entries, _, tenant, run_id in found:
-        held = collect_item_ids(decode(entries, list[Entry])) if entries is not None else ()
-        connection.executemany("DELETE FROM items WHERE id = ? AND run = ?", [(id, number) for id in held])
-        connection.execute(f"DELETE FROM segments WHERE {OF_RUN}", {"run": number})
-        connection.execute("DELETE FROM summaries WHERE run = ?", (number,))
+class _Doomed(Struct, frozen=True):
+    """A run that is to be deleted; `held` are the ids of its items, None if that cannot be read."""
+
+    number: int
+    held: set[str] | None
+    parent: str | None
+    tenant: str
+    id: str
+
+
+def _find_doomed(connection: sqlite3.Connection, which: str, values: tuple[object, ...]) -> list[_Doomed]:
+    found = connection.execute(f"SELECT number, entries, parent, tenant, id FROM runs WHERE {which}", values)
+    return [_Doomed(number, find_held(entries), *rest) for number, entries, *rest in found]
+
+
+def _delete_runs(connection: sqlite3.Connection, runs: Sequence[_Doomed]) -> None:
+    for run in runs:
+        if run.held is None:
+            connection.execute("DELETE FROM items WHERE run = ?", (run.number,))  # without an index, so it is read as a whole
+        else:
+            connection.executemany("DELETE FROM items WHERE id = ? AND run = ?", [(id, run.number) for id in run.held])
+        connection.execute(f"DELETE FROM segments WHERE {OF_RUN}", {"run": run.number})
+        connection.execute("DELETE FROM summaries WHERE run = ?", (run.number,))
         beside = "DELETE FROM documents WHERE tenant = ? AND parent = '' AND id = ? AND kind = ?"
-        connection.execute(beside, (tenant, run_id, RUN_METADATA))
-        connection.execute("DELETE FROM runs WHERE number = ?", (number,))
-    return [parent for _, _, parent, _, _ in found]
+        connection.execute(beside, (run.tenant, run.id, RUN_METADATA))
+        connection.execute("DELETE FROM runs WHERE number = ?", (run.number,))
 
 
 def put(connection: sqlite3.Connection, documents: Sequence[Document], if_absent: bool) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from msgspec import Struct
+from msgspec import MsgspecError, Struct
 from msgspec.structs import replace
 
 from mainspring.core.compact_json import omit_usual
@@ -219,6 +219,20 @@ def check_holding(size: int, count: int) -> None:
 def collect_item_ids(entries: Iterable[Entry]) -> set[str]:
     """The ids of these items, those that have one."""
     return {id for entry in entries if (id := item_id(entry.item))}
+
+
+def find_held(entries: bytes | None) -> set[str] | None:
+    """The ids of the items that a run holds by its stored entries, None if these cannot be read."""
+    try:
+        return collect_item_ids(decode(entries, list[Entry])) if entries is not None else set()
+    except MsgspecError:
+        return None
+
+
+def tell_damaged(run_ids: Sequence[str]) -> str:
+    """What to say of old runs that a store has left because they cannot be read."""
+    some = ", ".join(run_ids[:3]) + (f" and {len(run_ids) - 3} more" if len(run_ids) > 3 else "")
+    return f"runs that cannot be read are left: {some}; restore a backup, or delete them, too, with: mainspring prune --damaged"
 
 
 def cut_documents(found: Iterable[Document], most_bytes: int | None) -> list[Document]:

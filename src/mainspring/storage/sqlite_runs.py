@@ -24,6 +24,7 @@ from mainspring.ports import (
     Filter,
     Link,
     Note,
+    Pruned,
     RunPage,
     RunSummary,
     Segment,
@@ -149,12 +150,12 @@ class SqliteStore:
         self._appender.settle(connection)
         rows.delete(connection, run_id)
 
-    async def prune(self, before: float) -> int:
-        return await self._database.erase(self._prune, before=before)
+    async def prune(self, before: float, *, skip: Sequence[str] = ()) -> Pruned:
+        return await self._database.erase(self._prune, before=before, skip=tuple(skip))
 
-    def _prune(self, connection: Connection, before: float) -> int:
+    def _prune(self, connection: Connection, before: float, skip: Sequence[str]) -> Pruned:
         self._appender.settle(connection)
-        return rows.prune(connection, before)
+        return rows.prune(connection, before, skip)
 
     async def put(self, documents: Sequence[Document], *, if_absent: bool = False) -> bool:
         return await self._database.write(rows.put, documents=tuple(documents), if_absent=if_absent)

@@ -29,10 +29,11 @@ from mainspring.core.events import RunStarted
 from mainspring.core.items import ApprovalResponse, FunctionCallOutput, Item, Json, Message
 from mainspring.core.spec import ToolChoice
 from mainspring.features.runs.run_files import WorkspaceFiles
-from mainspring.ports import Filter, RunStore, StoredRun
+from mainspring.ports import Filter, Pruned, RunStore, StoredRun
 from mainspring.storage.choose_store import open_store
 from mainspring.storage.location import Location
 from mainspring.storage.run_rows import RUNS
+from mainspring.storage.segment import tell_damaged
 from mainspring.storage.sqlite import explain
 from mainspring.storage.vacuum import compact
 
@@ -236,22 +237,33 @@ async def vacuum(database: options.Database) -> None:
 async def prune(
     database: options.Database,
     keep: Annotated[float, typer.Option(parser=options.parse_duration, metavar="TIME", help="Keep what ended since, as in 30d.")],
+    damaged: Annotated[bool, typer.Option("--damaged", help="Delete those, too, that cannot be read.")] = False,
     json: options.AsJson = False,
-) -> None:
+) -> int:
     """
     Deletes the runs that ended longer ago than that, with their logs and answers.
 
     What a kept run continues is kept with it. Conversations, approvals, budgets and the audit stay, too. It
-    can be run while servers work.
+    can be run while servers work. Runs that cannot be read are left and named, and the exit code is 1.
     """
-    before, count = time.time() - keep, 0
+    before, count, left = time.time() - keep, 0, list[str]()
     async with open_store(check_database(database)) as store:
-        while gone := await store.prune(before):
-            count += gone
+        while (pruned := await store.prune(before, skip=left)) != Pruned():
+            count += pruned.count
+            if not damaged:
+                left += pruned.damaged
+                continue
+            for run_id in pruned.damaged:
+                await store.delete(run_id)
+                count += 1
     if json:
-        write_lines([{"deleted": count}])
+        write_lines([{"deleted": count, "damaged": left}])
     else:
         print(f"{count} runs are deleted")
+    if not left:
+        return 0
+    say(tell_damaged(left))
+    return FAILURE
 
 
 async def _resume(run_id: str, given: EngineOptions, database: Location, as_json: bool) -> int:

@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import Self
 
 from anyio import Lock
+from msgspec import Struct
 
 from mainspring.core.conversation_items import ITEM
 from mainspring.core.errors import MainspringError, Malformed
@@ -27,6 +28,7 @@ from mainspring.ports import (
     Filter,
     Link,
     Note,
+    Pruned,
     RunPage,
     RunSummary,
     Segment,
@@ -58,9 +60,9 @@ from mainspring.storage.segment import (
     RECORD_BYTES,
     LinkRow,
     check_holding,
-    collect_item_ids,
     decode_response,
     decode_rows,
+    find_held,
     not_found,
     order_links,
     pick_items,
@@ -139,7 +141,8 @@ _PUT = f"""
 # Runs that ended before a time, and that no other one continues. They began before it as well, and of that there is an index.
 _OLD = f"""
     number IN (
-        SELECT number FROM mainspring_runs run WHERE ended_at < $1 AND created_at < $1 {{some}} AND NOT EXISTS (
+        SELECT number FROM mainspring_runs run
+        WHERE ended_at < $1 AND created_at < $1 AND key <> ALL($2::bytea[]) {{some}} AND NOT EXISTS (
             SELECT FROM mainspring_runs later WHERE later.parent_key = run.key AND later.tenant = run.tenant
         ) ORDER BY created_at, number LIMIT {PRUNED_AT_ONCE} FOR UPDATE SKIP LOCKED
     )
@@ -324,23 +327,33 @@ class PostgresStore:
 
     async def delete(self, run_id: str) -> None:
         async def delete(connection: Connection) -> bool:
-            if not await _delete_runs(connection, "key = $1", make_key(run_id)):
+            gone = await _delete_runs(connection, "key = $1", make_key(run_id))
+            if gone.damaged:  # without an index, so the table is read as a whole
+                await connection.execute("DELETE FROM mainspring_items WHERE run = ANY($1::bigint[])", gone.numbers)
+            if not gone.numbers:
                 raise Undone(False)
             return True
 
         if not await self._writer.transact(delete):
             raise not_found(run_id)
 
-    async def prune(self, before: float) -> int:
-        async def prune(connection: Connection) -> int:
-            count, continued = 0, await _delete_runs(connection, _OLD.format(some=""), before)
-            while continued and count < PRUNED_AT_ONCE:
-                count += len(continued)
-                parents = [parent for parent in continued if parent is not None]
-                continued = await _delete_runs(connection, _OLD.format(some="AND run.key = ANY($2::bytea[])"), before, parents)
+    async def prune(self, before: float, *, skip: Sequence[str] = ()) -> Pruned:
+        kept = [make_key(run_id) for run_id in skip]
+
+        async def prune(connection: Connection) -> Pruned:
+            gone = await _delete_runs(connection, _OLD.format(some=""), before, kept)
+            count = 0
+            while gone.numbers:
+                if gone.damaged:
+                    raise Undone(Pruned(0, tuple(gone.damaged)))  # all of it is done again, without these
+                count += len(gone.numbers)
+                if count >= PRUNED_AT_ONCE:
+                    break
+                parents = [parent for parent in gone.parents if parent is not None]
+                gone = await _delete_runs(connection, _OLD.format(some="AND run.key = ANY($3::bytea[])"), before, kept, parents)
             if not count:
-                raise Undone(0)
-            return count + len(continued)
+                raise Undone(Pruned())
+            return Pruned(count)
 
         return await self._writer.transact(prune)
 
@@ -429,15 +442,26 @@ class PostgresStore:
         return await list_chains(self._fetch)
 
 
-async def _delete_runs(connection: Connection, which: str, *values: object) -> list[bytes | None]:
-    """Returns the keys of what each of them has continued."""
+class _Deleted(Struct, frozen=True):
+    """Runs that are deleted: their numbers, the keys of what each has continued, and the ids of those that cannot be read, whose
+    items are still there."""
+
+    numbers: list[int]
+    parents: list[bytes | None]
+    damaged: list[str]
+
+
+async def _delete_runs(connection: Connection, which: str, *values: object) -> _Deleted:
     # This waits for whoever is adding to a log; what that has added is seen by the next statement.
     rows = await connection.fetch(
         f"DELETE FROM mainspring_runs WHERE {which} RETURNING number, entries, parent_key, tenant, id", *values
     )
+    numbers, parents = [row["number"] for row in rows], [row["parent_key"] for row in rows]
+    ids = [find_held(row["entries"]) for row in rows]
+    damaged = [unescape(row["id"]) for row, found in zip(rows, ids, strict=True) if found is None]
     if not rows:
-        return []
-    held = [make_key(id) for row in rows if row["entries"] for id in collect_item_ids(decode(row["entries"], list[Entry]))]
+        return _Deleted(numbers, parents, damaged)
+    held = [make_key(id) for found in ids if found is not None for id in found]
     rest = """
         WITH items AS (DELETE FROM mainspring_items WHERE key = ANY($2::bytea[]) AND run = ANY($1::bigint[])),
         lines AS (DELETE FROM mainspring_summaries WHERE run = ANY($1::bigint[])),
@@ -445,8 +469,8 @@ async def _delete_runs(connection: Connection, which: str, *values: object) -> l
         DELETE FROM mainspring_segments WHERE run = ANY($1::bigint[])
     """
     beside = [make_key(unescape(row["tenant"]), "", unescape(row["id"]), RUN_METADATA) for row in rows]
-    await connection.execute(rest, [row["number"] for row in rows], held, beside)
-    return [row["parent_key"] for row in rows]
+    await connection.execute(rest, numbers, held, beside)
+    return _Deleted(numbers, parents, damaged)
 
 
 def _read_run(row: Row) -> StoredRun:
