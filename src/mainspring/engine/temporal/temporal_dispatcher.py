@@ -12,9 +12,11 @@ hand them to Temporal: those of a server that died with what it drove itself, an
 
 import asyncio
 import os
+import re
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from logging import getLogger
+from textwrap import shorten
 from typing import Final
 
 from temporalio import activity
@@ -42,8 +44,17 @@ HANDED_SECONDS: Final = 30.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 MOST_AT_ONCE: Final = 1000
 REMEMBERED: Final = 10_000
+_REASON: Final = re.compile(r'(?:message|error): "([^"]+)"')
 # Nothing that is asked for a second time within a heartbeat helps.
 BEATS: Final = 3
+
+
+def say_why(error: Exception) -> str:
+    """The reason in one line. Temporal's library nests it in what its own parts are called."""
+    told = str(error)
+    if nested := _REASON.findall(told):
+        return str(nested[-1])
+    return shorten(told.partition("\n")[0], 200, placeholder=" ...")
 
 
 class TemporalDispatcher:
@@ -192,10 +203,9 @@ class TemporalDispatcher:
             return self._client
 
     def _explain(self, error: Exception) -> DispatcherUnavailable:
-        why = str(error).partition("\n")[0][:200]
         return DispatcherUnavailable(
-            f"Temporal at {self._settings.address} cannot be used: {why}; check `address` and `namespace` in `[temporal]`, and "
-            "that the cluster runs"
+            f"Temporal at {self._settings.address} cannot be used: {say_why(error)}; check `address` and `namespace` in "
+            "`[temporal]`, and that the cluster runs"
         )
 
     def _version(self) -> WorkerDeploymentConfig | None:
