@@ -37,7 +37,7 @@ from mainspring.features.system.routes import SettingInForce, SettingList, Sourc
 from mainspring.features.traces.shared_metrics import SharedMetrics
 from mainspring.http.auth import Keys
 from mainspring.http.bodies import MOST_BODY_BYTES
-from mainspring.http.connections import BoundedProtocol, ConnectionTable, raise_file_limit
+from mainspring.http.connections import LEAVE_SECONDS, BoundedProtocol, ConnectionTable, leave_connections, raise_file_limit
 from mainspring.http.layers import make_layers
 from mainspring.http.origins import is_loopback
 from mainspring.http.wire import Dialect
@@ -48,8 +48,6 @@ from mainspring.storage.location import parse_location
 GOODBYE_SECONDS = 5
 # And how long those who have just connected have to ask, where other processes take who comes next.
 BEGIN_SECONDS = 1
-# And how long a proxy may send another request on a connection that it keeps.
-LEAVE_SECONDS = 0.5
 TICKS_PER_SECOND = 10  # of uvicorn
 # After so many new objects, garbage is looked for among them; Python itself says 700.
 GARBAGE_OBJECTS = 10_000
@@ -164,19 +162,6 @@ class EngineServer(Server):
                 self._metrics.write(self._choice.engine.core.live)
         return await super().on_tick(counter)
 
-    async def _leave_connections(self) -> None:
-        """Has requests go elsewhere that would come by connections which are open. A proxy may be sending one just now, and would
-        take it for lost, so those that wait for a request have a moment to go with the answer to one."""
-        leaving = [each for each in self.server_state.connections if isinstance(each, BoundedProtocol)]
-        for connection in leaving:
-            connection.leave()
-        with move_on_after(min(LEAVE_SECONDS, self._settings.drain_seconds)):
-            while any(each.is_idle for each in leaving):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-        for connection in leaving:
-            if connection.is_idle:
-                connection.transport.close()
-
     async def _let_begin(self, accepting: SharedListener) -> None:
         """Waits a moment for requests on connections that were accepted just now: nobody else can answer them."""
         with move_on_after(BEGIN_SECONDS):
@@ -189,7 +174,7 @@ class EngineServer(Server):
             listening.close()
         if self._accepting is not None:
             self._accepting.close()
-        await self._leave_connections()
+        await leave_connections(self.server_state.connections, min(LEAVE_SECONDS, self._settings.drain_seconds))
         if self._accepting is not None:
             await self._let_begin(self._accepting)
         for listener in sockets or ():

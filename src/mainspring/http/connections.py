@@ -12,6 +12,7 @@ from functools import partial
 from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from anyio import move_on_after
 from httptools import HttpParserError
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -35,6 +36,8 @@ FRAMING_PER_BYTE: Final = 8
 MOST_PIPELINED: Final = 256
 MOST_FILES: Final = 65_536
 SPARE_FILES: Final = 256
+LEAVE_SECONDS: Final = 0.5
+"""How long a proxy may still send a request on a connection that it keeps, once the server leaves."""
 
 
 def raise_file_limit() -> int:
@@ -68,6 +71,20 @@ class ConnectionTable:
                 connection.check_reader(now, self.settings.unread_seconds)
             client = cast(Any, connection).client
             self.by_address[client[0] if client else ""] += 1
+
+
+async def leave_connections(connections: Iterable[object], seconds: float) -> None:
+    """Has requests go elsewhere that would come by connections which are open. A proxy may be sending one just now, and would
+    take it for lost, so those that wait for a request have so long to go with the answer to one."""
+    leaving = [each for each in connections if isinstance(each, BoundedProtocol)]
+    for connection in leaving:
+        connection.leave()
+    with move_on_after(seconds):
+        while any(each.is_idle for each in leaving):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    for connection in leaving:
+        if connection.is_idle:
+            connection.transport.close()
 
 
 class WatchedReader:
