@@ -650,6 +650,24 @@ async def test_hosts_that_are_all_replicas_are_told_at_the_start_and_waited_for_
     assert server_module.is_lost(asyncpg.TargetServerAttributeNotMatched("none"))
 
 
+async def test_what_operators_are_told_to_set_and_to_ask_for_is_understood(postgres: Postgres, emptied: Location) -> None:
+    async with open_store(emptied) as store:
+        await store.append("r1", begin("r1"))
+        page = (Path(server_module.__file__).parents[4] / "docs" / "storage.md").read_text()
+        told = [block for block in re.findall("```text\n(.*?)```", page, re.DOTALL) if "mainspring_runs" in block]
+        assert len(told) == 2
+        for block in told:
+            postgres.psql(emptied.given, block)
+
+
+async def test_commits_wait_for_the_disk_unless_the_url_says_otherwise(emptied: Location) -> None:
+    for option, told in (("", "on"), ("&synchronous_commit=off", "off")):
+        server = server_module.Server(parse_location(emptied.given + option))
+        connection = await server.connect()
+        assert await connection.fetchval("SHOW synchronous_commit") == told
+        await connection.close()
+
+
 async def test_an_old_server_is_refused(postgres: Postgres, emptied: Location, folder: Path) -> None:
     def age(data: bytes) -> bytes:
         return re.sub(rb"(server_version\0)\d\d", rb"\g<1>12", data)
