@@ -4,9 +4,9 @@
 
 Three servers with the same scripted model, one on a file and two on a PostgreSQL from a wheel, are asked in turn, so that
 whatever else the machine does falls on all. Wall time is the median; CPU is what the operating system charged the server's
-process, and in brackets PostgreSQL's own. PostgreSQL waits for the disk at every commit, as in production. A commit to a file survives the end
-of the process, and does not wait; nor does PostgreSQL for the third server, by `synchronous_commit=off` in its URL. At the end,
-what all have stored is counted.
+process, and in brackets PostgreSQL's own. PostgreSQL waits for the disk at every commit, as in production. A commit to a file
+survives the end of the process, and does not wait; nor does PostgreSQL for the third server, by `synchronous_commit=off` in its
+URL. At the end, what all have stored is counted.
 """
 
 import argparse
