@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 from anyio import CancelScope
 from msgspec import Struct
 
+from mainspring.net.late_timers import call_late
 from mainspring.ports import InPlace
 
 log = getLogger(__name__)
@@ -45,6 +46,29 @@ class Runner(Protocol):
     async def __call__(self, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T: ...
 
 
+class _Limit:
+    """Cancels the task that makes it in so many seconds, unless it has ended before."""
+
+    __slots__ = ("_has_passed", "_task", "_timer", "_wanted")
+
+    def __init__(self, seconds: float) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task, self._wanted = task, task.cancelling()
+        self._has_passed = False
+        self._timer = call_late(asyncio.get_running_loop(), seconds, self._pass)
+
+    def _pass(self) -> None:
+        self._has_passed = True
+        self._task.cancel()
+
+    def end(self) -> bool:
+        """Takes it away. Returns whether the task is cancelled by it, and by nobody else."""
+        self._timer.cancel()
+        has_passed, self._has_passed = self._has_passed, False
+        return has_passed and self._task.uncancel() <= self._wanted
+
+
 class Guard:
     """Runs foreign code. Keeps what was left behind, so that it is not collected before it ends."""
 
@@ -71,20 +95,18 @@ class Guard:
 
     async def run_in_place(self, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
         """The same for code of ours: it runs in the task that asks, and stops when that is cancelled."""
-        limit = None if seconds is None else asyncio.timeout(seconds)
+        limit = None if seconds is None else _Limit(seconds)
         try:
-            if limit is None:
-                return await work
-            async with limit:
-                return await work
-        except TimeoutError:
-            if limit is not None and limit.expired():
-                raise TimedOut from None
-            raise
+            return await work
         except asyncio.CancelledError as error:
+            if limit is not None and limit.end():
+                raise TimedOut from None
             if is_cancelled():
                 raise
             raise Misbehaved("it was cancelled") from error
+        finally:
+            if limit is not None:
+                limit.end()
 
     async def stop(self, tasks: "list[asyncio.Task[Any]]") -> "set[asyncio.Task[Any]]":
         """Cancels the tasks and waits for their end, but not for long. Returns those that go on."""

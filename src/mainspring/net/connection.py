@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from multidict import CIMultiDict
 
+from mainspring.net.late_timers import call_late
+
 if TYPE_CHECKING:
     from mainspring.net.client import HttpClient
 
@@ -88,7 +90,7 @@ class Answer:
         self._taker: Callable[[bytes], bool] | None = None
         self._most = 0
         self._since = 0.0
-        self._timer = loop.call_later(seconds, self._watch)
+        self._timer = call_late(loop, seconds, self._watch)
 
     async def read(self) -> bytes:
         """What has arrived since the last read, waiting for it if need be; empty at the end."""
@@ -252,7 +254,7 @@ class Answer:
         now = self._loop.time()
         since = now if self._waiter is None or self._waiter.done() else self._since
         if now < since + self._seconds:
-            self._timer = self._loop.call_at(since + self._seconds, self._watch)
+            self._timer = call_late(self._loop, since + self._seconds - now, self._watch)
         else:
             self.fail(Silence(f"nothing came for {self._seconds:g} s"))
 

@@ -1,0 +1,58 @@
+"""Timers for long limits: one of the event loop for all of them."""
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+from mainspring.net.late_timers import LATEST, call_late
+
+
+class HandMade(asyncio.SelectorEventLoop):
+    """A loop whose time passes when it is told to, and that remembers what was asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now, self.asked = 0.0, list[tuple[float, int, Callable[[], None]]]()
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any, **_: Any) -> Any:
+        heapq.heappush(self.asked, (self.now + delay, len(self.asked), lambda: callback(*args)))
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, **_: Any) -> Any:
+        callback(*args)
+
+    def pass_to(self, moment: float) -> None:
+        while self.asked and self.asked[0][0] <= moment:
+            self.now, _, callback = heapq.heappop(self.asked)
+            callback()
+        self.now = moment
+
+
+def test_long_limits_share_a_timer_and_are_told_hardly_late() -> None:
+    loop, told = HandMade(), list[str]()
+    call_late(loop, 30, lambda: told.append("first"))
+    call_late(loop, 20, lambda: told.append("never")).cancel()
+    loop.pass_to(10)
+    call_late(loop, 30, lambda: told.append("second"))
+    assert len(loop.asked) == 1
+    loop.pass_to(29.9)
+    assert told == []
+    loop.pass_to(30 + LATEST)
+    assert told == ["first"]
+    loop.pass_to(40 + LATEST)
+    assert (told, loop.asked) == (["first", "second"], [])
+    call_late(loop, 10, lambda: told.append("third"))
+    loop.pass_to(60)
+    assert told[-1] == "third"
+    loop.close()
+
+
+def test_a_short_limit_has_a_timer_of_its_own() -> None:
+    loop, told = HandMade(), list[float]()
+    call_late(loop, 0.05, lambda: told.append(loop.now))
+    loop.pass_to(1)
+    assert told == [0.05]
+    loop.close()
