@@ -13,6 +13,7 @@ from re import Pattern
 from typing import Final, NamedTuple
 
 from mainspring.core.items import Json, ToolDefinition
+from mainspring.core.lru_cache import LRUCache
 from mainspring.providers.argument_types import fits, list_properties, type_value, type_values
 from mainspring.providers.called_names import find_tool_name
 from mainspring.providers.code_calls import CodeCall, find_code, may_be_script, read_code, read_lines, read_list, read_script
@@ -174,8 +175,22 @@ def may_be_python_call(text: str, tools: Tools) -> bool | None:
 
 def may_be_call(text: str, tools: Tools) -> bool | None:
     """Whether an answer that begins like this may be nothing but calls; None if it cannot be told yet."""
+    if len(text) > _FIRST_WORD:
+        return _judge(text, tools)
+    # There are few words that answers begin with.
+    if (told := _words.get(key := (text, *tools))) is None:
+        _words[key] = told = (_judge(text, tools),)
+    return told[0]
+
+
+def _judge(text: str, tools: Tools) -> bool | None:
     told = [judge(text, tools) for judge in (may_name_tool, _may_be_announced, _may_be_element, may_be_script, _may_be_pairs)]
     return True if True in told else None if None in told else False
+
+
+_FIRST_WORD: Final = 16
+# What was told of them, by themselves and the names of the tools.
+_words: Final[LRUCache[tuple[str, ...], tuple[bool | None]]] = LRUCache(512)
 
 
 def _may_be_announced(text: str, tools: Tools) -> bool | None:
