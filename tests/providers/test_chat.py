@@ -300,6 +300,30 @@ async def test_half_a_character_costs_a_character_and_not_the_turn(backend: Back
     assert (events[1].delta[:2], events[1].delta[-2:]) == ("no", "on")
 
 
+async def test_chunks_that_differ_in_their_words_alone_are_read_as_others(backend: Backend) -> None:
+    """The reader knows them by what stands around the words. What only looks so is read in full."""
+    pieces = ["It", " is", ' "noon"', "", ', "content": "', "\\ \u00e9\U0001f642\n", "{}]}}", "words", "words", " by now"]
+    streams = [
+        [chunk({"content": piece}, id="c") for piece in pieces],
+        [chunk({"content": piece}, id=str(number)) for number, piece in enumerate(pieces)],
+    ]
+    for chunks in streams:
+        backend.replies(sse(*chunks), sse(STOP), DONE)
+        assert await ask(backend) == said(*[piece for piece in pieces if piece])
+    for late in ({"refusal": "no"}, {"content": " late", "reasoning": "Hm."}):
+        backend.replies(sse(*streams[0], chunk(late, id="c"), STOP), DONE)
+        more = [type(event) for event in await ask(backend)][len(said(*pieces)) - 3 :]
+        assert RefusalDelta in more or ReasoningDelta in more
+
+
+async def test_half_a_character_waits_for_its_other_half_in_a_chunk_like_others(backend: Backend) -> None:
+    def piece(words: bytes) -> bytes:
+        return b'data: {"choices": [{"delta": {"content": "' + words + b'"}}]}\n\n'
+
+    backend.replies(*map(piece, [b"no", b"on", b" \\ud83d", b"\\ude42", b"!"]), sse(STOP), DONE)
+    assert "".join([event.delta for event in await ask(backend) if isinstance(event, TextDelta)]) == "noon \U0001f642!"
+
+
 async def test_stream_options_are_dropped_for_good_when_the_backend_does_not_know_them(backend: Backend) -> None:
     plain = {key: value for key, value in ASKED.items() if key != "stream_options"}
     complaint = b'{"detail": [{"loc": ["body", "stream_options"], "msg": "extra fields not permitted", "type": "value_error"}]}'

@@ -102,7 +102,7 @@ class EventSplitter(LineSplitter):
 
     def split_one(self, data: bytes) -> bytes | None:
         """An event of one line, as almost all pieces of a slow stream are."""
-        is_one = data.startswith(b"data: ") and data.endswith(b"\n\n") and data.count(b"\n") == 2 and b"\r" not in data
+        is_one = data.startswith(b"data: ") and data.endswith(b"\n\n") and data.find(b"\n") == len(data) - 2 and b"\r" not in data
         return data[6:-2] if is_one and not (self._size or self._data or self._name) and len(data) <= self._limit else None
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:

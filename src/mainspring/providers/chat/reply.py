@@ -29,6 +29,9 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
         self._details: list[Json] = []
         # None once the text is known to come piece by piece.
         self._pieces: CumulativeText | None = CumulativeText()
+        # What stands around the words of a chunk that has nothing else, and how often that may be learned anew.
+        self._around: tuple[bytes, bytes] | None = None
+        self._lessons = _LESSONS
 
     chunk_name = "Chat Completions chunk"
     may_be_whole = True
@@ -71,9 +74,18 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
         """Waits for another answer instead of this one."""
         self.tried, self.is_second = tried, is_second
         self._spent, self._chunks, self._pieces = self._usage or Usage(), EventSplitter(), CumulativeText()
-        self._finish, self.is_over = None, False
+        self._finish, self.is_over, self._around = None, False, None
 
     def _take(self, data: bytes) -> None:
+        if (around := self._around) is not None and data.startswith(around[0]) and data.endswith(around[1]):
+            # The token path: a chunk that differs from an earlier one in its words alone.
+            try:
+                words = _words.decode(data[len(around[0]) : len(data) - len(around[1])])
+            except ValueError:
+                pass  # it is another one, or its words are half
+            else:
+                self._turn.text(words)
+                return
         if data == b"null":
             return
         chunk = self._decode(_chunk, data)
@@ -90,6 +102,9 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
             if choice.usage is not NULL and (told := _usage_of(choice.usage)) is not None:
                 # Where Moonshot counts.
                 self._usage = told if self._spent is None else self._spent + told
+        if self._lessons and self._pieces is None:
+            self._lessons -= 1
+            self._around = _find_around(data, chunk)
 
     def _take_done(self) -> None:
         """Some gateways never give a reason for the end: behind an answer, that it ends properly is reason enough."""
@@ -145,6 +160,17 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
             # vLLM and SGLang tell which text has ended the answer.
             if isinstance(told := choice.stop_reason or choice.matched_stop, str):
                 self._turn.stop_sequence = told
+
+
+def _find_around(data: bytes, chunk: "_ChatChunk") -> tuple[bytes, bytes] | None:
+    """What stands before and behind the words of a chunk that has nothing else."""
+    if not chunk.choices or (delta := chunk.choices[0].delta) is None or not isinstance(words := delta.content, str) or not words:
+        return None
+    index = chunk.choices[0].index
+    if index or chunk != _ChatChunk([_Choice(index, _ChatDelta(words))], object=chunk.object):
+        return None
+    head, written, tail = data.partition(msgspec.json.encode(words))
+    return (head, tail) if head.endswith((b'"content":', b'"content": ')) and written not in tail else None
 
 
 def _is_no_error(error: object) -> bool:
@@ -373,6 +399,7 @@ _FINISH: Final[dict[str, Finish]] = {"stop": "stop", "tool_calls": "stop", "leng
 _CALLING = frozenset({"tool_calls", "function_call", "tool_use"})
 _IMPOSSIBLE = -9999.0
 _SHORT = 8
+_LESSONS = 4
 _NO_FUNCTION = _ChatFunction()
 _NO_DELTA = _ChatDelta()
 
@@ -386,5 +413,6 @@ class _OtherAnswer(Struct, gc=False):
 
 
 _chunk = msgspec.json.Decoder(_ChatChunk)
+_words = msgspec.json.Decoder(str)
 _other = msgspec.json.Decoder(_OtherAnswer)
 _calls = msgspec.json.Decoder(list[_ChatToolCall])
