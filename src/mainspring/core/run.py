@@ -6,8 +6,8 @@ never shown them. Calls are open until each has its one output; outputs are ente
 The counters beside the transcript exist so that no step has to read it again.
 """
 
-from collections.abc import Sequence
-from typing import assert_never, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Final, assert_never, cast, get_args
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -292,7 +292,7 @@ def fold(run: Run, record: Recorded) -> Run:
         raise Malformed(f"run {run.spec.id} expects event {run.seq}, not {record.seq}")
     if run.reason is not None:
         raise Malformed(f"run {run.spec.id} has ended; {type(record.event).__name__} cannot follow")
-    changes = _changes(run, record.event, record.at)
+    changes = _CHANGES[type(record.event)](run, record.event, record.at)
     changes["seq"] = record.seq + 1
     changes["clock"] = record.at
     return replace(run, **changes)
@@ -303,50 +303,27 @@ def fold_deltas(run: Run, delta: Delta, count: int, at: float) -> Run:
     return replace(run, drafts=_with_piece(run, delta), seq=run.seq + count, clock=at)
 
 
-def _changes(run: Run, event: Event, at: float) -> Changes:
-    # Each case is asked in turn, so those that are frequent come first.
-    match event:
-        case ItemStarted(item):
-            return _item_started(run, item)
-        case ItemDone(item):
-            return {"drafts": _with_item(run, item)}
-        case TurnStarted():
-            return _turn_started(run)
-        case TurnEnded():
-            return _turn_ended(run, event) if event.error is None else _turn_lost(run) | _failed(run, event.error, event.usage)
-        case RunEnded(status, reason, error):
-            return _run_ended(run, status, reason, error)
-        case TextDelta() | RefusalDelta() | ReasoningDelta() | ArgumentsDelta() | Annotated():
-            return {"drafts": _with_piece(run, event)}
-        case CallJudged():
-            return _call_judged(run, event)
-        case ToolStarted(call_id):
-            return _tool_started(run, run.call(call_id))
-        case ToolProgress(call_id, kept=kept):
-            call = run.call(call_id)
-            return {} if isinstance(kept, UnsetType) else {"calls": _swapped(run.calls, call, replace(call, kept=kept))}
-        case ToolEnded(call_id, output, is_error):
-            loaded = _read_loaded(event)
-            result = CallResult(output, is_error, event.outcome in ("ok", "error", "reused") and not loaded)
-            answered = _answered(run, run.call(call_id), result, loaded)
-            if event.outcome == "reused":
-                answered["rungs"] = _climb(run, "reused")
-            return answered if event.used is None else answered | {"delegated": run.delegated + event.used}
-        case Nudged(kind, text, reason):
-            return _nudged(run, kind, text, reason)
-        case ToolWithheld(name):
-            return {"withheld": (*run.withheld, name), "rungs": _climb(run, "withheld")}
-        case RunResumed():
-            calls = tuple([replace(call, is_started=False) if _may_repeat(run, call) else call for call in run.calls])
-            return {"idle": run.idle + at - run.clock, "calls": calls}
-        case Compacted():
-            return _compacted(run, event)
-        case TurnAborted():
-            return _turn_lost(run) | {"turns": run.turns - 1, "lost": _lost(run)}
-        case RunStarted():
-            raise Malformed(f"run {run.spec.id} has started already")
-        case _:
-            assert_never(event)
+def _tool_progressed(run: Run, event: ToolProgress) -> Changes:
+    call = run.call(event.call_id)
+    return {} if isinstance(event.kept, UnsetType) else {"calls": _swapped(run.calls, call, replace(call, kept=event.kept))}
+
+
+def _tool_ended(run: Run, event: ToolEnded) -> Changes:
+    loaded = _read_loaded(event)
+    result = CallResult(event.output, event.is_error, event.outcome in ("ok", "error", "reused") and not loaded)
+    answered = _answered(run, run.call(event.call_id), result, loaded)
+    if event.outcome == "reused":
+        answered["rungs"] = _climb(run, "reused")
+    return answered if event.used is None else answered | {"delegated": run.delegated + event.used}
+
+
+def _resumed(run: Run, at: float) -> Changes:
+    calls = tuple([replace(call, is_started=False) if _may_repeat(run, call) else call for call in run.calls])
+    return {"idle": run.idle + at - run.clock, "calls": calls}
+
+
+def _refuse_start(run: Run) -> Changes:
+    raise Malformed(f"run {run.spec.id} has started already")
 
 
 def _item_started(run: Run, item: Item) -> Changes:
@@ -641,3 +618,30 @@ def canonical(arguments: str) -> str:
         return msgspec.json.encode(msgspec.json.decode(arguments or "{}"), order="deterministic").decode()
     except (msgspec.DecodeError, RecursionError):
         return arguments
+
+
+# What each event changes. To ask for one type after another takes longer than most changes do.
+_CHANGES: Final[dict[type, Callable[[Run, Any, float], Changes]]] = {
+    RunStarted: lambda run, event, at: _refuse_start(run),
+    RunResumed: lambda run, event, at: _resumed(run, at),
+    RunEnded: lambda run, event, at: _run_ended(run, event.status, event.reason, event.error),
+    TurnStarted: lambda run, event, at: _turn_started(run),
+    TurnAborted: lambda run, event, at: _turn_lost(run) | {"turns": run.turns - 1, "lost": _lost(run)},
+    TurnEnded: lambda run, event, at: (
+        _turn_ended(run, event) if event.error is None else _turn_lost(run) | _failed(run, event.error, event.usage)
+    ),
+    ItemStarted: lambda run, event, at: _item_started(run, event.item),
+    ItemDone: lambda run, event, at: {"drafts": _with_item(run, event.item)},
+    CallJudged: lambda run, event, at: _call_judged(run, event),
+    ToolStarted: lambda run, event, at: _tool_started(run, run.call(event.call_id)),
+    ToolProgress: lambda run, event, at: _tool_progressed(run, event),
+    ToolEnded: lambda run, event, at: _tool_ended(run, event),
+    ToolWithheld: lambda run, event, at: {"withheld": (*run.withheld, event.name), "rungs": _climb(run, "withheld")},
+    Nudged: lambda run, event, at: _nudged(run, event.kind, event.text, event.reason),
+    Compacted: lambda run, event, at: _compacted(run, event),
+    **dict.fromkeys(
+        (TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, Annotated),
+        lambda run, event, at: {"drafts": _with_piece(run, event)},
+    ),
+}
+assert {*_CHANGES} == {*get_args(Event)}
