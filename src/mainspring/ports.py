@@ -472,9 +472,9 @@ class Segment(Struct, frozen=True):
         first, last = records[0], records[-1]
         if last.seq - first.seq != len(records) - 1:
             raise Malformed(f"events {first.seq} to {last.seq} of run `{self.run_id}` are not numbered in a row")
-        if (first.seq == 0) is not isinstance(first.event, RunStarted):
+        if (first.seq == 0) is not (type(first.event) is RunStarted):
             raise Malformed(f"event {first.seq} of run `{self.run_id}` cannot be {type(first.event).__name__}")
-        if (self.snapshot is not None) is not isinstance(last.event, RunEnded):
+        if (self.snapshot is not None) is not (type(last.event) is RunEnded):
             raise Malformed(f"run `{self.run_id}`: a snapshot is written with RunEnded, not with {type(last.event).__name__}")
 
 

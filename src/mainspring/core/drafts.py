@@ -58,7 +58,7 @@ def _content(draft: Draft) -> tuple[Part, ...]:
     notes: dict[int, list[Json]] = {}
     logprobs: dict[int, list[Json]] = {}
     for piece in draft.pieces:
-        if isinstance(piece, TextDelta | RefusalDelta):
+        if type(piece) is TextDelta or type(piece) is RefusalDelta:
             texts.setdefault(piece.index, []).append(piece.delta)
             if isinstance(piece, RefusalDelta):
                 refusals.add(piece.index)

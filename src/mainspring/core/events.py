@@ -4,7 +4,7 @@ A provider emits only `ItemStarted`, the deltas, `Annotated`, `ItemDone` and, la
 """
 
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
@@ -244,6 +244,7 @@ class Recorded(Struct, frozen=True, array_like=True):
 PARTS_OF_SECOND: Final = 1024
 """What the time between deltas is counted in."""
 
+DELTAS: Final = frozenset(get_args(Delta))
 OTHER_DELTAS: Final = frozenset({RefusalDelta, ReasoningDelta, ArgumentsDelta})
 
 

@@ -441,8 +441,11 @@ def are_arguments_large(text: str) -> bool:
 def _members(value: object) -> int:
     """How many names with values there are in all objects of a value."""
     if isinstance(value, dict):
-        return len(value) + sum([_members(each) for each in value.values() if isinstance(each, dict | list)])
-    return sum([_members(each) for each in value if isinstance(each, dict | list)]) if isinstance(value, list) else 0
+        return len(value) + sum([_members(each) for each in value.values() if type(each) in _HOLDERS])
+    return sum([_members(each) for each in value if type(each) in _HOLDERS]) if isinstance(value, list) else 0
+
+
+_HOLDERS: Final = (dict, list)
 
 
 def _unique(pairs: list[tuple[str, object]]) -> None:

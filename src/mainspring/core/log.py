@@ -13,7 +13,7 @@ from typing import Final, overload
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from mainspring.core.events import Delta, Recorded, TextDelta
+from mainspring.core.events import DELTAS, Recorded, TextDelta
 from mainspring.core.stored_log import find_texts
 
 PACK: Final = 16
@@ -28,7 +28,7 @@ class _Stretch:
     def __init__(self, first: Recorded) -> None:
         event = first.event
         self.first = first
-        self._more = replace(event, logprobs=UNSET) if isinstance(event, TextDelta) else event
+        self._more = replace(event, logprobs=UNSET) if type(event) is TextDelta else event
         self._pieces: list[str] = []
         self._ends = array("I")
         self._times = array("d")
@@ -83,7 +83,7 @@ class Log(Sequence[Recorded]):
                 last.add(fresh[place:stop])
                 place = stop
                 continue
-            self._stretches.append(_Stretch(record) if isinstance(record.event, Delta) else record)
+            self._stretches.append(_Stretch(record) if type(record.event) in DELTAS else record)
             self._starts.append(record.seq)
             place += 1
         del self._fresh[:count]

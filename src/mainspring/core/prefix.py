@@ -119,9 +119,12 @@ def list_seen(entries: Iterable[Entry]) -> list[Item]:
     return [entry.item for entry in entries if not entry.hidden and not _is_unseen(entry.item)]
 
 
+_APPROVALS: Final = (ApprovalRequest, ApprovalResponse)
+
+
 def _is_unseen(item: Item) -> bool:
     """What is between us and the client: the model is told of tools by the tools, of approvals by what comes of them."""
-    return isinstance(item, ApprovalRequest | ApprovalResponse) or list_label(item) is not None
+    return type(item) in _APPROVALS or list_label(item) is not None
 
 
 def _is_cut(item: Item) -> bool:

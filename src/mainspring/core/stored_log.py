@@ -97,7 +97,7 @@ def encode_log(records: Sequence[Recorded], after: Recorded | None = None, enter
                 stored.append((first.seq, at, event, _list_texts(first.at, records[start:stop])))
                 start, last = stop, records[stop - 1].at
                 continue
-        elif isinstance(event, ItemDone):
+        elif type(event) is ItemDone:
             place = places.get(id(event.item))
             event = event if place is None else _EnteredItem(place)
         elif kind in _COMPACT:

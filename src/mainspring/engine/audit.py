@@ -82,19 +82,19 @@ class Auditor:
 
     def _make_entries(self, record: Recorded) -> Sequence[AuditEntry]:
         event = record.event
-        if isinstance(event, CallJudged):
+        if type(event) is CallJudged:
             call = self._calls.get(event.call_id)
             excerpt = "" if call is None else shorten(redact_arguments(call.arguments), ARGUMENT_CHARS)
             why = _excerpt(event.reason, REASON_CHARS)
             return [self._entry(record, "judged", event.verdict, event.call_id, event.policy, why, excerpt)]
-        if isinstance(event, ToolStarted):
+        if type(event) is ToolStarted:
             return [self._entry(record, "started", "", event.call_id)]
-        if isinstance(event, ToolEnded):
+        if type(event) is ToolEnded:
             outcome = "reused" if event.outcome == "reused" else "error" if event.is_error else "ok"
             return [self._entry(record, "ended", outcome, event.call_id, seconds=round(event.seconds, 6))]
-        if isinstance(event, RunStarted):
+        if type(event) is RunStarted:
             return [*self._flags(record, event.spec), *[self._answer(record, said) for said in list_answers(event.spec.input)]]
-        if isinstance(event, RunEnded):
+        if type(event) is RunEnded:
             return [self._entry(record, "run_ended", event.status, reason=event.reason.value)]
         self._learn(event)
         return ()

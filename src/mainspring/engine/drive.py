@@ -4,7 +4,7 @@ from asyncio import CancelledError, sleep
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, suppress
 from logging import getLogger
-from typing import assert_never, get_args
+from typing import assert_never
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -25,6 +25,7 @@ from mainspring.core.errors import (
     Unavailable,
 )
 from mainspring.core.events import (
+    DELTAS,
     Annotated,
     Compacted,
     Delta,
@@ -61,8 +62,7 @@ log = getLogger(__name__)
 RETRY_SECONDS = 0.01
 FEW_CALLS = 16
 
-_DELTAS = frozenset(get_args(Delta))
-_MODEL_EVENTS = frozenset({ItemStarted, Annotated, ItemDone, TurnEnded}) | _DELTAS
+_MODEL_EVENTS = frozenset({ItemStarted, Annotated, ItemDone, TurnEnded}) | DELTAS
 
 
 async def drive(journal: Journal, provider: Provider, gate: Gate, toolbox: Toolbox, seal: Seal, run: Runner) -> None:
@@ -219,7 +219,7 @@ class _Listening:
         """The token path: hears a delta of which only the text need be looked at. Returns False if it is another event, if there
         is more to do, and if hearing it failed."""
         kind = type(event)
-        if kind not in _DELTAS or type(event.delta) is not str or (kind is TextDelta and event.logprobs):  # type: ignore[union-attr]
+        if kind not in DELTAS or type(event.delta) is not str or (kind is TextDelta and event.logprobs):  # type: ignore[union-attr]
             return False
         if self.is_over or self._failure is not None or not self._meter.take_delta(len(event.delta)):  # type: ignore[union-attr]
             return False
@@ -240,14 +240,15 @@ class _Listening:
             raise BadOutput(f"provider `{self.provider.name}` sent a wrong {kind.__name__}: {why}")
         if special:
             event = _mark_call(event, special)
-        if isinstance(event, TurnEnded):
+        if type(event) is TurnEnded:
             event = self._check_usage(event, request)
             if event.stop_sequence and event.stop_sequence not in request.stop:
                 event = replace(event, stop_sequence=UNSET)
         elif kind is ItemStarted:
             self._count_item()
-        chars = len(event.delta) if isinstance(event, Delta) else 0
-        if not meter.take(chars, DELTA_BYTES if kind in _DELTAS else 0 if kind is TurnEnded else ITEM_BYTES):
+        is_delta = kind in DELTAS
+        chars = len(event.delta) if is_delta else 0  # type: ignore[union-attr]
+        if not meter.take(chars, DELTA_BYTES if is_delta else 0 if kind is TurnEnded else ITEM_BYTES):
             self._cut(event, meter.excess, request)
             self._count(meter)
             return False

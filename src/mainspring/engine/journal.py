@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import cache
 from logging import getLogger
 from math import inf
-from typing import cast, get_args
+from typing import cast
 
 from msgspec.structs import replace
 
@@ -25,6 +25,7 @@ from mainspring.core.actions import Finish
 from mainspring.core.decide import closing
 from mainspring.core.errors import MainspringError, NotFound, OurError, StoreDoubt, StoreError, Superseded
 from mainspring.core.events import (
+    DELTAS,
     PARTS_OF_SECOND,
     ArgumentsDelta,
     Delta,
@@ -64,7 +65,6 @@ _DELTAS = frozenset({TextDelta, ReasoningDelta, RefusalDelta, ArgumentsDelta, To
 # How many events are dealt with before others get a turn.
 SLICE = 2048
 _PART = 1 / PARTS_OF_SECOND
-_SPOKEN = frozenset(get_args(Delta))
 
 
 class Journal:
@@ -166,7 +166,7 @@ class Journal:
             self._record_delta(record, event)  # type: ignore[arg-type]
         else:
             self._run = run = fold(self.run, record)
-            self._at, self._delta = at, event if kind in _SPOKEN else None  # type: ignore[assignment]
+            self._at, self._delta = at, event if kind in DELTAS else None  # type: ignore[assignment]
             self.log.append(record)
             for watcher, _ in self._watchers:
                 watcher.add(record, run)
@@ -223,7 +223,7 @@ class Journal:
                 if delta is not None and said:
                     run, said = fold_deltas(run, replace(delta, delta="".join(said)), len(said), at), []
                 run = fold(run, record)
-                delta = cast(Delta, event) if type(event) in _SPOKEN else None
+                delta = cast(Delta, event) if type(event) in DELTAS else None
                 watcher.add(record, run)
             yield
 

@@ -6,17 +6,17 @@ far. Of the deltas only the first of a turn matters. `TraceObserver` counts and 
 
 from collections.abc import Iterable, Sequence
 from logging import getLogger
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from mainspring.core.delegation import child_id, is_delegation
 from mainspring.core.errors import Malformed
 from mainspring.core.events import (
+    DELTAS,
     Annotated,
     CallJudged,
     Compacted,
-    Delta,
     ErrorInfo,
     ItemDone,
     ItemStarted,
@@ -59,7 +59,6 @@ from mainspring.ports import OWNED, EndedRun, RunObserver
 
 log = getLogger(__name__)
 
-_DELTAS: Final = frozenset(get_args(Delta))
 _PLAIN: Final = frozenset({RunStarted, ItemStarted, Annotated, RunEnded})
 _OF_CALLS: Final = frozenset({ItemDone, CallJudged, ToolStarted, ToolEnded})
 _UNKNOWN: Final = FunctionCall("", "unknown")
@@ -77,7 +76,7 @@ def build_trace(records: Sequence[Recorded], waiting: Iterable[FunctionCall] = (
     reader = _Reader(first.event.spec, first.at, waiting)
     for record in records:
         kind = type(record.event)
-        if kind in _DELTAS:
+        if kind in DELTAS:
             reader.first_token(record.at)
         elif kind in _TOLD:
             reader.read(record)
@@ -95,14 +94,14 @@ def outline_trace(records: Sequence[Recorded]) -> TraceRecord | None:
     began = first = None
     for record in records:
         event, kind = record.event, type(record.event)
-        if kind in _DELTAS:
+        if kind in DELTAS:
             first = first or record.at
-        elif isinstance(event, TurnStarted):
+        elif kind is TurnStarted:
             began, first = record.at, None
         elif kind in _OF_CALLS:
             if not calls.read(record):
                 return None
-        elif isinstance(event, TurnEnded) and event.error is None and began is not None:
+        elif type(event) is TurnEnded and event.error is None and began is not None:
             steps.append(
                 TraceStep(
                     step_id="", status="completed", started_at=began, first_token_at=first, model_at=record.at, usage=event.usage
