@@ -10,11 +10,14 @@ between batches of several runs.
 from asyncio import AbstractEventLoop, Future, Handle, get_running_loop
 from collections.abc import Callable
 from math import inf
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from mainspring.core.errors import MainspringError, StoreError
 from mainspring.core.run import Run
 from mainspring.ports import Document, Segment, Store
+
+if TYPE_CHECKING:
+    from mainspring.engine.journal import Journal
 
 TICK: Final = 0.01
 BUSY_TICK: Final = 0.005
@@ -25,28 +28,14 @@ _SLACK: Final = 0.001
 ListDocuments = Callable[[Run], tuple[Document, ...]]
 
 
-class SegmentSource(Protocol):
-    """Whoever has segments to write. `due` is the writer's: when it is to be asked, infinity if it has not asked for that."""
-
-    due: float
-
-    def collect(self) -> Segment | None:
-        """What the store does not have yet, if anything."""
-        ...
-
-    def settle(self, error: MainspringError | None) -> None:
-        """What was collected is durable, or cannot be written."""
-        ...
-
-
 class SegmentWriter:
     """Writes the segments of the journals of one engine, in one event loop. `list_documents` says what else is stored with
-    the end of a run."""
+    the end of a run. A journal's `due` is the writer's: when it is to be asked, infinity if it has not asked for that."""
 
     def __init__(self, store: Store, list_documents: ListDocuments = lambda run: ()) -> None:
         self.store, self.list_documents = store, list_documents
         self._loop: AbstractEventLoop | None = None
-        self._waiting: list[SegmentSource] = []
+        self._waiting: list[Journal] = []
         self._timer: Handle | None = None
         self._next = inf
         self._last = -inf
@@ -63,7 +52,7 @@ class SegmentWriter:
         self._waiting, self._timer, self._next, self._last, self._is_writing = [], None, inf, -inf, False
         self._tick = inf
 
-    def request(self, journal: SegmentSource, seconds: float) -> None:
+    def request(self, journal: "Journal", seconds: float) -> None:
         """Has the journal written within so many seconds. With 0 somebody waits: it is written at once, or if there are others
         too and there has just been a batch, with the next."""
         due = (self._loop or self._begin()).time() + seconds
@@ -71,7 +60,7 @@ class SegmentWriter:
             due = max(due, self._last + BUSY_TICK)
         self._wait_until(journal, due)
 
-    def request_tick(self, journal: SegmentSource) -> None:
+    def request_tick(self, journal: "Journal") -> None:
         """Has the journal written with the next tick: at once, unless there has just been one."""
         if journal.due == inf:
             if self._tick == inf:
@@ -90,7 +79,7 @@ class SegmentWriter:
         self._loop = get_running_loop()
         return self._loop
 
-    def _wait_until(self, journal: SegmentSource, due: float) -> None:
+    def _wait_until(self, journal: "Journal", due: float) -> None:
         if journal.due <= due:
             return
         if journal.due == inf:
@@ -114,7 +103,7 @@ class SegmentWriter:
         self._last = self._loop.time()
         soon = self._last + _SLACK
         waiting, self._waiting = self._waiting, []
-        journals: list[SegmentSource] = []
+        journals: list[Journal] = []
         segments: list[Segment] = []
         for journal in waiting:
             if journal.due > soon:
@@ -143,7 +132,7 @@ class SegmentWriter:
         else:
             pending.add_done_callback(lambda written: self._finish(journals, written))
 
-    def _finish(self, journals: list[SegmentSource], written: "Future[list[MainspringError | None]]") -> None:
+    def _finish(self, journals: list["Journal"], written: "Future[list[MainspringError | None]]") -> None:
         if written.cancelled():
             self._settle(journals, [StoreError("the store gave up writing")] * len(journals))
         elif (error := written.exception()) is not None:
@@ -151,7 +140,7 @@ class SegmentWriter:
         else:
             self._settle(journals, written.result())
 
-    def _settle(self, journals: list[SegmentSource], outcomes: "list[MainspringError | None]") -> None:
+    def _settle(self, journals: list["Journal"], outcomes: "list[MainspringError | None]") -> None:
         for journal, outcome in zip(journals, outcomes, strict=True):
             journal.settle(None if outcome is None else _as_store_error(outcome))
         self._go_on()
