@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
-from tests.console.conftest import open_browser
+from playwright.sync_api import Page, expect
 from tests.console.test_screens import address, ask, send
 from tests.kit.waiting import PATIENCE
 from tests.server.process import Served, serving
@@ -31,12 +30,6 @@ TURNS: list[dict[str, object]] = [
     {"say": "A third answer."},
     {"say": "A fourth answer."},
 ]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as opened:
-        yield opened
 
 
 @pytest.fixture

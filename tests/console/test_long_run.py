@@ -1,12 +1,12 @@
 """A run of 10,000 events: what is not in view is not in the page, and every event is found all the same."""
 
-import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
+from tests.console.conftest import run_apart
 from tests.kit.databases import database_in
 from tests.kit.waiting import PATIENCE
 from tests.server.process import Served, serving
@@ -126,7 +126,7 @@ async def store_runs(folder: Path) -> int:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("long")
-    assert asyncio.run(store_runs(folder)) >= 9_990
+    assert run_apart(store_runs(folder)) >= 9_990
     with serving(folder, [{"say": "unasked"}]) as server:
         yield server
 

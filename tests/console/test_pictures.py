@@ -4,7 +4,6 @@ The pictures are in the folder of the test, or in the one that MAINSPRING_PICTUR
 theme.
 """
 
-import asyncio
 import os
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from msgspec.structs import replace
 from playwright.sync_api import Browser, Page, expect
 from tests.agents.world import written
 from tests.console.axe import find_flaws, require_axe
+from tests.console.conftest import run_apart
 from tests.console.test_screens import address, send
 from tests.kit.databases import database_in
 from tests.kit.waiting import PATIENCE
@@ -129,7 +129,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     (folder / "workflows").mkdir()
     (folder / "workflows" / "tidy-archive.yaml").write_text(WORKFLOW)
     written(folder / "agents", "archivist", description="Keeps the archive in order.")
-    asyncio.run(store_days(folder))
+    run_apart(store_days(folder))
     options = ("--tool", "archive_tools", "--allow-host", "127.0.0.1", "--model", "scripted:script.json")  # no path in a picture
     with serving(folder, TURNS, *options, env={"PYTHONPATH": str(folder)}) as server:
         yield server

@@ -7,19 +7,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.console.axe import find_flaws, require_axe
-from tests.console.conftest import open_browser
 from tests.kit.waiting import PATIENCE
 from tests.server.process import Served, serving
 
 WIDTHS = (360, 1280, 2560)
 
 expect.set_options(timeout=PATIENCE * 1000)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ import pytest
 from playwright.sync_api import Browser, Download, Page, expect
 from tests.agents.world import written
 from tests.console.axe import find_flaws, require_axe
-from tests.console.conftest import open_browser
 from tests.kit.waiting import PATIENCE
 from tests.server.process import Served, serving
 
@@ -46,12 +45,6 @@ steps:
 """
 
 expect.set_options(timeout=PATIENCE * 1000)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -3,12 +3,13 @@
 import json
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
-from tests.console.conftest import open_browser
+from tests.console.conftest import open_context, open_page
 from tests.kit.waiting import PATIENCE
 from tests.server.process import Served, serving
 
@@ -57,12 +58,6 @@ expect.set_options(timeout=PATIENCE * 1000)
 
 def removal(path: str) -> dict[str, object]:
     return {"think": "The old report has to go.", "calls": [{"name": "remove_report", "arguments": {"path": path}}]}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -156,22 +151,23 @@ def test_keys_lead_from_approval_to_approval_and_those_of_the_browser_answer_non
     expect(cards.nth(1)).to_be_focused()
 
 
-def test_a_page_out_of_sight_holds_no_connection_and_still_counts_what_waits(page: Page, served: Served) -> None:
+def test_a_page_out_of_sight_holds_no_connection_and_still_counts_what_waits(browser: Browser, served: Served) -> None:
     see = """(isSeen) => {
         Object.defineProperty(document, "hidden", { value: !isSeen, configurable: true });
         document.dispatchEvent(new Event("visibilitychange"));
     }"""
-    page.clock.install()
-    page.goto(address(served, "runs"))
-    expect(page.get_by_text("Live")).to_be_visible()
-    with page.expect_event("requestfailed", lambda request: "runs/changes" in request.url):
-        page.evaluate(see, False)
-    ask(served, "Clean up.")
-    page.clock.fast_forward(SECONDS_BETWEEN_LOOKS * 1000)
-    expect(page).to_have_title("(1) Runs · Mainspring")
-    expect(page.get_by_role("row").filter(has_text="Clean up.")).to_have_count(0)
-    page.evaluate(see, True)
-    expect(page.get_by_role("row").filter(has_text="Clean up.")).to_be_visible()
+    with closing(open_context(browser)) as context, open_page(context) as page:
+        page.clock.install()
+        page.goto(address(served, "runs"))
+        expect(page.get_by_text("Live")).to_be_visible()
+        with page.expect_event("requestfailed", lambda request: "runs/changes" in request.url):
+            page.evaluate(see, False)
+        ask(served, "Clean up.")
+        page.clock.fast_forward(SECONDS_BETWEEN_LOOKS * 1000)
+        expect(page).to_have_title("(1) Runs · Mainspring")
+        expect(page.get_by_role("row").filter(has_text="Clean up.")).to_have_count(0)
+        page.evaluate(see, True)
+        expect(page.get_by_role("row").filter(has_text="Clean up.")).to_be_visible()
 
 
 def test_a_call_is_denied_by_keyboard_on_a_phone(page: Page, served: Served, turns: list[dict[str, object]]) -> None:
