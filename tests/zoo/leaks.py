@@ -346,6 +346,16 @@ FORMS = {
     "</zed:parameter>\n</zed:invoke>\n</zed:function_calls>",
     "XML in a namespace": 'Let me look.\n<acme:tool_call>\n<invoke name="get_time">\n<parameter name="zone">UTC</parameter>\n'
     "</invoke>\n</acme:tool_call>",
+    # Harmony whose tokens are lost, all or some; code read in its template, and supposed.
+    "harmony without tokens, on lines": f"analysis\nWe need to look.\nassistantcommentary to=functions.get_time json\n{UTC}",
+    "harmony with a word for the code": f"analysisWe need to look.assistantcommentary to=functions.get_time code{UTC}",
+    "harmony with one token": f"analysisWe need to look.assistantcommentary to=functions.get_time <|constrain|>json{UTC}",
+    "harmony without the role": f"analysisWe need to look.commentary to=functions.get_time json{UTC}",
+    "harmony with a space": f"analysisWe need to look.assistant commentary to=functions.get_time json{UTC}",
+    "harmony with the recipient first": f"analysisWe need to look.assistant to=functions.get_time commentary json{UTC}",
+    "harmony without its first token": "analysis<|message|>We need to look.<|end|><|start|>assistant<|channel|>commentary"
+    f" to=functions.get_time <|constrain|>json<|message|>{UTC}<|call|>",
+    "harmony's preamble without tokens": f"assistantcommentaryLet me look.assistantcommentary to=functions.get_time json{UTC}",
     # What a model makes up behind its call, with labels in plain words; supposed, without a source.
     "a tool's turn made up": f"{HERMES}\nTool: midnight\nAssistant: It is midnight.",
     "a tool's turn made up behind words": f"I will look it up.\n\n{HERMES}\n\nTool result: midnight\n\nIt is midnight.",
@@ -547,6 +557,10 @@ TWINS = {
     "a shell of Python's": ">>> print(1)\n1",
     "another shell": ">>>all\n>>>nothing",
     "all": "all\nis well that ends well.",
+    "an essay on analysis": "analysis The word is Greek. assistantfinal is none.",
+    "an essay on analysis in lower case": "analysis we owe to the Greeks.",
+    "a heading": "analysis\n\nWe need to look at the word. It is Greek.",
+    "a name in code": "analysisOf = (user) => user.analysisOf",
     "a play": "User: What time is it?\nAssistant: It is noon.\nUser: Thanks!\nAssistant: Welcome.",
     "a play behind words": "Here is the scene:\n\nUser: What time is it?\nAssistant: It is noon.\nUser: Thanks!",
     "a play behind a sentence": "This is a sample of it.\n\nUser: What time is it?\nAssistant: It is noon.\nUser: Thanks!",

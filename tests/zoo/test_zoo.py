@@ -12,7 +12,7 @@ import msgspec
 import openai
 import pytest
 from aiohttp import web
-from openai.types.responses import Response
+from openai.types.responses import Response, ResponseOutputMessage
 from tests.kit.waiting import PATIENCE
 from tests.providers.backend import DONE, call_piece, chunk, sse, usage_chunk
 from tests.server.hosting import hosted
@@ -280,6 +280,14 @@ async def test_an_answer_is_taken_out_of_what_is_around_it() -> None:
         "Ling's header": f"<role>ASSISTANT</role>{NOON}",
         "Cohere's header": f"<|CHATBOT_TOKEN|>{NOON}",
         "Idefics's end": f"{NOON}<end_of_utterance>",
+        "harmony without tokens": f"analysisThe user wants the time.assistantfinal{NOON}",
+        "harmony without tokens, at length": f"analysis{'We need the time. ' * 1_200}assistantfinal{NOON}",
+        "harmony without tokens, twice": f"analysisWe look.assistantanalysisHigh sun.assistantfinal{NOON}",
+        "harmony without tokens, on lines": f"analysis\nThe user wants the time.\nassistantfinal\n{NOON}",
+        "harmony in lower case": f"analysiswe need the time.assistantfinal{NOON}",
+        "harmony without its first token": "analysis<|message|>High sun.<|end|><|start|>assistant"
+        f"<|channel|>final<|message|>{NOON}",
+        "harmony's last header": f"assistant<|channel|>final<|message|>{NOON}<|return|>",
         "a section for all": f"all\n{NOON}",
         "version 2's section for all": f"<|from|>assistant\n<|recipient|>all\n<|content|>{NOON}<|stop|>",
         "version 2's section in a line": f"<|from|>assistant<|recipient|>all<|content|>{NOON}",
@@ -288,6 +296,18 @@ async def test_an_answer_is_taken_out_of_what_is_around_it() -> None:
         "tokens for thoughts": f"<|think|>High sun.<|end|><|begin|>assistant<|content|>{NOON}<|flush|>",
     }
     assert await recite(answers) == dict.fromkeys(answers, ("completed", [], NOON))
+
+
+async def test_thoughts_that_end_in_a_channel_are_no_answer() -> None:
+    class Prefilled(Talker):
+        def last(self, body: Json) -> bytes:
+            return say(*split(f"We need the time.<|end|><|start|>assistant<|channel|>final<|message|>{NOON}<|return|>"))
+
+    told = (await tell(Prefilled)).response.output
+    assert [(item.phase, item.content[0].text) for item in told if isinstance(item, ResponseOutputMessage)] == [  # type: ignore[union-attr]
+        ("commentary", "We need the time."),
+        (None, NOON),
+    ]
 
 
 async def test_json_that_was_asked_for_is_taken_out_of_what_is_around_it() -> None:

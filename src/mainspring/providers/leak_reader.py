@@ -44,7 +44,7 @@ from mainspring.providers.leaked_calls import (
     take_json,
 )
 from mainspring.providers.made_up_turns import DIALOGUE, HALF_LABEL, MADE_UP, MOST_TURN, NO_TURN, USERS, has_turns
-from mainspring.providers.thinking import CLOSING_TAGS
+from mainspring.providers.thinking import CLOSING_TAGS, leave_thought
 
 MOST_HELD: Final = 262_144
 
@@ -56,6 +56,8 @@ class HeldText(NamedTuple):
     calls: list[LeakedCall]
     written: str = ""
     is_cut: bool = False
+    thought: str | None = None
+    """What was said up to there has turned out to be reasoning, this with it."""
     is_made_up: bool = False
     """Behind the words were turns that the model has made up."""
 
@@ -176,6 +178,9 @@ class LeakReader:
             body = rest.rstrip().removesuffix(self._closing) if self._closing else rest
             if _SCRIPT.match(rest) and any(map(self._is_asked, _LANGUAGES)):
                 continue
+            if rest.startswith("<|end|>") and (answer := leave_thought(rest)) is not None:
+                calls = parse_calls(answer, self._tools) if self._tools else []
+                return HeldText("" if calls else answer, calls, rest, thought=held[:start])
             if rest.startswith(USERS):
                 return HeldText(held[:start], [], is_made_up=True) if has_turns(rest) else HeldText(held, [])
             if calls := self._parse_sections(rest) or parse_calls(body, self._tools, is_all=is_first or self._is_labelled(rest)):

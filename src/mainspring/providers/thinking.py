@@ -6,7 +6,7 @@ No model is asked for its name: whoever begins with such a tag thinks, and whoev
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
-from re import Pattern
+from re import Match, Pattern
 from typing import Final, NamedTuple
 
 from mainspring.providers.control_tokens import ANSWER_TAGS, HEADERS, NEXT_TURN, SECTIONS, START, WRAPPERS
@@ -198,6 +198,12 @@ class TagSplitter:
         while header := find_header(begun):
             held = begun = begun[len(header) :].lstrip()
             self.closing = SECTIONS.get(header, "")
+        if opening := _LOST_START.match(begun):
+            self._channels = ChannelSplitter()
+            return _LOST_STARTS[opening[0]] + begun
+        if _SURELY_LOST.match(begun):
+            self._channels = LostChannelSplitter()
+            return begun
         if self._may_open(begun):
             self._held = held
             return ""
@@ -256,7 +262,7 @@ class TagSplitter:
         """Whether more of the text is to come before it can be told what it begins as."""
         if _HALF_TAG.fullmatch(begun) or (_STRIPPED.match(begun) and len(begun) < _MOST_HELD):
             return True
-        openings = (*CHANNELS, "</think>\n", *_SPOKEN, *_CLOSINGS, *(ANSWER_TAGS if self._has_thought else ()))
+        openings = (*CHANNELS, *_LOST_STARTS, "</think>\n", *_SPOKEN, *_CLOSINGS, *(ANSWER_TAGS if self._has_thought else ()))
         folded = begun.lower()
         if any(len(begun) < len(opening) and opening.lower().startswith(folded) for opening in openings):
             return True
@@ -374,6 +380,44 @@ class ChannelSplitter:
             yield False, "</function>"
 
 
+class LostChannelSplitter(ChannelSplitter):
+    """Reads the channels of harmony where the server has left out its tokens, and only their words are there."""
+
+    __slots__ = ("_is_begun", "_tail")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tail = ""
+        self._is_begun = False
+
+    def feed(self, delta: str) -> Iterator[tuple[bool, str]]:
+        text = self._tail + delta
+        kept = _HALF_LOST.search(text)
+        cut = len(text) if kept is None else kept.start()
+        self._tail = text[cut:]
+        yield from super().feed(self._mark(text[:cut]))
+
+    def end(self) -> Iterator[tuple[bool, str]]:
+        yield from super().feed(self._mark(self._tail))
+        self._tail = ""
+        yield from super().end()
+
+    def _mark(self, text: str) -> str:
+        if not self._is_begun and text:
+            self._is_begun = True
+            text = f"assistant{text}" if not text.startswith("assistant") else text
+        return _LOST.sub(_write_channel, text)
+
+
+def leave_thought(text: str) -> str | None:
+    """What follows thoughts whose channel ends in the text, with messages to functions as the calls that they are; None if no
+    channel begins there."""
+    if not _NEXT_CHANNEL.match(text):
+        return None
+    splitter = ChannelSplitter()
+    return "".join([words for is_thought, words in (*splitter.feed(text), *splitter.end()) if not is_thought])
+
+
 def read_channels(thought: str) -> str:
     """Thoughts that go on in channels of harmony, a message to a function as the call that it is."""
     begun = _GOES_ON.search(thought)
@@ -384,9 +428,13 @@ def read_channels(thought: str) -> str:
     return thought[: begun.start()] + "".join([words for is_thought, words in told if not is_thought])
 
 
+def _write_channel(lost: Match[str]) -> str:
+    return f"<|channel|>{lost[1] or 'commentary'}{lost[2] or lost[3] or ''}<|message|>"
+
+
 def mark_channels(text: str) -> str:
     """The channels of harmony with their tokens, where a text has lost these; nothing if it is none."""
-    marked, count = _LOST.subn(r"<|channel|>\1\2<|message|>", text.lstrip())
+    marked, count = _LOST.subn(_write_channel, text.lstrip())
     return marked if count and marked.startswith("<|channel|>") and _ANSWERED.search(marked) else ""
 
 
@@ -471,6 +519,7 @@ _NEXT_START: Final = f"{START}[INST]"
 _MOST_STRUCK: Final = 500
 # Whoever speaks of a token goes on in the line, with a word that begins no sentence.
 _SPOKEN_OF: Final = re.compile(r"[ `'\"](?![A-Z])")
+_NEXT_CHANNEL: Final = re.compile(r"<\|end\|>\s*<\|start\|>assistant[^<]{0,80}<\|channel\|>")
 _GOES_ON: Final = re.compile(r"<\|(?:end|start|channel)\|>(?=.*\bto=)", re.DOTALL)
 _MAY_CLOSE: Final = re.compile(r"[<\[◁]")
 _LONGEST_END: Final = 24
@@ -497,6 +546,7 @@ _SPOKEN: Final = (
     "assistantanalysis", "assistantcommentary", "assistantfinal", "commentary to=",
 )  # fmt: skip
 _HALF_TAG: Final = re.compile(
+    r"analysis(?:[ \n](?:[TUWIN][a-z]{0,6}(?: [a-z]{0,8})?)?|[tuwin][a-z]{0,6}(?: [a-z]{0,8})?)|"
     r"<[\w:-]{0,40}(?:\s[^<>\n]{0,200})?|analysis|commentary to=[\w.]* ?[a-z]{0,4}|<\|[a-z_]{0,32}\|?|<unused\d+>[a-z]{0,7}"
     r"|all\n(?:[A-Z]\S{0,20} ?)?"
 )
@@ -508,7 +558,31 @@ _IS_XML: Final = re.compile(
 _STRIPPED: Final = re.compile(
     r"analysis(?=[^\sa-z_.,:;(){}\[\]=-])|assistant(?:analysis|commentary|final)|commentary to=[\w.]+ ?(?:json|code|\{)"
 )
-_LOST: Final = re.compile(r"(?:\A|assistant)(analysis|commentary|final)((?: to=[\w.]++)?(?: ?(?:json|code)(?=\s*\{))?)(?=\S)")
+# A channel whose tokens are lost, with whom it is for, which may stand before it.
+_LOST: Final = re.compile(
+    r"(?:\A|assistant[ \n]?|(?=commentary to=))(analysis|commentary|final)"
+    r"((?: to=[\w.:-]++)?(?: ?(?:<\|constrain\|>)?(?:json|code)(?=\s*\{))?)\n*+(?=\S)"
+    r"|assistant( to=[\w.:-]++)(?: ?(?:commentary|analysis))?(?: ?(?:<\|constrain\|>)?(?:json|code)(?=\s*\{))?"
+)
+_HALF_LOST: Final = re.compile(
+    rf"(?:{'|'.join([word[:size] for word in ('assistant', 'commentary') for size in range(1, len(word))])}"
+    r"|(?:assistant[ \n]?[a-z]{0,10}|commentary)(?: (?:t|to|to=[\w.:-]*)?)?(?: ?(?:commentary|analysis)?)?"
+    r"(?: ?(?:<[a-z|>]{0,12})?[a-z]{0,4})?\s*)\Z"
+)
+# How an answer begins that surely is one of harmony's without tokens: with a channel, and the words that thoughts begin with.
+_SURELY_LOST: Final = re.compile(
+    r"(?:assistant)?(?:analysis|commentary)(?-i:The|Th?ey|User|We|I|Need|Let|This|It|Just|Simple|Okay|OK|So|First|Now|There|You|To|What|Looks?)"
+    r"(?=[ ,.:'\u2019])"
+    r"|analysis(?:[ \n](?=(?-i:[TUWIN]))|(?=(?-i:[tuwin])))"
+    r"(?:the user\b|user\b|we (?:need|have|should|must|can)\b|i (?:need|should)\b|need to\b)"
+    r"|assistant(?:analysis|commentary|final)(?=(?-i:[^\sa-z_.,:;(){}\[\]=-]|\n+[A-Z]))",
+    re.IGNORECASE,
+)
+_LOST_STARTS: Final = {
+    "assistant<|channel|>": "<|start|>", "analysis<|message|>": "<|channel|>", "final<|message|>": "<|channel|>",
+    "commentary<|message|>": "<|channel|>",
+}  # fmt: skip
+_LOST_START: Final = re.compile("|".join(map(re.escape, _LOST_STARTS)))
 _ANSWERED: Final = re.compile(r"<\|channel\|>(?:final|\w+ to=)")
 _FIRST: Final = frozenset(
     [opening[0] for opening in (*CHANNELS, *_CLOSINGS, *HEADERS, *WRAPPERS, *_SPOKEN, "analysis", "commentary")]

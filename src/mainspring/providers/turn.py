@@ -426,6 +426,9 @@ class TurnBuilder(TurnEvents):
         leaks = self._leaks
         if leaks is not None:
             held = leaks.end(self.said if leaks.is_holding else "", has_calls=self.has_calls)
+            if held.thought is not None:
+                self._say(held.thought)
+                self._close_message(phase="commentary")
             self._say(held.words)
             calls = held.calls
             if held.is_made_up:
