@@ -42,25 +42,59 @@ class ThoughtBlock(NamedTuple):
 
 _WORDS: Final = (
     r"(?:\w+[_:-]|ant|deep)?(?:think|thinking|thoughts?|reason|reasoning|reflection|reflect|analysis|scratch_?pad|monologue|rationale"
-    r"|deliberation|introspection|cot|chain_of_thought|brainstorm(?:ing)?|tool_(?:response|result|output)s?)(?:[_:-]\w+)?"
+    r"|思考|推理|deliberation|introspection|cot|chain_of_thought|brainstorm(?:ing)?|tool_(?:response|result|output)s?)(?:[_:-]\w+)?"
 )
+_PLAIN_WORDS: Final = r"think|thinking|thoughts?|reasoning|scratchpad|chain[_-]of[_-]thought|cot|internal[_-]monologue|思考"
 _TOKEN_WORDS: Final = r"inner|think|thinking|thoughts?|reason|reasoning|analysis|cot"
 BLOCKS: Final = (
     ThoughtBlock(
         re.compile(rf'<(?P<tag>{_WORDS})(?:\s[^<>\n]*)?>|<details type="reasoning"[^<>\n]*>', re.IGNORECASE),
         re.compile(
-            rf"<({_WORDS}|details)(?:\s[^<>\n]*)?>(?P<thought>.*?)</\1>(?! (?-i:[a-z]))\s*+(?=\S)", re.IGNORECASE | re.DOTALL
+            rf"<({_WORDS}|details)(?:\s[^<>\n]*)?>(?P<thought>.*?)</\1\s?>(?! (?-i:[a-z]))\s*+(?=\S)", re.IGNORECASE | re.DOTALL
         ),
         ("</",),
     ),
+    # In a block of code, in brackets, or folded.
     ThoughtBlock(
-        re.compile(r"<\|think(?:ing)?\|>"),
+        re.compile(rf"(?P<fence>```|~~~)(?P<tag>{_PLAIN_WORDS})[ \t]*\n", re.IGNORECASE),
         re.compile(
-            r"<\|think(?:ing)?\|>(?P<thought>.*?)"
-            r"(?:<\|(?:/think(?:ing)?|end_?think|think_end)\|>|<\|end\|>(?:<\|begin\|>assistant)?(?:<\|content\|>)?)\s*+(?=[^\s<])",
+            rf"(?P<fence>```|~~~)(?:{_PLAIN_WORDS})[ \t]*\n(?P<thought>(?:(?!```|~~~).)*?)\n?(?P=fence)\s*+(?!(?-i:[a-z]))(?=\S)",
+            re.IGNORECASE | re.DOTALL,
+        ),
+        ("\n```", "\n~~~"),
+    ),
+    ThoughtBlock(
+        re.compile(rf"[\[【](?P<tag>{_PLAIN_WORDS})[\]】](?![ (:\[])", re.IGNORECASE),
+        re.compile(
+            rf"[\[【](?P<tag>{_PLAIN_WORDS})[\]】](?P<thought>.*?)[\[【]/(?P=tag)[\]】](?! (?-i:[a-z]))\s*+(?=\S)",
+            re.IGNORECASE | re.DOTALL,
+        ),
+        ("[/", "【/"),
+        past=re.compile(r"\A.[^\]】]*.[ \t]*\n?\[(?!/)"),
+    ),
+    ThoughtBlock(
+        re.compile(
+            r"<details[^<>\n]*>\s*<summary>[^<\n]{0,20}\b(?:Think|Thought|Reason|Chain of)[^<\n]{0,40}</summary>", re.IGNORECASE
+        ),
+        re.compile(
+            r"<details[^<>\n]*>\s*<summary>[^<\n]*</summary>(?P<thought>.*?)</details>\s*+(?=\S)", re.IGNORECASE | re.DOTALL
+        ),
+        ("</details>",),
+    ),
+    # As Ollama's command shows them.
+    ThoughtBlock(
+        re.compile(r"Thinking\.\.\.\n"),
+        re.compile(r"Thinking\.\.\.\n(?P<thought>.*?)\n\.\.\.done thinking\.\s*+(?=\S)", re.DOTALL),
+        ("...done thinking.",),
+    ),
+    ThoughtBlock(
+        re.compile(r"<\|(?:think(?:ing)?|reasoning|thought)\|>"),
+        re.compile(
+            r"<\|(?:think(?:ing)?|reasoning|thought)\|>(?P<thought>.*?)"
+            r"(?:<\|(?:/(?:think(?:ing)?|reasoning|thought)|end_?(?:think|reasoning|thought)|(?:think|reasoning|thought)_end|answer|response)\|>|<\|end\|>(?:<\|begin\|>assistant)?(?:<\|content\|>)?)\s*+(?=[^\s<])",
             re.DOTALL,
         ),
-        ("<|/think", "<|end", "<|think_end"),
+        ("<|/", "<|end", "_end|>", "<|answer", "<|response"),
     ),
     # Tokens that are called as thoughts are, and those that were kept in reserve.
     ThoughtBlock(
@@ -252,9 +286,9 @@ class TagSplitter:
         for block in BLOCKS:
             if head := block.head.match(begun):
                 tag = head.groupdict().get("tag")
-                is_plain = _find_start(begun, _CLOSINGS) or (
-                    tag and self._is_asked("Final Answer" if tag == "Thought" else f"<{tag}>")
-                )
+                # What people ask for, they name.
+                named = "Final Answer" if tag == "Thought" else head[0].strip() if begun[0] != "<" else f"<{tag}>"
+                is_plain = _find_start(begun, _CLOSINGS) or (tag and self._is_asked(named))
                 return None if is_plain else block
         return None
 
@@ -405,7 +439,7 @@ class LostChannelSplitter(ChannelSplitter):
     def _mark(self, text: str) -> str:
         if not self._is_begun and text:
             self._is_begun = True
-            text = f"assistant{text}" if not text.startswith("assistant") else text
+            text = _BEGUN_LOST.sub(r"assistant\1", text)
         return _LOST.sub(_write_channel, text)
 
 
@@ -463,7 +497,9 @@ def is_start(text: str) -> bool | None:
 
 
 def find_answer(thought: str) -> str:
-    """What follows thoughts that another tag has closed than the one that opened them."""
+    """What follows thoughts that another tag has closed than the one that opened them, or an answer in its tags within them."""
+    if (last := _LAST_ANSWER.search(thought)) is not None:
+        return last[1]
     closed = _OTHER_END.search(thought)
     return thought[closed.end() :] if closed else ""
 
@@ -529,7 +565,11 @@ _CLOSED: Final = re.compile(
     rf"{_END}[ \t]*\n"
     rf"|(?:(?<={_SENTENCE_END})|(?<={_SENTENCE_END}[ \n])|(?<=\n)){_END}[ \t]*(?=[^\s\x21-\x2f\x3a-\x40a-z]|\*\*)"
 )
-_OTHER_END: Final = re.compile(r"</(?:think(?:ing)?|thoughts?|reasoning)>\s*(?=\S)", re.IGNORECASE)
+_OTHER_END: Final = re.compile(
+    r"(?:</(?:think(?:ing)?|thoughts?|reasoning)>|<\|/?(?:end_?)?(?:think|thinking|thought|reasoning)\|>|\[/?THINK\])\s*(?=\S)",
+    re.IGNORECASE,
+)
+_LAST_ANSWER: Final = re.compile(r"<answer>(.*)</answer>\s*\Z", re.DOTALL)
 _MOST_HEADER: Final = 500
 _TOKEN: Final = re.compile(r"<\|(?:start|channel|constrain|message|end|return|call)\|>")
 _HALF_TOKEN: Final = re.compile(r"<(?:\|(?:[a-z]{1,9}\|?)?)?\Z")
@@ -542,10 +582,13 @@ _MOST_HELD: Final = 16_384
 _INVISIBLE: Final = "\u200b\u2060\ufeff"
 _SPOKEN: Final = (
     "Thought: ", "**Thought:** ", "thought\n", "Here is my thought process:\n",
-    "Here are my reasoning steps:\n", "<|think|>", "<|thinking|>", "analysis",
+    "Here are my reasoning steps:\n", "Thinking...\n", "<|think|>", "<|thinking|>", "analysis",
     "assistantanalysis", "assistantcommentary", "assistantfinal", "commentary to=",
 )  # fmt: skip
 _HALF_TAG: Final = re.compile(
+    r"(?:```|~~~|`{1,2}|~{1,2})[\w-]{0,20}[ \t]*|[\[【][\w-]{0,20}[\]】]?|"
+    r"<details[^<>\n]{0,80}>\s{0,8}(?:<(?:summary>?[^<\n]{0,60}|[summary]*))?|"
+    r"<details[^<>\n]{0,80}>\s{0,8}<summary>[^<\n]{0,60}</?[summary]*|"
     r"analysis(?:[ \n](?:[TUWIN][a-z]{0,6}(?: [a-z]{0,8})?)?|[tuwin][a-z]{0,6}(?: [a-z]{0,8})?)|"
     r"<[\w:-]{0,40}(?:\s[^<>\n]{0,200})?|analysis|commentary to=[\w.]* ?[a-z]{0,4}|<\|[a-z_]{0,32}\|?|<unused\d+>[a-z]{0,7}"
     r"|all\n(?:[A-Z]\S{0,20} ?)?"
@@ -578,6 +621,7 @@ _SURELY_LOST: Final = re.compile(
     r"|assistant(?:analysis|commentary|final)(?=(?-i:[^\sa-z_.,:;(){}\[\]=-]|\n+[A-Z]))",
     re.IGNORECASE,
 )
+_BEGUN_LOST: Final = re.compile(r"\A(?:assistant)?(analysis|commentary|final)[ \n]*")
 _LOST_STARTS: Final = {
     "assistant<|channel|>": "<|start|>", "analysis<|message|>": "<|channel|>", "final<|message|>": "<|channel|>",
     "commentary<|message|>": "<|channel|>",
@@ -585,5 +629,5 @@ _LOST_STARTS: Final = {
 _LOST_START: Final = re.compile("|".join(map(re.escape, _LOST_STARTS)))
 _ANSWERED: Final = re.compile(r"<\|channel\|>(?:final|\w+ to=)")
 _FIRST: Final = frozenset(
-    [opening[0] for opening in (*CHANNELS, *_CLOSINGS, *HEADERS, *WRAPPERS, *_SPOKEN, "analysis", "commentary")]
+    [opening[0] for opening in (*CHANNELS, *_CLOSINGS, *HEADERS, *WRAPPERS, *_SPOKEN, "analysis", "commentary", *"`~【")]
 )
