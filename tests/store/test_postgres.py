@@ -42,7 +42,8 @@ from mainspring.storage.choose_store import choose_store, open_store
 from mainspring.storage.location import Location, parse_location
 from mainspring.storage.postgres import postgres_runs
 from mainspring.storage.postgres import postgres_server as server_module
-from mainspring.storage.postgres.run_tables import RUNS, escape, unescape
+from mainspring.storage.postgres.listener import Listener
+from mainspring.storage.postgres.run_tables import CHANNEL, RUNS, escape, make_key, unescape
 from mainspring.storage.segment import RECORD_BYTES
 from mainspring.storage.sqlite_runs import SqliteStore
 from mainspring.storage.transfer.deployment import back_up, restore
@@ -648,6 +649,37 @@ async def test_hosts_that_are_all_replicas_are_told_at_the_start_and_waited_for_
     async with refused(postgres.url(name, target_session_attrs="standby")) as [told]:
         assert "target_session_attrs" in told
     assert server_module.is_lost(asyncpg.TargetServerAttributeNotMatched("none"))
+
+
+async def test_those_who_follow_are_told_side_by_side_and_when_they_come_back(postgres: Postgres, emptied: Location) -> None:
+    server = server_module.Server(emptied)
+    await server.open(RUNS)
+    listener = Listener(server)
+    try:
+        async with open_store(emptied) as store:
+            for run_id in ("a", "b"):
+                await store.append(run_id, begin(run_id))
+            for place in (1, 2, 3):
+                async with listener.hear(make_key("a")) as a, listener.hear(make_key("b")) as b:
+                    await asyncio.gather(a(0), b(0))
+                    for run_id in ("a", "b"):
+                        await store.append(run_id, say(place, "more"))
+                    await asyncio.wait_for(asyncio.gather(a(600), b(600)), PATIENCE)
+                if place == 2:
+                    those = "datname = current_database() AND query LIKE '%LISTEN \"%' AND pid <> pg_backend_pid()"
+                    postgres.psql(emptied.given, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {those}")
+                    await until(lambda: not listener._is_connected())
+            # It listens to what is followed now, and to nothing that was followed before; and nothing stays prepared for it.
+            async with listener.hear(make_key("c")) as c:
+                await c(0)
+                assert listener._connection is not None
+                asked = (
+                    "SELECT (SELECT array_agg(c) FROM pg_listening_channels() c), (SELECT count(*) FROM pg_prepared_statements)"
+                )
+                assert tuple(await listener._connection.fetchrow(asked)) == ([CHANNEL + make_key("c").hex()], 1)
+    finally:
+        listener.close()
+        server.close()
 
 
 async def test_what_operators_are_told_to_set_and_to_ask_for_is_understood(postgres: Postgres, emptied: Location) -> None:

@@ -5,6 +5,9 @@ Whoever follows a run says so in a table, for a while; whoever adds to its log l
 told of runs that nobody follows. What is told is only that there is more: it is then read like anything else. If the connection
 is cut, or a pooler stands between and nothing says where the server itself is, nothing is told, and followers look for
 themselves.
+
+Many runs are followed for a moment only. So what there is to listen to, to say and to leave is gathered while the connection is
+busy, and asked for in one round trip, by statements that nobody prepares.
 """
 
 from asyncio import Event, Lock, sleep, timeout
@@ -13,6 +16,8 @@ from contextlib import asynccontextmanager, suppress
 from logging import getLogger
 from time import monotonic
 from typing import Final
+
+import asyncpg  # type: ignore[import-untyped]
 
 from mainspring.storage.postgres.postgres_server import Connection, Server
 from mainspring.storage.postgres.run_tables import CHANNEL, make_key
@@ -25,11 +30,29 @@ RETRY_SECONDS: Final = 2.0
 # did not know yet that somebody follows.
 TOLD_SECONDS: Final = 1.0
 SETTLE_SECONDS: Final = 0.25
-FOLLOW: Final = f"""
-    WITH old AS (DELETE FROM mainspring_followed WHERE until < now() - interval '1 minute')
-    INSERT INTO mainspring_followed (key, until) VALUES ($1, now() + interval '{3 * RENEW_SECONDS:g} seconds')
+_FOLLOW: Final = f"""
+    WITH old AS (
+        DELETE FROM mainspring_followed WHERE key IN (
+            SELECT key FROM mainspring_followed
+            WHERE until < now() - interval '1 minute' AND key <> ALL ('{{{{{{keys}}}}}}') FOR UPDATE SKIP LOCKED
+        )
+    )
+    INSERT INTO mainspring_followed (key, until)
+    SELECT key, now() + interval '{3 * RENEW_SECONDS:g} seconds' FROM unnest('{{{{{{keys}}}}}}'::bytea[]) key ORDER BY key
     ON CONFLICT (key) DO UPDATE SET until = excluded.until
 """
+# Nobody misses a follower who is forgotten when the server crashes: they look for themselves, and say so again.
+_BEGIN: Final = "SET synchronous_commit = off"
+
+
+class _Ear(asyncpg.Connection):  # type: ignore[misc]
+    """A connection that hands on what it is told, whatever the channel. asyncpg would prepare and keep a statement for each."""
+
+    __slots__ = ("tell",)
+    tell: Callable[[str], None]
+
+    def _process_notification(self, pid: int, channel: str, payload: str) -> None:
+        self.tell(channel)
 
 
 class Listener:
@@ -39,6 +62,9 @@ class Listener:
         self._server = server
         self._events: dict[str, set[Event]] = {}
         self._kept: dict[str, Event] = {}
+        # What is to be listened to, with the key of the run that is followed, and what not any more.
+        self._wanted: dict[str, bytes | None] = {}
+        self._left: set[str] = set()
         self._connection: Connection | None = None
         self._turn = Lock()
         self._tried_at = -RETRY_SECONDS
@@ -72,10 +98,9 @@ class Listener:
             self._events[channel].discard(event)
             if not self._events[channel]:
                 del self._events[channel]
-                with suppress(Exception):  # the connection may be gone, and the channel with it
-                    async with self._turn:
-                        if self._connection is not None:
-                            await self._connection.remove_listener(channel, self._tell)
+                self._wanted.pop(channel, None)
+                if self._is_connected():
+                    self._left.add(channel)
 
     async def wait(self, channel: str, seconds: float) -> bool:
         """Waits until something is told on this channel, so many seconds at most. The first time it returns at once, and what is
@@ -117,20 +142,41 @@ class Listener:
         if not self._server.can_listen:
             return
         self._tried_at = monotonic()
+        self._wanted[channel] = key or self._wanted.get(channel)
         try:
             async with self._turn:
-                if (connection := self._connection) is None or connection.is_closed():
-                    connection = self._connection = await self._server.connect_directly()
-                    for known in self._events:
-                        await connection.add_listener(known, self._tell)
-                else:
-                    await connection.add_listener(channel, self._tell)
-                if key is not None:
-                    await connection.execute(FOLLOW, key)
+                if channel in self._wanted:  # else whoever had the turn before has asked for it
+                    await self._ask()
         except Exception as error:  # asyncpg's are many, and none of them matters here
             log.debug("%s: not told of new events: %s", self._server.name, error)
             self.close()
 
-    def _tell(self, connection: Connection, pid: int, channel: str, payload: str) -> None:
+    async def _ask(self) -> None:
+        """Asks for all that is wanted by now. What could not be asked for is wanted still."""
+        if (connection := self._connection) is None or connection.is_closed():
+            connection = await self._server.connect_directly(connection_class=_Ear)
+            connection.tell = self._tell
+            self._connection, self._left = connection, set()
+            await connection.execute(_BEGIN)
+            channels = set(self._events)
+        else:
+            channels = self._wanted.keys() & self._events.keys()
+        wanted, left = dict(self._wanted), self._left - self._events.keys()
+        keys = [key for channel, key in wanted.items() if key is not None and channel in self._events]
+        statements = [f"UNLISTEN {_quote(channel)}" for channel in left] + [f"LISTEN {_quote(channel)}" for channel in channels]
+        if keys:
+            statements.append(_FOLLOW.format(keys=",".join([rf'"\\x{key.hex()}"' for key in keys])))
+        if statements:
+            await connection.execute("; ".join(statements))
+        self._left -= left
+        for channel, key in wanted.items():
+            if self._wanted.get(channel) == key:
+                del self._wanted[channel]
+
+    def _tell(self, channel: str) -> None:
         for event in self._events.get(channel, ()):
             event.set()
+
+
+def _quote(channel: str) -> str:
+    return '"' + channel.replace('"', '""') + '"'

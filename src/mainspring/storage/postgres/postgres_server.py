@@ -163,9 +163,9 @@ class Server:
         """A new connection, with these options of asyncpg besides. Raises what asyncpg does."""
         return await self._connect(self._hosts, options)
 
-    async def connect_directly(self) -> Connection:
+    async def connect_directly(self, **options: object) -> Connection:
         """A new connection past the pooler, for what a session must keep. Raises what asyncpg does."""
-        return await self._connect(self._direct_hosts, {})
+        return await self._connect(self._direct_hosts, options)
 
     async def _connect(self, hosts: list[str], options: Mapping[str, object]) -> Connection:
         """Asks the host first that answered last; each has a time limit of its own, since one that is gone says nothing."""
