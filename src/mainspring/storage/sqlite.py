@@ -28,6 +28,7 @@ from queue import Empty, SimpleQueue
 from stat import S_ISREG
 from threading import Thread
 from time import monotonic, sleep
+from types import TracebackType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 from msgspec import Struct
@@ -100,17 +101,27 @@ def connect(path: Path | None, schema: Schema, *, lock_seconds: float = LOCK_SEC
         sleep(0.005)
 
 
-@contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+def transaction(connection: sqlite3.Connection) -> AbstractContextManager[None]:
     """All that is written inside, or nothing of it."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
+    return _Transaction(connection)
+
+
+class _Transaction:
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if error is None:
+                self._connection.execute("COMMIT")
+        finally:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
 
 
 def explain(error: sqlite3.Error, name: str | Path, schema: Schema) -> StoreError:
