@@ -6,6 +6,8 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final
 
+import msgspec
+
 from mainspring.core.items import Json, ToolDefinition, are_arguments_large
 from mainspring.providers.json_text import WHOLE_VALUE, parse_loosely
 
@@ -101,6 +103,18 @@ def list_kinds(schema: object) -> set[str]:
             return {name}
         case _:
             return set()
+
+
+def are_right(text: str, tool: ToolDefinition) -> bool:
+    """Whether the arguments are what they should be at a look: an object that fits, of nothing but what the tool has. Others may
+    be right, too, and an empty one may have the real one behind it."""
+    if text[:1] != "{" or text[-1:] != "}" or "<|" in text or are_arguments_large(text):
+        return False
+    try:
+        value = msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return bool(value) and value.keys() <= list_properties(tool).keys() and fits(value, tool)
 
 
 def fit_arguments(text: str, tool: ToolDefinition) -> str:

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from mainspring.core.errors import BadOutput
 from mainspring.core.items import FunctionCall, Json, ToolDefinition
-from mainspring.providers.argument_types import fit_arguments, list_properties
+from mainspring.providers.argument_types import are_right, fit_arguments, list_properties
 from mainspring.providers.json_text import may_be_wrapped, read_arguments
 from mainspring.providers.labelled_calls import read_words
 from mainspring.providers.leaked_calls import read_parameters
@@ -71,6 +71,8 @@ class CallDraft(Struct, eq=False):
     rest: str = ""
     """What was not told yet, of arguments that are told as they come."""
     told: int = 0
+    right: int = 0
+    """The size at which all of them were found right."""
     is_held: bool = False
     is_repeating: bool = False
     """A piece has repeated all before it."""
@@ -117,7 +119,12 @@ class CallDraft(Struct, eq=False):
         if self.size > MOST_HELD:
             left, self.is_held = self.arguments[self.told :] if self.is_held else rest, False
             return self._tell(left)
-        if not rest or self.is_held or (not self.told and self._may_be_odd()):
+        if not rest or self.is_held:
+            return ""
+        if not self.told and self.tool is not None and len(rest) == self.size and are_right(rest, self.tool):
+            self.right = self.size
+            return self._tell(rest)
+        if not self.told and self._may_be_odd():
             return ""
         odd = self._find_odd(rest)
         odd = self._find_word(rest, len(rest) if odd is None else odd.start()) or odd
@@ -162,6 +169,8 @@ class CallDraft(Struct, eq=False):
         return False
 
     def _find_meant(self, whole: str) -> str:
+        if self.tool is not None and (self.right == len(whole) or are_right(whole, self.tool)):
+            return whole
         meant = read_arguments(whole, self.name, self.properties)
         if self.tool is None:
             return meant
