@@ -297,7 +297,7 @@ def _make_call(value: object, tools: Tools, *, is_whole: bool) -> LeakedCall | N
     if isinstance(value, dict) and is_named:
         # A tool's name may be the only key, behind a token that announces calls, or if the arguments fit.
         value = next({"name": name, "arguments": given} for name, given in value.items())
-    if isinstance(value, dict) and (flat := _read_flat(value, tools)):
+    if isinstance(value, dict) and value and (flat := _read_flat(value, tools)):
         return flat
     if not isinstance(value, dict) or not value.keys() <= _KEYS:
         return None
