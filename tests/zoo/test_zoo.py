@@ -280,6 +280,25 @@ async def test_an_answer_is_taken_out_of_what_is_around_it() -> None:
         "Ling's header": f"<role>ASSISTANT</role>{NOON}",
         "Cohere's header": f"<|CHATBOT_TOKEN|>{NOON}",
         "Idefics's end": f"{NOON}<end_of_utterance>",
+        "Mistral's tag before it": f"[/INST] {NOON}",
+        "Mistral's tag behind it": f"{NOON}[/INST]",
+        "Mistral's next turn": f"{NOON}[INST] Thanks! [/INST] You are welcome.",
+        "Mistral's mark of calls": f"[TOOL_CALLS] {NOON}",
+        "a header in a line": f"<|im_start|>assistant{NOON}<|im_end|>",
+        "half a header": f"<|im_start|>{NOON}",
+        "Llama's header in a line": f"<|start_header_id|>assistant<|end_header_id|>{NOON}<|eot_id|>",
+        "half of Llama's header": f"assistant<|end_header_id|>\n\n{NOON}",
+        "the end of Llama's header": f"<|end_header_id|>\n\n{NOON}",
+        "a role on the first line": f"assistant\n{NOON}",
+        "Gemma's role on the first line": f"model\n{NOON}",
+        "Phi's header in a line": f"<|assistant|>{NOON}<|end|>",
+        "the end of the turn before": f"<|eot_id|>{NOON}",
+        "the end of the turn before, and a header": f"<end_of_turn>\n<start_of_turn>model\n{NOON}<end_of_turn>",
+        "the end of the turn before, and Qwen's header": f"<|im_end|>\n<|im_start|>assistant\n{NOON}",
+        "another turn of Qwen's": f"{NOON}<|im_start|>user\nThanks!",
+        "another turn of DeepSeek's": f"{NOON}<\uff5cUser\uff5c>Thanks!<\uff5cAssistant\uff5c>Welcome.",
+        "half a token at the end": f"{NOON}<|im_end",
+        "tokens without bars": f"<im_start>assistant\n{NOON}<im_end>",
         "thoughts in a block": f"```thinking\nHigh sun.\n```\n{NOON}",
         "reasoning in a block": f"```reasoning\nHigh sun.\n```\n\n{NOON}",
         "thoughts in a block of another sign": f"~~~thought\nHigh sun.\n~~~\n{NOON}",
@@ -309,6 +328,14 @@ async def test_an_answer_is_taken_out_of_what_is_around_it() -> None:
         "tokens for thoughts": f"<|think|>High sun.<|end|><|begin|>assistant<|content|>{NOON}<|flush|>",
     }
     assert await recite(answers) == dict.fromkeys(answers, ("completed", [], NOON))
+
+
+async def test_the_mark_of_a_call_without_one_fails_the_turn() -> None:
+    class Marked(Talker):
+        def last(self, body: Json) -> bytes:
+            return say("Let me look.", "[TOOL", "_CALLS]")
+
+    assert (await tell(Marked)).response.status == "failed"
 
 
 async def test_thoughts_that_end_in_a_channel_are_no_answer() -> None:

@@ -10,7 +10,7 @@ STOPS: Final = (
     "<[EOS]>", "[|endofturn|]", "<|message_end|>", "<|im_sep|>",
     "<|message_sep|>", "<|eom|>", "<|EOT|>", "<|role_end|>", "<|flush|>", "<|end_of_box|>", "<eoa>", "<pad>", "[e~[",
     "<end_of_sentence>", "</tool_call>", "[unused10]", "</longcat_s>", "<sep>",
-    "<im_end>", "<end_of_utterance>", "<seed:eos>",
+    "<im_end>", "<end_of_utterance>", "<seed:eos>", "[/INST]",
 )  # fmt: skip
 """What ends a turn, or should not be left behind at its end."""
 HEADERS: Final = (
@@ -19,6 +19,7 @@ HEADERS: Final = (
     "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>", "[|assistant|]", "<|im_start|>model\n", ">>>all\n", "<SPECIAL_12>",
     "assistant\n\n", "<|header_start|>assistant<|header_end|>\n", "all\n<|content|>",
     "<role>ASSISTANT</role>", "<|CHATBOT_TOKEN|>", "<|message|>", "<|bot|>\n", "all\n",
+    "assistant\n", "model\n",
     "<|from|>assistant\n<|recipient|>all\n<|content|>", "<|from|>assistant<|recipient|>all<|content|>",
     "<|recipient|>all\n<|content|>", "<|recipient|>all<|content|>", "all<|content|>",
 )  # fmt: skip
@@ -29,6 +30,12 @@ SECTIONS: Final = {">>>all\n": ">>>", "all\n": ">>>"} | {
 """Headers of words with what calls begin with behind them: a turn of Functionary's has a section for each recipient."""
 START: Final = "<s>"
 """What begins a text, and strikes words out on a page."""
+LEADING: Final = re.compile(
+    r"(?:(?:<\|?im_start\|?>(?:assistant|model)?|(?:<\|start_header_id\|>)?assistant<\|end_header_id\|>|<\|end_header_id\|>"
+    r"|<\|assistant\|>|<start_of_turn>(?:model)?|<\|start_of_role\|>assistant(?:<\|end_of_role\|>)?|\[/INST\]|<\|?im_end\|?>"
+    r"|<\|eot_id\|>|<end_of_turn>|</s>|<eos>|<\|end\|>|<\|endoftext\|>)\s*)+(?=[^\W\d_a-z]|<(?:\|(?:tool|python|START|channel)|[^|/ei])|[{\[`\d])"
+)
+"""The same, with what has ended the turn before, and without a line break; whoever speaks of a token goes on in lower case."""
 WRAPPERS: Final = {
     "<|begin_of_solution|>": "<|end_of_solution|>",
     "<|START_RESPONSE|>": "<|END_RESPONSE|>",
@@ -59,5 +66,5 @@ PAST_STOP: Final = re.compile(
     rf"(?!(?<=>)(?:{NEXT_TURN.pattern})|<\|(?:channel|constrain|message)\|>)"
     rf"(?:{_ANY_STOP})\s*+(?!{NEXT_TURN.pattern}|(?:U\w{{0,3}}|H\w{{0,4}}|\#[# \w]{{0,15}})\Z)[^\s<\[]"
 )
-BEFORE_STOP: Final = re.compile(r"(?:\A|[^\s`'\"(\u201c\u2018]|\n\s*)\Z")
+BEFORE_STOP: Final = re.compile(r"(?:\A|[^\s`'\"(\u201c\u2018]|\n\s*|[.!?…][\"')]?[ ])\Z")
 """What may stand before a token that ends a turn, and not before one that is spoken of."""

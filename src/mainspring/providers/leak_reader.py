@@ -43,7 +43,7 @@ from mainspring.providers.leaked_calls import (
     read_message,
     take_json,
 )
-from mainspring.providers.made_up_turns import DIALOGUE, HALF_LABEL, MADE_UP, MOST_TURN, NO_TURN, USERS, has_turns
+from mainspring.providers.made_up_turns import DIALOGUE, HALF_LABEL, MADE_UP, MOST_TURN, NO_TURN, USER_TOKENS, USERS, has_turns
 from mainspring.providers.thinking import CLOSING_TAGS, leave_thought
 
 MOST_HELD: Final = 262_144
@@ -170,9 +170,12 @@ class LeakReader:
             if read > _MOST_READ:
                 break
             is_first = is_all and not held[:start].strip()
+            is_listing = rest.startswith(("<", "[")) and _HEADER.search(said + held[:start]) is not None
             # What was struck out has the tag that ends a turn of Mistral's, and what was opened is closed.
             is_opened = any(rest.startswith(tag) and tag.replace("/", "")[:-1] in said + held[:start] for tag in _CLOSING_STOPS)
-            is_end = self._is_end(rest) and not is_opened and not _is_listed(rest, said + held[:start])
+            if rest in _HALF_STOPS and len(rest) > _HALF and rest.startswith("<|"):
+                return HeldText(held[:start], [])
+            is_end = self._is_end(rest) and not is_opened and not is_listing and not _is_listed(rest, said + held[:start])
             if is_end or (has_calls and is_glue(rest)):
                 return HeldText(held[:start], [])
             body = rest.rstrip().removesuffix(self._closing) if self._closing else rest
@@ -181,6 +184,8 @@ class LeakReader:
             if rest.startswith("<|end|>") and (answer := leave_thought(rest)) is not None:
                 calls = parse_calls(answer, self._tools) if self._tools else []
                 return HeldText("" if calls else answer, calls, rest, thought=held[:start])
+            if rest.startswith(USER_TOKENS) and not is_listing and self._may_be_made_up((self._before + held[:start])[-_TAIL:]):
+                return HeldText(held[:start], [], is_made_up=True)
             if rest.startswith(USERS):
                 return HeldText(held[:start], [], is_made_up=True) if has_turns(rest) else HeldText(held, [])
             if calls := self._parse_sections(rest) or parse_calls(body, self._tools, is_all=is_first or self._is_labelled(rest)):
@@ -189,7 +194,9 @@ class LeakReader:
                 return told
             if self._is_announced(held[:start]) and (told := self._read_waiting(rest, _WAITING)) is not None:
                 return told._replace(words=held[:start] + told.words)
-            if self._is_broken_call(rest):
+            if is_first and (stray := _STRAY.match(rest)):
+                return HeldText(rest[stray.end() :], [])
+            if self._is_broken_call(rest) or (self._tools and rest.strip() == _MISTRALS):
                 return HeldText(held, [], is_cut=True)
         return HeldText(held, [])
 
@@ -340,6 +347,8 @@ class LeakReader:
             return _PAST_VALUE if may_be else None
         if text.startswith(CLOSING_TAGS):
             return _PAST_THOUGHT
+        if text.startswith(USER_TOKENS) and self._may_be_made_up(self._before):
+            return _NEVER
         if text.startswith(USERS):
             return _NEVER if has_turns(text) and text.rstrip() not in USERS else NO_TURN
         if STOP.match(text) or (self._closing and text.startswith(self._closing)):
@@ -362,6 +371,8 @@ class LeakReader:
     def _may_begin(self, text: str, place: int, before: str) -> bool:
         rest = text[place : place + _LONGEST]
         if (self._may_end(rest) and BEFORE_STOP.search(before)) or _begins(rest, CLOSING_TAGS):
+            return True
+        if _begins(rest, USER_TOKENS) and before[-1:] not in (" ", "\t", "") and self._may_be_made_up(before):
             return True
         if rest[0] in "UH":
             return before.rstrip(" \t").endswith("\n") and _begins(rest, USERS) and self._may_be_made_up(before)
@@ -390,8 +401,11 @@ class LeakReader:
             return False
         self._is_played = (
             not before.rstrip().endswith(_ENDS_OF_SENTENCES)
+            or "<|" in before
             or _ROLE.search(before) is not None
             or DIALOGUE.search(before) is not None
+            or before.rstrip().endswith((" so.", " this."))
+            or _EXPLAINED.search(before) is not None
             or self._is_asked(DIALOGUE)
         )
         return not self._is_played
@@ -469,6 +483,8 @@ _HALF_SPACED: Final = re.compile(r"<[a-z]\w{0,15}(?::(?:\w{0,14}|invoke(?: n?a?m
 _FENCES: Final = tuple([f"```{label}\n" for label in BLOCK_LABELS])
 _JSON_FENCES: Final = ("```json\n", "```\n")
 _HALF_MARKS: Final = frozenset([mark[:size] for mark in _MARKS for size in range(1, len(mark))])
+# From so many characters on, half a token is one that was cut.
+_HALF: Final = 4
 _HALF_STOPS: Final = frozenset([stop[:size] for stop in STOPS for size in range(1, len(stop))])
 _LONGEST: Final = max(map(len, (*_MARKS, *STOPS)))
 # Each alternative begins with one character, and the search is ten times as fast.
@@ -484,7 +500,7 @@ _LINE: Final = r"f(?:\Z|u)|a(?:\Z|c(?:\Z|t))|u(?:\Z|s(?:\Z|e))|h(?:\Z|u(?:\Z|m))
 _MAY_BEGIN: Final = re.compile(
     r"<(?:\Z|t(?:\Z|[ou])|f(?:\Z|[un])|i(?:\Z|[nm])|a(?:\Z|[np])|m(?:\Z|i)|s(?:\Z|[etp>])|l(?:\Z|o)|e(?:\Z|[nox])|u(?:\Z|[ns])|p(?:\Z|a)|r(?:\Z|e)"
     r"|/(?:\Z|[tsarfol])|[|\uff5c\[<]|\w{1,16}(?:\Z|:))"
-    r"|\[(?:\Z|[TUE|])|>(?<![^\s.!?…:>]>)(?:>>\w|>{0,2}\Z)"
+    r"|\[(?:\Z|[TUEI/|])|>(?<![^\s.!?…:>]>)(?:>>\w|>{0,2}\Z)"
     rf"|\n(?:{_LINE})",
     re.IGNORECASE,
 )
@@ -493,10 +509,14 @@ _LINE_BEGINS: Final = re.compile(_LINE, re.IGNORECASE)
 _LEAD: Final = re.compile(r"(?:\A|\n|[.!?…>:])\s*\Z")
 _BLOCK_BEGINS: Final = re.compile(r"[.!?…:>][ \t]*\n\s*`")
 _PERIODS: Final = ".!?…:>"
-_ENDS_OF_SENTENCES: Final = tuple(".!?…。！？\"')]*`")  # noqa: RUF001
+_ENDS_OF_SENTENCES: Final = tuple(".!?…。！？\"')]*")  # noqa: RUF001
 _ROLE: Final = re.compile(r"(?:\A|\n)[ \t]*(?:User|Human|Assistant|AI|Bot|USER|HUMAN|ASSISTANT|System|Tool)[ \t]*:")
 _ENDED: Final = re.compile(r"(?:\A|[.!?…])\s*\Z")
 _SENTENCE: Final = re.compile(r"[.!?…>][ \t]*\n\s*\Z")
+_MISTRALS: Final = "[TOOL_CALLS]"
+# Mistral's token before words, where it calls nothing.
+_HEADER: Final = re.compile(r"<\|(?:im_start|start_header_id|user|system)|<start_of_turn>|\[INST\]")
+_STRAY: Final = re.compile(r"\[TOOL_CALLS\]\s*(?=[A-Z][^\[\]{}]*\Z)")
 _WORD: Final = r"[^\s<\[{,;`]"
 # A call that is closed, and then words.
 _PAST: Final = re.compile(

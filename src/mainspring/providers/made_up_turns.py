@@ -42,6 +42,11 @@ CUT_TURN: Final = re.compile(
 """Where such a turn begins behind a call with labels of its own, which are not taken for one."""
 USERS: Final = ("User:", "Human:", "USER:", "HUMAN:")
 """How the turn of a user begins."""
+USER_TOKENS: Final = (
+    "<|im_start|>user", "<|start_header_id|>user", "<start_of_turn>user", "<|user|>", "<\uff5cUser\uff5c>", "[INST] ",
+    "<|turn>user", "<|start_of_role|>user", "<im_start>user",
+)  # fmt: skip
+"""The same in tokens of chat templates."""
 _AGAIN: Final = re.compile(r"\n[ \t]*(?:Assistant|ASSISTANT|AI|Bot|BOT)[ \t]*:")
 _ROLE: Final = re.compile(r"\n[ \t]*(User|Human|Assistant|AI|Bot|USER|HUMAN|ASSISTANT|BOT)[ \t]*:")
 _REPLY: Final = re.compile(r"[?!]|\b(?:I|you|me|my|your|thanks?|please|ok|okay|great)\b", re.IGNORECASE)

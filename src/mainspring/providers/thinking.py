@@ -9,7 +9,7 @@ from itertools import islice
 from re import Match, Pattern
 from typing import Final, NamedTuple
 
-from mainspring.providers.control_tokens import ANSWER_TAGS, HEADERS, NEXT_TURN, SECTIONS, START, WRAPPERS
+from mainspring.providers.control_tokens import ANSWER_TAGS, HEADERS, LEADING, NEXT_TURN, SECTIONS, START, WRAPPERS
 from mainspring.providers.labelled_calls import MOST_THOUGHT, PAST_THOUGHT
 
 THINK_TAGS: Final = (
@@ -300,7 +300,9 @@ class TagSplitter:
         folded = begun.lower()
         if any(len(begun) < len(opening) and opening.lower().startswith(folded) for opening in openings):
             return True
-        return any(len(begun) <= len(header) and header.startswith(begun) for header in (*HEADERS, *WRAPPERS))
+        if any(len(begun) <= len(header) and header.startswith(begun) for header in (*HEADERS, *WRAPPERS)):
+            return True
+        return begun.endswith("`") and _find_start(begun, HEADERS) in (begun[:-1], begun[:-2])
 
     def _drop_opening(self, held: str) -> str:
         """The text without the tag or token that opens the answer behind thoughts."""
@@ -477,9 +479,12 @@ def find_header(text: str) -> str:
     another that begins no sentence; a prompt of Python's has another behind it."""
     header = _find_start(text, HEADERS)
     follows = text[len(header) : len(header) + 1]
-    if header == _TO_ALL and not _SAID_TO_ALL.match(text, len(header)):
+    if not header and (leading := LEADING.match(text)):
+        return leading[0]
+    if header in _LINES and not _SAID.match(text, len(header)):
         return ""
-    return header if follows.strip(" `'\">") and not (header[:1].isalpha() and follows.islower()) else ""
+    is_said = follows.strip(" `'\">") or text.startswith("```", len(header))
+    return header if is_said and not (header[:1].isalpha() and follows.islower()) else ""
 
 
 def is_start(text: str) -> bool | None:
@@ -548,9 +553,9 @@ _ENDS: Final = ("</think>", "</thinking>", "[/THINK]", "</seed:think>", "◁/thi
 _END: Final = f"(?:{'|'.join(map(re.escape, _ENDS))})"
 CLOSING_TAGS: Final = ("</think>", "</thinking>", "</seed:think>")
 """Those that models write which did not open their thoughts."""
-_TO_ALL: Final = "all\n"
+_LINES: Final = ("all\n", "assistant\n", "model\n")
 # A sentence, which a list of words does not go on with.
-_SAID_TO_ALL: Final = re.compile(r"(?![a-z])[^\W\d_]\S* \S|[^\W\x00-\u024f]")
+_SAID: Final = re.compile(r"(?![a-z])[^\W\d_]\S* \S|[^\W\x00-\u024f]")
 _NEXT_START: Final = f"{START}[INST]"
 _MOST_STRUCK: Final = 500
 # Whoever speaks of a token goes on in the line, with a word that begins no sentence.
@@ -591,7 +596,8 @@ _HALF_TAG: Final = re.compile(
     r"<details[^<>\n]{0,80}>\s{0,8}<summary>[^<\n]{0,60}</?[summary]*|"
     r"analysis(?:[ \n](?:[TUWIN][a-z]{0,6}(?: [a-z]{0,8})?)?|[tuwin][a-z]{0,6}(?: [a-z]{0,8})?)|"
     r"<[\w:-]{0,40}(?:\s[^<>\n]{0,200})?|analysis|commentary to=[\w.]* ?[a-z]{0,4}|<\|[a-z_]{0,32}\|?|<unused\d+>[a-z]{0,7}"
-    r"|all\n(?:[A-Z]\S{0,20} ?)?"
+    r"|(?:all|assistant|model)\n(?:[A-Z]\S{0,20} ?)?|\[/I?N?S?T?"
+    r"|\[/INST\]\s*|</(?:s>?)?\s*|(?:<[\w|]{0,24}>\s*){0,3}<[\w|]{0,24}>?(?:[a-z]{0,9}|assistant<[\w|]{0,24})\s*|assistant<[\w|]{0,24}>?\s*"
 )
 # An element that is no answer: what stands before it is part of a document.
 _IS_XML: Final = re.compile(
