@@ -182,6 +182,20 @@ class TurnsMadeUp(Talker):
         assert [(each.field, each.kind) for each in outcome.trace.execution[-1].adaptations] == [("text", "recovered")]
 
 
+class JsonWithSlips(Talker):
+    """Quirk 113: JSON that was asked for has a comma too many, Python's words, and words behind it (small models without a
+    grammar); supposed, without a source."""
+
+    number = 113
+    request: ClassVar = {"text": {"format": {"type": "json_object"}}}
+
+    def last(self, body: Json) -> bytes:
+        return say('{"city": "Os', 'lo", "is_big": Tr', "ue,", "}\n\nLet me ", "know.")
+
+    def check(self, outcome: Outcome) -> None:
+        assert (outcome.response.status, outcome.response.output_text) == ("completed", '{"city": "Oslo", "is_big": true}')
+
+
 class SectionsWithoutMark(Animal):
     """Quirk 78: a turn is in sections, and the mark of the first was in the prompt (Functionary 3).
     code read in its template."""
@@ -560,6 +574,8 @@ TWINS = {
     "a shell of Python's": ">>> print(1)\n1",
     "another shell": ">>>all\n>>>nothing",
     "all": "all\nis well that ends well.",
+    "an empty object in tags": "<tool_call>{}</tool_call>",
+    "an empty object in a list in tags": "<tool_call>[{}]</tool_call>",
     "a template": "The template is:\n\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n",
     "a template alone": "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello<|im_end|>\n<|im_start|>user\nBye",
     "a header that is spoken of": "A turn has a header. <|start_header_id|>user<|end_header_id|> is one.",

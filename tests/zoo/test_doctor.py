@@ -117,6 +117,7 @@ NAMES: Final = {
     110: "function_call",
     111: "calls not read",
     112: "turns made up",
+    113: "JSON with slips",
 }
 # No request of ours provokes them: we stream, send no signature of another vendor's, no metadata, no odd description, no word as
 # the developer, and no turn with two calls.

@@ -364,6 +364,28 @@ async def test_json_that_was_asked_for_is_taken_out_of_what_is_around_it() -> No
     assert await recite(answers, text={"format": {"type": "json_object"}}) == dict.fromkeys(answers, ("completed", [], hour))
 
 
+async def test_json_that_slips_is_mended_or_fails() -> None:
+    day = '{"hour": 12, "is_day": true}'
+    answers = {
+        "a comma": '{"hour": 12, "is_day": true,}',
+        "Python": "{'hour': 12, 'is_day': True}",
+        "Python's word": '{"hour": 12, "is_day": True}',
+        "no end": '{"hour": 12, "is_day": true',
+        "words behind": f"{day}\n\nLet me know.",
+        "a block and a comma": '```json\n{"hour": 12, "is_day": true,}\n```',
+        "Python among words": "The answer is {'hour': 12, 'is_day': True}.",
+        "thoughts before": f"<think>High sun.</think>{day[:-1]},}}",
+    }
+    format = {
+        "type": "json_schema", "name": "day",
+        "schema": {"type": "object", "properties": {"hour": {"type": "integer"}, "is_day": {"type": "boolean"}}},
+    }  # fmt: skip
+    assert await recite(answers, text={"format": format}) == dict.fromkeys(answers, ("completed", [], day))
+    broken = {"half a number": '{"is_day": true, "hour": 1', "two": f"{day}\n{day}", "words": "{It is noon.}"}
+    told = await recite(broken, text={"format": format})
+    assert {name: each[0] for name, each in told.items()} == dict.fromkeys(broken, "failed")
+
+
 async def test_text_that_only_looks_like_a_call_stays_text() -> None:
     assert await recite(leaks.TWINS) == {name: ("completed", [], text) for name, text in leaks.TWINS.items()}
 

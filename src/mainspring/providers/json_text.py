@@ -116,6 +116,14 @@ def parse_loosely(text: str) -> object:
     return next((value for written in _mend(text) if (value := _parse(written)) is not None), None)
 
 
+def mend_json(text: str) -> Iterator[str]:
+    """What a text may mean that is meant for JSON: as it is, with its slips mended, or as Python writes it. Not all are JSON."""
+    yield text
+    yield from _mend(text)
+    with suppress(*UNREADABLE):
+        yield json.dumps(ast.literal_eval(text), ensure_ascii=False)
+
+
 def may_be_wrapped(head: str, tool: str, properties: Collection[str]) -> bool | None:
     """Whether arguments that begin like this may have the real ones within or behind them; None if it cannot be told yet."""
     if not properties:

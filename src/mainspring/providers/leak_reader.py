@@ -28,6 +28,7 @@ from mainspring.providers.control_tokens import (
     STOPS,
     TRAILING_STOPS,
 )
+from mainspring.providers.json_answer import JsonAnswer
 from mainspring.providers.labelled_calls import BLOCK_LABELS, may_be_labelled, split_thought
 from mainspring.providers.leaked_calls import (
     FUNCTOOLS,
@@ -58,6 +59,8 @@ class HeldText(NamedTuple):
     is_cut: bool = False
     thought: str | None = None
     """What was said up to there has turned out to be reasoning, this with it."""
+    is_mended: bool = False
+    """They are the JSON that was asked for, which had slips."""
     is_made_up: bool = False
     """Behind the words were turns that the model has made up."""
 
@@ -67,7 +70,8 @@ class LeakReader:
     is an answer, and where JavaScript `is_asked` for, a block of it is."""
 
     __slots__ = (
-        "_before", "_closing", "_fences", "_held", "_is_asked", "_is_idle", "_is_json", "_is_played", "_is_worded", "_letters",
+        "_answer", "_before", "_closing", "_fences", "_held", "_is_asked", "_is_idle", "_is_json", "_is_played", "_is_worded",
+        "_letters",
         "_past", "_scan", "_size", "_tail", "_tools",
     )  # fmt: skip
 
@@ -90,6 +94,7 @@ class LeakReader:
         # Where JSON is asked for, an answer that begins otherwise may have it in a block of code or among words. None while it
         # has not begun.
         self._is_worded: bool | None = None if is_json else False
+        self._answer: JsonAnswer | None = None
         self._held: list[str] = []
         self._size = 0
         # What shows that the held text is none of what it began as; None while it has not begun.
@@ -105,7 +110,7 @@ class LeakReader:
 
     @property
     def is_holding(self) -> bool:
-        return bool(self._held)
+        return bool(self._held) if self._answer is None else self._answer.is_holding
 
     def expect(self, closing: str) -> None:
         """The answer was opened by a tag or the header of a section; this closes it."""
@@ -113,6 +118,8 @@ class LeakReader:
 
     def feed(self, delta: str) -> str:
         """The words that are certainly no call."""
+        if self._answer is not None:
+            return self._answer.feed(delta)
         if self._is_idle and (
             (
                 "<" not in delta
@@ -142,6 +149,8 @@ class LeakReader:
     def end(self, said: str = "", *, has_calls: bool = False) -> HeldText:
         """What is still held, as what it is, behind what was said. Beside real calls (`has_calls`), tags that stand around calls
         are no words."""
+        if self._answer is not None:
+            return HeldText(self._answer.end(), [], is_mended=self._answer.is_mended)
         return self.settle(self.drop(), said, has_calls=has_calls)
 
     @property
@@ -159,7 +168,9 @@ class LeakReader:
             return HeldText("", [])
         found = self._find_calls(held, said, has_calls=has_calls)
         is_answer = self._is_worded and not (has_calls or found.calls or found.is_cut)
-        return found._replace(words=take_json(found.words)) if is_answer else found
+        if not is_answer or (words := take_json(found.words)) == found.words:
+            return found
+        return found._replace(words=words, is_mended=words not in found.words)
 
     def _find_calls(self, held: str, said: str, *, has_calls: bool) -> HeldText:
         is_all = not self._before.strip()
@@ -248,6 +259,8 @@ class LeakReader:
 
     def drop(self) -> str:
         """What is still held, as it came."""
+        if self._answer is not None:
+            return self._answer.drop()
         held = "".join(self._held)
         self._held, self._size, self._tail, self._past, self._scan = [], 0, "", None, None
         return held
@@ -261,11 +274,14 @@ class LeakReader:
         return ALL_STOPS.match(text) is not None
 
     def _hold(self, delta: str) -> str:
+        if self._is_worded is None and delta.lstrip().startswith(("{", "[")):
+            self._answer, self._is_worded = JsonAnswer(), False
+            return self._answer.feed(delta)
         self._held.append(delta)
         self._size += len(delta)
         self._tail = (self._tail + delta)[-_TAIL:]
-        if self._is_worded is None and (bare := delta.strip()):
-            self._is_worded = not bare.startswith(("{", "["))
+        if self._is_worded is None and delta.strip():
+            self._is_worded = True
         if self._is_worded and self._size <= MOST_HELD:
             return ""
         if self._past is NO_TURN:

@@ -18,6 +18,7 @@ from mainspring.providers.argument_types import fits, list_properties, type_valu
 from mainspring.providers.called_names import find_tool_name
 from mainspring.providers.code_calls import CodeCall, find_code, may_be_script, read_code, read_lines, read_list, read_script
 from mainspring.providers.control_tokens import STOPS, TRAILING_STOPS
+from mainspring.providers.json_answer import mend_answer
 from mainspring.providers.json_text import ARGUMENT_KEYS, STRING, json_text, parse_loosely, read_arguments
 from mainspring.providers.labelled_calls import (
     BLOCK_LABELS,
@@ -110,13 +111,13 @@ def read_message(text: str) -> str:
 
 
 def take_json(text: str) -> str:
-    """The one object or list in a block of code or among words; the text if there is none, or more than one."""
+    """The one object or list in a block of code or among words, its slips mended; the text if there is none, or more than one."""
     for opening in filter(None, (_JSON_BLOCK.search(text), _OPENING.search(text))):
         with suppress(ValueError, RecursionError):
             start = opening.end() - 1
             _, end = _strict_decoder.raw_decode(text, start)
             return text if _OPENING.search(text, end) else text[start:end]
-    return text
+    return mend_answer(text) or text
 
 
 def is_cut_call(text: str, tools: Tools) -> bool:

@@ -431,6 +431,8 @@ class TurnBuilder(TurnEvents):
                 self._close_message(phase="commentary")
             self._say(held.words)
             calls = held.calls
+            if held.is_mended:
+                self._note_recovered("text", "the JSON that was asked for had slips")
             if held.is_made_up:
                 self._note_recovered("text", "the model went on behind its answer with turns that it made up")
             if held.is_cut and not self._calls:

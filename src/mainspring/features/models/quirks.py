@@ -16,6 +16,7 @@ from mainspring.ports import ProfileValue
 from mainspring.providers.called_names import find_tool_name
 from mainspring.providers.cassette import Exchange
 from mainspring.providers.chat.refusals import REFUSALS
+from mainspring.providers.json_answer import mend_answer
 from mainspring.providers.json_text import may_be_wrapped
 from mainspring.providers.leak_reader import LeakReader
 from mainspring.providers.leaked_calls import parse_calls
@@ -301,6 +302,11 @@ QUIRKS: Final = (
     Quirk("blank answer", "An answer is nothing but blanks.", "The turn fails, and is asked once more."),
     Quirk("stop tokens", "Tokens that end a turn are in the text.", "They are left out, and what is made up behind them."),
     Quirk(
+        "JSON with slips",
+        "Structured output has slips (commas, Python's words, comments, no end) or words around it.",
+        "It is mended where that takes no guess, and checked.",
+    ),
+    Quirk(
         "turns made up",
         "Behind an answer or a call the text goes on with turns of others (`User:`, `Tool:`).",
         "They are left out.",
@@ -487,6 +493,9 @@ _IN_ONE: Final[Mapping[str, Callable[[SeenExchange], object]]] = {
     "call in thoughts": lambda seen: not seen.calls and not seen.text and _is_call(seen, seen.thoughts),
     "call beside its text": lambda seen: seen.calls and re.search(r"(?i)</?(?:tool_call|function)", seen.text),
     "stop tokens": _leaves_stops,
+    "JSON with slips": lambda seen: (
+        "response_format" in seen.sent and decode(seen.text) is None and mend_answer(seen.text) is not None
+    ),
     "turns made up": _makes_up_turns,
     "turn headers": lambda seen: find_header(seen.text.lstrip()),
     "thinking tags": lambda seen: any(is_thought for is_thought, _ in _split_thoughts(seen.text)),
