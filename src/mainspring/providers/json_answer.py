@@ -174,5 +174,6 @@ _OPENING: Final = re.compile(r"[{\[]")
 _TOKEN: Final = re.compile(r"\s*+(?:[{}\[\],:\"]|(?P<word>[^\s{}\[\],:\"]++))")
 _WORD: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null")
 _PLAIN: Final = re.compile(r'[^"\\\x00-\x1f]*+')
-_WITHIN: Final = re.compile(r'[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+')
+_HEX: Final = "[0-9a-fA-F]"
+_WITHIN: Final = re.compile(rf'[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u{_HEX}{_HEX}{_HEX}{_HEX})[^"\\\x00-\x1f]*+)*+')
 _HALF_ESCAPE: Final = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?")
