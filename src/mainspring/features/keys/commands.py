@@ -72,12 +72,9 @@ async def list_keys(database: Database, tenant: OneTenant = None, all_tenants: E
         keys = [key for key in await Keys(engine.store).list() if tenant in (None, key.tenant)]
     if json:
         write_lines([{name: getattr(key, name) for name in key.__struct_fields__ if name != "digest"} for key in keys])
-    else:
-        titles, none = (
-            ("key", "name", "tenant", "scopes", "created", "state"),
-            "there are no keys; make one with `mainspring keys create`",
-        )
-        write_table([titles, *[_cells(key) for key in keys]], none=none)
+        return
+    titles = ("key", "name", "tenant", "scopes", "created", "state")
+    write_table([titles, *map(_cells, keys)], none="there are no keys; make one with `mainspring keys create`")
 
 
 @app.command()

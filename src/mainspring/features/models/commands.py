@@ -29,9 +29,6 @@ app.command()(pull)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A model as requests name it: `PROVIDER/MODEL`, or an alias.")]
 
 
-HELLO_ONLY = "says hello, and little else; `mainspring models pull` fetches one that can call tools"
-
-
 class ModelSummary(Struct, frozen=True):
     """A model as `models --json` lists it."""
 

@@ -4,6 +4,8 @@ from math import inf
 from typing import Annotated
 
 import typer
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from mainspring.cli import options
 from mainspring.cli.database import open_database
@@ -16,10 +18,20 @@ from mainspring.features.prompts.routes import PromptObject, render_prompt
 app = typer.Typer()
 
 PromptId = Annotated[str, typer.Argument(metavar="PROMPT_ID", help="Prompt, as `list` names it.")]
-Instructions = Annotated[str | None, typer.Option(metavar="TEXT", help="Instructions; `{{ name }}` stands for a variable.")]
-FirstMessage = Annotated[str | None, typer.Option("--prompt", metavar="TEXT", help="First message, with variables as well.")]
-OwnModel = Annotated[str | None, typer.Option("--model", metavar="NAME", help="Model where a request names none.")]
-Description = Annotated[str | None, typer.Option(metavar="TEXT", help="What it is for.")]
+
+
+class PromptOptions(Struct, frozen=True):
+    """What the options say of a prompt."""
+
+    instructions: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Instructions; `{{ name }}` stands for a variable.")
+    ] = None
+    prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="First message, with variables as well.")] = None
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Model where a request names none.")] = None
+    description: Annotated[str | None, typer.Option(metavar="TEXT", help="What it is for.")] = None
+
+    def list_given(self) -> Json:
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @app.command("list")
@@ -59,12 +71,10 @@ async def show(
 
 
 @app.command()
+@options.expand_groups
 async def create(
     database: options.Database,
-    instructions: Instructions = None,
-    prompt: FirstMessage = None,
-    model: OwnModel = None,
-    description: Description = None,
+    given: PromptOptions = PromptOptions(),  # noqa: B008 (frozen)
     tenant: options.Tenant = "",
     json: options.AsJson = False,
 ) -> None:
@@ -75,26 +85,24 @@ async def create(
 
         mainspring prompts create --instructions "You write for {{ reader }}." --prompt "Summarise: {{ text }}"
     """
-    content = PromptContent(**_given(instructions, prompt, model, description))
+    content = PromptContent(**given.list_given())
     async with open_database(database) as engine:
         made = await StoredPrompts(engine.store).create(tenant, content)
     _write(made, as_json=json)
 
 
 @app.command()
+@options.expand_groups
 async def update(
     prompt_id: PromptId,
     database: options.Database,
-    instructions: Instructions = None,
-    prompt: FirstMessage = None,
-    model: OwnModel = None,
-    description: Description = None,
+    given: PromptOptions = PromptOptions(),  # noqa: B008 (frozen)
     tenant: options.Tenant = "",
     json: options.AsJson = False,
 ) -> None:
     """Adds a version to a prompt; what is not named stays as it is."""
     async with open_database(database) as engine:
-        made = await StoredPrompts(engine.store).add_version(tenant, prompt_id, _given(instructions, prompt, model, description))
+        made = await StoredPrompts(engine.store).add_version(tenant, prompt_id, given.list_given())
     _write(made, as_json=json)
 
 
@@ -117,11 +125,6 @@ async def delete(prompt_id: PromptId, database: options.Database, tenant: option
     async with open_database(database) as engine:
         await StoredPrompts(engine.store).remove(tenant, prompt_id)
     print(f"{prompt_id} is deleted")
-
-
-def _given(instructions: str | None, prompt: str | None, model: str | None, description: str | None) -> Json:
-    given = {"instructions": instructions, "prompt": prompt, "model": model, "description": description}
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def _cells(prompt: PromptObject) -> tuple[str, ...]:

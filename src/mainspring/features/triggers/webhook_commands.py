@@ -46,12 +46,11 @@ async def list_webhooks(database: options.Database, tenant: options.Tenant = "",
         incoming, endpoints = await books.incoming.list(tenant), await books.endpoints.list(tenant)
     if json:
         write_lines([*[show_webhook(each) for each in incoming], *[show_endpoint(each) for each in endpoints]])
-    elif not incoming and not endpoints:
-        say("there are no webhooks; make them with POST /v1/webhooks and POST /v1/webhook_endpoints")
     else:
         rows = [(each.id, "in", "active", each.definition.name) for each in incoming]
         rows += [(each.id, "out", show_endpoint(each).state, each.url[:38]) for each in endpoints]
-        write_table([("id", "way", "state", "what"), *rows])
+        none = "there are no webhooks; make them with POST /v1/webhooks and POST /v1/webhook_endpoints"
+        write_table([("id", "way", "state", "what"), *rows], none=none)
 
 
 @app.command()
@@ -106,11 +105,10 @@ async def deliveries(
         found = await books.endpoints.list_deliveries(tenant, endpoint, dead=not pending)
     if json:
         write_lines([show_delivery(each, is_dead=not pending) for each in found])
-    elif found:
-        rows = [(each.id, each.type, str(each.attempts), format_moment(each.at)) for each in found]
-        write_table([("delivery", "event", "tries", "next" if pending else "given up"), *rows])
     else:
-        say("all events were delivered" if pending else "no event was given up")
+        rows = [(each.id, each.type, str(each.attempts), format_moment(each.at)) for each in found]
+        none = "all events were delivered" if pending else "no event was given up"
+        write_table([("delivery", "event", "tries", "next" if pending else "given up"), *rows], none=none)
 
 
 @app.command()
