@@ -59,16 +59,15 @@ class _Stretch:
 class Log(Sequence[Recorded]):
     """Records, numbered from 0."""
 
-    __slots__ = ("_fresh", "_starts", "_stretches", "packed")
+    __slots__ = ("_fresh", "_starts", "_stretches", "append", "packed")
 
     def __init__(self, records: Sequence[Recorded] = ()) -> None:
         self._stretches: list[_Stretch | Recorded] = []
         self._starts: list[int] = []
         self.packed = 0
         self._fresh = list(records)
-
-    def append(self, record: Recorded) -> None:
-        self._fresh.append(record)
+        # That of the list itself: each event is appended.
+        self.append = self._fresh.append
 
     def pack(self, upto: int) -> None:
         """Puts away the records before number `upto`. Worth it for `PACK` of them."""
@@ -92,7 +91,8 @@ class Log(Sequence[Recorded]):
     def truncate(self, length: int) -> None:
         """Drops the records from number `length` on."""
         kept = self[:length]
-        self._stretches, self._starts, self.packed, self._fresh = [], [], 0, kept
+        self._stretches, self._starts, self.packed = [], [], 0
+        self._fresh[:] = kept
 
     def __len__(self) -> int:
         return self.packed + len(self._fresh)

@@ -124,7 +124,7 @@ class Journal:
         record = Recorded(0, clock(), first)
         journal = cls([record], history, writer, clock, hold, audit=audit)
         journal._handed = journal._durable = journal.shown = 0
-        journal._after_recording(type(first))
+        journal._after_recording(type(first), 1)
         return journal
 
     @property
@@ -170,7 +170,7 @@ class Journal:
             self.log.append(record)
             for watcher, _ in self._watchers:
                 watcher.add(record, run)
-        self._after_recording(kind)
+        self._after_recording(kind, record.seq + 1)
 
     def _record_delta(self, record: Recorded, delta: Delta) -> None:
         """A delta that goes on with the last event: it can follow, and changes nothing that anybody decides by."""
@@ -227,13 +227,13 @@ class Journal:
                 watcher.add(record, run)
             yield
 
-    def _after_recording(self, kind: type) -> None:
+    def _after_recording(self, kind: type, upto: int) -> None:
         if not self._is_kept:
             if kind is not RunEnded or self._shared is None:
-                self._show(len(self.log))
+                self._show(upto)
             return
         if self._is_early and kind is not RunEnded:
-            self._show(len(self.log))
+            self._show(upto)
         if kind not in _DELTAS:
             self._has_facts = True
             later = DELAY if self._readers else UNREAD_DELAY
