@@ -44,11 +44,11 @@ class AnswerLog(FrameLog[D]):
                 self._end(run)
             case _:
                 pass
-        self.ends.append(self._made)
+        self.ends.append(self._dropped + len(self.frames))
 
     def add_delta(self, record: Recorded) -> bool:
         self._tell_delta(record.event)  # type: ignore[arg-type]
-        self.ends.append(self._made)
+        self.ends.append(self._dropped + len(self.frames))
         return True
 
     @abstractmethod

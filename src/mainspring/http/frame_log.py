@@ -22,7 +22,7 @@ D = TypeVar("D", bound=Hashable)
 
 
 class FrameLog(ABC, Generic[D]):
-    """Whole server-sent events. `ends[n]` counts those that record n completes.
+    """Whole server-sent events. `ends[n]` counts those that record n completes; so many were dropped as `_dropped` says.
 
     Events that all readers have are dropped; one that comes for them gets a log of its own. One without readers is over.
     """
@@ -37,7 +37,6 @@ class FrameLog(ABC, Generic[D]):
         """The log begins anew."""
         self.frames: list[bytes] = []
         self._dropped = 0
-        self._made = 0
         self.ends = array("I")
 
     @abstractmethod
@@ -79,7 +78,3 @@ class FrameLog(ABC, Generic[D]):
     def leave(self, reader: object) -> None:
         del self._readers[reader]
         self.is_over = not self._readers
-
-    def _add(self, frame: bytes) -> None:
-        self.frames.append(frame)
-        self._made += 1

@@ -137,18 +137,19 @@ class Wire(FrameLog[Dialect]):
             self._release(run)
         else:
             self._tell_record(record, run)
-        self.ends.append(self._made)
+        self.ends.append(self._dropped + len(self.frames))
 
     def add_delta(self, record: Recorded) -> bool:
         event, text = record.event, self._text
         if text is not None and type(event) is TextDelta and event.item_id == text[0] and event.index == text[1]:
             text[2].said.write(event.delta)
-            self._add(text[2].head + _encode(event.delta) + b',"logprobs":[],"sequence_number":%d}\n\n' % self._made)
+            end = b',"logprobs":[],"sequence_number":%d}\n\n' % (self._dropped + len(self.frames))
+            self.frames.append(text[2].head + _encode(event.delta) + end)
         elif self._held:
             self._held.append((record, self._held[-1][1]))
         else:
             self._tell_delta(event)  # type: ignore[arg-type]
-        self.ends.append(self._made)
+        self.ends.append(self._dropped + len(self.frames))
         return True
 
     def _release(self, run: Run) -> None:
@@ -401,14 +402,16 @@ class Wire(FrameLog[Dialect]):
             self._text = id_, key[1], part
         part.said.write(delta)
         chances = b',"logprobs":' + (_encode(logprobs) if logprobs else b"[]") if kind == "output_text" else b""
-        self._add(part.head + _encode(delta) + chances + b',"sequence_number":%d}\n\n' % self._made)
+        end = b',"sequence_number":%d}\n\n' % (self._dropped + len(self.frames))
+        self.frames.append(part.head + _encode(delta) + chances + end)
 
     def _arguments(self, id_: str, delta: str) -> None:
         opened = self._open[id_]
         opened.has_arguments = True
         if opened.is_formed:
             return
-        self._add(opened.head + _encode(delta) + b',"sequence_number":%d}\n\n' % self._made)
+        end = b',"sequence_number":%d}\n\n' % (self._dropped + len(self.frames))
+        self.frames.append(opened.head + _encode(delta) + end)
 
     def _annotate(self, id_: str, index: int, annotation: Json) -> None:
         opened = self._open[id_]
@@ -420,8 +423,8 @@ class Wire(FrameLog[Dialect]):
     # Bytes.
 
     def _tell(self, kind: str, body: Json) -> None:
-        data = _encode({"type": kind, **body, "sequence_number": self._made})
-        self._add(b"event: %b\ndata: %b\n\n" % (kind.encode(), data))
+        data = _encode({"type": kind, **body, "sequence_number": self._dropped + len(self.frames)})
+        self.frames.append(b"event: %b\ndata: %b\n\n" % (kind.encode(), data))
 
     def _head(self, kind: str, id_: str, output_index: int, is_summary: bool = False, index: int | None = None) -> bytes:
         body: Json = {"type": kind, "item_id": id_, "output_index": output_index}

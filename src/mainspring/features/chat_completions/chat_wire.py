@@ -199,7 +199,7 @@ class ChatWire(AnswerLog[ChatDialect]):
         self._last[channel] = whole
         self._said.add(key)
         if channel == "content" and not logprobs:
-            self._add(self._text_head + _encode(text) + b"}" + self._tail)
+            self.frames.append(self._text_head + _encode(text) + b"}" + self._tail)
         else:
             self._tell({channel: text}, logprobs={"content": logprobs, "refusal": None} if logprobs else None)
 
@@ -218,7 +218,7 @@ class ChatWire(AnswerLog[ChatDialect]):
         self._tell({"role": "assistant", "content": ""})
 
     def _fail(self, failure: Fault) -> None:
-        self._add(render_failure(failure))
+        self.frames.append(render_failure(failure))
 
     def _complete(self, told: Response) -> None:
         ended = render_completion(told, ChatDialect())
@@ -229,7 +229,7 @@ class ChatWire(AnswerLog[ChatDialect]):
             self._tell({"tool_calls": [{"index": number, **call}]})
         self._tell({"annotations": choice.message.annotations} if choice.message.annotations else {}, finish=choice.finish_reason)
         if self.dialect.usage:
-            self._add(self._head + b',"choices":[],"usage":' + _encode(ended.usage) + b"}\n\n")
+            self.frames.append(self._head + b',"choices":[],"usage":' + _encode(ended.usage) + b"}\n\n")
 
     def _tell_server_calls(self, run: Run) -> None:
         if not self.dialect.extensions:
@@ -238,12 +238,12 @@ class ChatWire(AnswerLog[ChatDialect]):
         if fresh := output[self._told :]:
             self._told = len(output)
             rest = b"}\n\n" if not self.dialect.usage else b',"usage":null}\n\n'
-            self._add(self._head + b',"choices":[],"%b":' % OUTPUT.encode() + _encode(fresh) + rest)
+            self.frames.append(self._head + b',"choices":[],"%b":' % OUTPUT.encode() + _encode(fresh) + rest)
 
     def _tell(self, delta: Json, *, logprobs: Json | None = None, finish: FinishReason | None = None) -> None:
         choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         rest = b',"usage":null}\n\n' if self.dialect.usage else b"}\n\n"
-        self._add(self._head + b',"choices":[' + _encode(choice) + b"]" + rest)
+        self.frames.append(self._head + b',"choices":[' + _encode(choice) + b"]" + rest)
 
 
 _EXTENDED = Dialect()

@@ -213,7 +213,7 @@ class MessagesWire(AnswerLog[MessagesDialect]):
             self._open_block(key, _text(""))
             start = {"type": "content_block_delta", "index": self._count, "delta": {"type": "text_delta"}}
             self._text_head = b"event: content_block_delta\ndata: " + _encode(start)[:-2] + b',"text":'
-        self._add(self._text_head + _encode(text) + b"}}\n\n")
+        self.frames.append(self._text_head + _encode(text) + b"}}\n\n")
 
     def _cite(self, key: object, part: OutputText) -> None:
         for citation in list_cited(part, self._texts) if self._open == key else ():
@@ -283,10 +283,10 @@ class MessagesWire(AnswerLog[MessagesDialect]):
         usage = MessageUsage(estimate(spec.input, spec.instructions, spec.tools), 1)
         begun = AssistantMessage(id=derive_id("msg", spec.id), model=spec.model, usage=usage)
         self._tell("message_start", {"message": begun})
-        self._add(PING)
+        self.frames.append(PING)
 
     def _fail(self, failure: Fault) -> None:
-        self._add(render_failure(failure))
+        self.frames.append(render_failure(failure))
 
     def _complete(self, told: Response) -> None:
         for words in describe_waiting(told):
@@ -310,7 +310,7 @@ class MessagesWire(AnswerLog[MessagesDialect]):
                     self._tell_block(block)
 
     def _tell(self, kind: str, body: Json) -> None:
-        self._add(_make_event(kind, body))
+        self.frames.append(_make_event(kind, body))
 
 
 def render_failure(error: Fault | MainspringError) -> bytes:
