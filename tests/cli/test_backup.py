@@ -373,6 +373,13 @@ async def test_a_backup_only_reads_so_that_a_replica_will_do(shell: Shell, postg
         assert (code, f"{told}\n" in err, (shell.folder / "more.backup").exists()) == (1, True, False)
 
 
+async def test_a_folder_is_not_taken_for_a_damaged_database(shell: Shell) -> None:
+    (shell.folder / "old").mkdir()
+    code, err = await run(shell, "migrate", "old", "new.db")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "old is a folder; name a database of Mainspring" in err
+
+
 async def test_a_server_that_cannot_be_written_to_is_told_before_anything_is_copied(shell: Shell, postgres: Postgres) -> None:
     read_only = f"{postgres.database()}&default_transaction_read_only=on"
     async with open_store(parse_location(shell.folder / "old.db")):

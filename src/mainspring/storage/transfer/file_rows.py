@@ -90,6 +90,8 @@ async def open_file(path: Path, contents: Sequence[ContentKind], *, is_source: b
 
 def has_content(path: Path, content: ContentKind) -> bool:
     """Whether the file has tables of this kind. Raises `StoreError` if it cannot be read."""
+    if path.is_dir():
+        raise StoreError(f"{path} is a folder; name a database of Mainspring")
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
