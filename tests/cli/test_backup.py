@@ -375,7 +375,7 @@ async def test_a_backup_only_reads_so_that_a_replica_will_do(shell: Shell, postg
 
 async def test_a_folder_is_not_taken_for_a_damaged_database(shell: Shell) -> None:
     (shell.folder / "old").mkdir()
-    code, err = await run(shell, "migrate", "old", "new.db")
+    code, err = await run(shell, "backup", "all.backup", "--database", "old")
     assert (code, err.count("\n")) == (1, 1)
     assert "old is a folder; name a database of Mainspring" in err
 
