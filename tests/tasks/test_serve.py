@@ -270,7 +270,7 @@ def run(*options: str, folder: Path, **env: str) -> Ended:
         (["serve", "--secret-file", "x"], "tokens are for servers on the network"),
         (["serve", "--http", "8100", "--user", "alice"], "`8100` is not HOST:PORT"),
         (["serve", "--http", "203.0.113.1:1", "--secret-file", "key"], "cannot listen at 203.0.113.1 port 1"),
-        (["serve", "--user", "alice", "--database", "redis://x"], "tasks cannot be kept in `redis://`"),
+        (["serve", "--user", "alice", "--database", "redis://x"], "`redis:` is no database that Mainspring knows"),
         (["serve", "--user", "alice", "--database", "."], "is a folder"),
         (["token", "alice"], "--secret-file FILE"),
         (["token", "", "--secret-file", "secret"], "1 to 255 printable characters"),
