@@ -19,7 +19,7 @@ from mainspring.storage.segment import not_found
 from mainspring.storage.sqlite import Database, Migration
 
 # How soon a driver learns that it is to cancel a run.
-CANCEL_POLL: Final = 0.04
+CANCEL_POLL: Final = 0.1
 # How long the row of a driver is kept when its lease is over. One that was only stopped for a while may come back.
 FORGOTTEN_SECONDS: Final = 86_400.0
 
