@@ -10,6 +10,7 @@ its deltas: `shrink_log` leaves a character for the length of each, and one for 
 """
 
 from collections.abc import Iterator, Sequence
+from math import floor
 from typing import Final, cast
 
 import msgspec
@@ -159,8 +160,10 @@ def _list_texts(at: float, deltas: Sequence[Recorded]) -> Texts:
 
 def _measure(before: float, now: float) -> int | float:
     """The time between, or if that is not exact the moment itself."""
-    time = int((now - before // _PART * _PART) * PARTS_OF_SECOND)
-    return time if _add_time(before, time) == now else float(now)
+    begun = floor(before * PARTS_OF_SECOND)
+    time = int((now - begun / PARTS_OF_SECOND) * PARTS_OF_SECOND)
+    # As `_add_time` reads it.
+    return time if (begun + time) / PARTS_OF_SECOND == now else float(now)
 
 
 def _add_time(before: float, time: int | float) -> float:

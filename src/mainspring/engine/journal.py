@@ -16,7 +16,7 @@ from asyncio import AbstractEventLoop, Future, get_running_loop
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import cache
 from logging import getLogger
-from math import inf
+from math import floor, inf
 from typing import cast
 
 from msgspec.structs import replace
@@ -64,7 +64,6 @@ UNREAD_DELAY = 0.02
 _DELTAS = frozenset({TextDelta, ReasoningDelta, RefusalDelta, ArgumentsDelta, ToolProgress})
 # How many events are dealt with before others get a turn.
 SLICE = 2048
-_PART = 1 / PARTS_OF_SECOND
 
 
 class Journal:
@@ -158,7 +157,7 @@ class Journal:
             raise self._failure
         now, kind = self._clock(), type(event)
         if kind in _DELTAS:
-            now = now // _PART * _PART  # a log is smaller if their times are less exact
+            now = floor(now * PARTS_OF_SECOND) / PARTS_OF_SECOND  # a log is smaller if their times are less exact
         at = now if now > self._at else self._at
         record = Recorded(len(self.log), at, event)
         if self._delta is not None and continues(self._delta, event):

@@ -102,8 +102,10 @@ class EventSplitter(LineSplitter):
 
     def split_one(self, data: bytes) -> bytes | None:
         """An event of one line, as almost all pieces of a slow stream are."""
-        is_one = data.startswith(b"data: ") and data.endswith(b"\n\n") and data.find(b"\n") == len(data) - 2 and b"\r" not in data
-        return data[6:-2] if is_one and not (self._size or self._data or self._name) and len(data) <= self._limit else None
+        if data[:6] != b"data: " or data[-2:] != b"\n\n" or self._size or self._data or self._name or len(data) > self._limit:
+            return None
+        chunk = data[6:-2]
+        return chunk if b"\n" not in chunk and b"\r" not in chunk else None
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
         self._size += len(data)
@@ -230,7 +232,7 @@ class ReplyReader(ABC, Generic[TurnT]):
         if self.is_over:
             return ()
         chunk = self._chunks.split_one(data)
-        return self._read_one(chunk) if chunk and not chunk.startswith(b"[DONE]") else self._read(self._chunks.feed(data))
+        return self._read_one(chunk) if chunk and chunk[:6] != b"[DONE]" else self._read(self._chunks.feed(data))
 
     def read_whole(self, data: bytes) -> Iterator[ModelEvent]:
         """The events of an answer that came in one piece, which may be a stream that does not say that it is one."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -30,7 +30,7 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
         # None once the text is known to come piece by piece.
         self._pieces: CumulativeText | None = CumulativeText()
         # What stands around the words of a chunk that has nothing else, and how often that may be learned anew.
-        self._around: tuple[bytes, bytes] | None = None
+        self._around: _Around | None = None
         self._lessons = _LESSONS
 
     chunk_name = "Chat Completions chunk"
@@ -77,10 +77,10 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
         self._finish, self.is_over, self._around = None, False, None
 
     def _take(self, data: bytes) -> None:
-        if (around := self._around) is not None and data.startswith(around[0]) and data.endswith(around[1]):
+        if (around := self._around) is not None and data[: around.start] == around.head and data[around.end :] == around.tail:
             # The token path: a chunk that differs from an earlier one in its words alone.
             try:
-                words = _words.decode(data[len(around[0]) : len(data) - len(around[1])])
+                words = _words.decode(data[around.start : around.end])
             except ValueError:
                 pass  # it is another one, or its words are half
             else:
@@ -162,7 +162,7 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
                 self._turn.stop_sequence = told
 
 
-def _find_around(data: bytes, chunk: "_ChatChunk") -> tuple[bytes, bytes] | None:
+def _find_around(data: bytes, chunk: "_ChatChunk") -> "_Around | None":
     """What stands before and behind the words of a chunk that has nothing else."""
     if not chunk.choices or (delta := chunk.choices[0].delta) is None or not isinstance(words := delta.content, str) or not words:
         return None
@@ -170,7 +170,9 @@ def _find_around(data: bytes, chunk: "_ChatChunk") -> tuple[bytes, bytes] | None
     if index or chunk != _ChatChunk([_Choice(index, _ChatDelta(words))], object=chunk.object):
         return None
     head, written, tail = data.partition(msgspec.json.encode(words))
-    return (head, tail) if head.endswith((b'"content":', b'"content": ')) and written not in tail else None
+    if not head.endswith((b'"content":', b'"content": ')) or not tail or written in tail:
+        return None
+    return _Around(head, tail, len(head), -len(tail))
 
 
 def _is_no_error(error: object) -> bool:
@@ -306,6 +308,15 @@ def _flat(annotation: Json) -> Json:
     inner = annotation.get(kind) if isinstance(kind, str) else None
     fields = {"type": kind, **inner} if isinstance(inner, dict) else annotation
     return {name: value for name, value in fields.items() if isinstance(value, str | int)}
+
+
+class _Around(NamedTuple):
+    """What stands before and behind the words of a chunk, and from where to where they go."""
+
+    head: bytes
+    tail: bytes
+    start: int
+    end: int
 
 
 class _ChatFunction(Struct, gc=False):
