@@ -35,9 +35,9 @@ def measure_items(items: Iterable[Item]) -> int:
 
 
 def _measure(item: Item) -> int:
+    if type(item) is Message:
+        return sum(map(_measure_part, item.content))
     match item:
-        case Message():
-            return sum(map(_measure_part, item.content))
         case FunctionCall():
             return len(item.arguments)
         case FunctionCallOutput(output=str(text)):
@@ -47,12 +47,10 @@ def _measure(item: Item) -> int:
 
 
 def _measure_part(part: Part) -> int:
-    match part:
-        case InputText(text) | OutputText(text):
-            return len(text)
-        case _:
-            rest, media = split_media(part)
-            return len(encode(rest)) + len(media)
+    if type(part) is InputText or type(part) is OutputText:
+        return len(part.text)
+    rest, media = split_media(part)
+    return len(encode(rest)) + len(media)
 
 
 class MemoryQuota:

@@ -334,7 +334,7 @@ def spec_for(preset: PresetName, *, id: str, model: str, input: tuple[Item, ...]
     """A spec with the preset's limits and manners; `changes` are fields of `RunSpec`, of `Limits`, `Completion` or `Sampling`."""
     base = PRESETS[preset]
     inner: dict[str, Json] = {part: {} for part in _PARTS}
-    for name in [name for name in changes if name in _PART_OF]:
+    for name in changes.keys() & _PART_OF.keys():
         inner[_PART_OF[name]][name] = changes.pop(name)
     for part, fields in inner.items():
         given: Struct = changes.get(part) or getattr(base, part)
