@@ -41,7 +41,12 @@ class Gate:
         for policy, is_quick in self._policies:
             if question is not None and id(policy) in self._counting:
                 continue  # it is asked when the call may run
-            answer = await self._ask(policy, call, run, is_quick)
+            try:
+                answer: object = await (
+                    policy.judge(call, run) if is_quick else self._guard.run(policy.judge(call, run), self._seconds)
+                )
+            except Exception as error:
+                answer = self._deny(policy, call, run, error)
             if type(answer) is Allow and answer.note == "":
                 continue
             verdict = _review(answer, call, run)
@@ -73,16 +78,12 @@ class Gate:
                 return Finish("failed", Reason.PROVIDER_ERROR, ErrorInfo("provider_invalid_output", flaw))
         return finish
 
-    async def _ask(self, policy: CallPolicy, call: Call, run: Run, is_quick: bool) -> object:
-        try:
-            if is_quick:
-                return await policy.judge(call, run)
-            return await self._guard.run(policy.judge(call, run), self._seconds)
-        except TimedOut:
+    def _deny(self, policy: CallPolicy, call: Call, run: Run, error: Exception) -> Deny:
+        """The answer of a policy that gave none."""
+        if isinstance(error, TimedOut):
             return Deny(f"The policy `{policy.name}` did not answer in {self._seconds:g} s.")
-        except Exception:
-            log.exception("policy %s failed on call %s of run %s", policy.name, call.item.call_id, run.spec.id)
-            return Deny(f"The policy `{policy.name}` failed.")
+        log.error("policy %s failed on call %s of run %s", policy.name, call.item.call_id, run.spec.id, exc_info=error)
+        return Deny(f"The policy `{policy.name}` failed.")
 
 
 def _review(verdict: object, call: Call, run: Run) -> Verdict | None:
