@@ -139,19 +139,18 @@ class _CallOutlines:
 
     def read(self, record: Recorded) -> bool:
         """Returns False for what is no part of such a call."""
-        match record.event:
-            case ItemDone(FunctionCall() as call):
-                self._tools[call.call_id] = call.name
-            case ItemDone():
-                pass
-            case CallJudged(call_id, "allow"):
-                self._verdicts[call_id] = record.event
-            case ToolStarted(call_id):
-                self._begun[call_id] = record.at
-            case ToolEnded(call_id, is_error=False, outcome="ok") if call_id in self._begun:
-                self.done.append((self._verdicts.pop(call_id), self._begun.pop(call_id), record.at))
-            case _:
-                return False
+        event = record.event
+        if type(event) is ItemDone:
+            if type(event.item) is FunctionCall:
+                self._tools[event.item.call_id] = event.item.name
+        elif type(event) is CallJudged and event.verdict == "allow":
+            self._verdicts[event.call_id] = event
+        elif type(event) is ToolStarted:
+            self._begun[event.call_id] = record.at
+        elif type(event) is ToolEnded and not event.is_error and event.outcome == "ok" and event.call_id in self._begun:
+            self.done.append((self._verdicts.pop(event.call_id), self._begun.pop(event.call_id), record.at))
+        else:
+            return False
         return True
 
     @property
