@@ -13,7 +13,7 @@ import msgspec
 from mainspring.core.errors import BadOutput, Refused
 from mainspring.core.items import Json, are_arguments_large
 
-_MOST_TOKENS = 2**53
+MOST_TOKENS = 2**53
 MOST_ODD: Final = 65_536
 """Longer arguments are read as JSON and nothing else: to find out what is meant takes time and memory."""
 ARGUMENT_KEYS: Final = (
@@ -202,11 +202,11 @@ def _parse(text: str) -> object:
 
 def parse_count(tokens: object) -> int | None:
     """A number of tokens, however it is written; None for what is none."""
-    if type(tokens) is int and 0 <= tokens <= _MOST_TOKENS:
+    if type(tokens) is int and 0 <= tokens <= MOST_TOKENS:
         return tokens
     try:
         count = int(float(tokens)) if isinstance(tokens, int | float | str) else -1
-        return None if count < 0 else min(count, _MOST_TOKENS)
+        return None if count < 0 else min(count, MOST_TOKENS)
     except (ValueError, OverflowError):
         return None
 

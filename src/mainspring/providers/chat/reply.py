@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -14,7 +14,7 @@ from mainspring.providers.call_draft import Index
 from mainspring.providers.chat.request import name_origin
 from mainspring.providers.cumulative_text import CumulativeText
 from mainspring.providers.http_client import Http
-from mainspring.providers.json_text import json_text
+from mainspring.providers.json_text import MOST_TOKENS, json_text
 from mainspring.providers.profiles import RefusalRule
 from mainspring.providers.reply import NULL, EventSplitter, ReplyReader, read_counts, read_finish
 from mainspring.providers.transcript import seal
@@ -374,6 +374,9 @@ class _Choice(Struct, gc=False):
     matched_stop: object = None
 
 
+_Tokens = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
+
+
 class _GroqNote(Struct, gc=False):
     usage: msgspec.Raw = NULL
 
@@ -388,10 +391,37 @@ class _ChatChunk(Struct, gc=False):
     object: str | None = None
 
 
+class _Details(Struct, gc=False):
+    cached_tokens: _Tokens | None = None
+    cache_write_tokens: _Tokens | None = None
+    reasoning_tokens: _Tokens | None = None
+
+
+class _PlainUsage(Struct, gc=False):
+    """Usage as most backends tell it."""
+
+    prompt_tokens: _Tokens
+    completion_tokens: _Tokens
+    total_tokens: _Tokens
+    prompt_cache_hit_tokens: _Tokens | None = None
+    prompt_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
+
+
 def _usage_of(data: msgspec.Raw) -> Usage | None:
     """Usage in our terms. Some backends leave reasoning out of the completion and have it in the total only."""
     if data is NULL or data == NULL:  # as in every chunk but one
         return None
+    with suppress(ValueError):
+        plain = _plain_usage.decode(data)
+        before, behind = plain.prompt_tokens_details or _NO_DETAILS, plain.completion_tokens_details or _NO_DETAILS
+        return Usage(
+            input_tokens=plain.prompt_tokens,
+            output_tokens=max(plain.completion_tokens, plain.total_tokens - plain.prompt_tokens),
+            cached_tokens=before.cached_tokens or plain.prompt_cache_hit_tokens or 0,
+            cache_write_tokens=before.cache_write_tokens or 0,
+            reasoning_tokens=behind.reasoning_tokens or 0,
+        )
     counts = read_counts(data)
     if not counts.keys() & {"prompt_tokens", "completion_tokens"}:
         if not counts.keys() & {"input_tokens", "output_tokens"}:
@@ -413,6 +443,7 @@ _SHORT = 8
 _LESSONS = 4
 _NO_FUNCTION = _ChatFunction()
 _NO_DELTA = _ChatDelta()
+_NO_DETAILS = _Details()
 
 
 class _OtherAnswer(Struct, gc=False):
@@ -425,5 +456,6 @@ class _OtherAnswer(Struct, gc=False):
 
 _chunk = msgspec.json.Decoder(_ChatChunk)
 _words = msgspec.json.Decoder(str)
+_plain_usage = msgspec.json.Decoder(_PlainUsage)
 _other = msgspec.json.Decoder(_OtherAnswer)
 _calls = msgspec.json.Decoder(list[_ChatToolCall])
