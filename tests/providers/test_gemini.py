@@ -198,7 +198,6 @@ async def test_limits_cut_the_answer(reason: str) -> None:
         ("TOO_MANY_TOOL_CALLS", BadOutput),
         ("MALFORMED_RESPONSE", BadOutput),
         ("OTHER", Unavailable),
-        ("FINISH_REASON_UNSPECIFIED", Unavailable),
         ("FROM_THE_FUTURE", Unavailable),
     ],
 )

@@ -31,6 +31,7 @@ class Refusal(Struct, frozen=True):
 
     message: str
     status: int = 400
+    headers: dict[str, str] = {}
 
 
 class Outcome(Struct, frozen=True):
@@ -47,7 +48,7 @@ class Backend(Protocol):
     root: ClassVar[str]
     path: ClassVar[str]
 
-    async def handle(self, request: web.Request) -> web.Response: ...
+    async def handle(self, request: web.Request) -> web.StreamResponse: ...
 
 
 @asynccontextmanager

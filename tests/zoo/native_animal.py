@@ -13,7 +13,7 @@ import openai
 import pytest
 from aiohttp import web
 from msgspec import Struct
-from openai.types.responses import Response
+from openai.types.responses import Response, ResponseCompletedEvent, ResponseFailedEvent, ResponseIncompleteEvent
 from tests.zoo.animal import MODEL, NOON, Refusal
 
 from mainspring.core.items import Json
@@ -40,6 +40,7 @@ class NativeAnimal(ABC):
 
     def __init__(self) -> None:
         self.asked: list[Json] = []
+        self.refused: list[str] = []
 
     @abstractmethod
     def make_provider(self, url: str) -> Provider: ...
@@ -60,15 +61,26 @@ class NativeAnimal(ABC):
         """What is wrong with a request, if something is."""
         return None
 
-    def first(self, body: Json) -> bytes:
+    def describe(self, refusal: Refusal) -> Json:
+        """How the format puts a refusal."""
+        return {"error": {"message": refusal.message}}
+
+    def first(self, body: Json) -> bytes | list[bytes]:
         return self.call()
 
-    def last(self, body: Json) -> bytes:
+    def last(self, body: Json) -> bytes | list[bytes]:
         return self.say(NOON)
 
-    async def ask(self, client: openai.AsyncOpenAI) -> Response:
-        told: Response = await client.responses.create(**{"model": self.model, "input": "What time is it?", **self.request})
-        return told
+    async def ask(self, client: openai.AsyncOpenAI, *, streamed: bool = False) -> Response:
+        asked = {"model": self.model, "input": "What time is it?", **self.request}
+        told = await client.responses.create(**asked, stream=streamed)
+        if isinstance(told, Response):
+            return told
+        try:
+            ends = [event.response for event in [each async for each in told] if isinstance(event, ENDS)]
+        except openai.APIError:
+            return Response.model_construct(status="failed")
+        return ends[-1]
 
     def check(self, outcome: Outcome) -> None:
         assert outcome.response.status == self.status, outcome.response
@@ -76,14 +88,24 @@ class NativeAnimal(ABC):
             assert outcome.response.output_text == NOON
         assert outcome.zones == self.zones
 
-    async def handle(self, request: web.Request) -> web.Response:
+    async def handle(self, request: web.Request) -> web.StreamResponse:
         body = msgspec.json.decode(await request.read())
         self.asked.append(body)
         if (refusal := self.refuse(body)) is not None:
             told = refusal if isinstance(refusal, Refusal) else Refusal(refusal)
-            return web.json_response({"error": {"message": told.message}}, status=told.status)
+            self.refused.append(told.message)
+            return web.json_response(self.describe(told), status=told.status, headers=told.headers)
         reply = self.last(body) if self.find_outputs(body) else self.first(body)
-        return web.Response(body=reply, content_type=self.mime)
+        if isinstance(reply, bytes):
+            return web.Response(body=reply, content_type=self.mime)
+        response = web.StreamResponse(headers={"Content-Type": self.mime})
+        await response.prepare(request)
+        for piece in reply:
+            await response.write(piece)
+        return response
+
+
+ENDS = (ResponseCompletedEvent, ResponseIncompleteEvent, ResponseFailedEvent)
 
 
 class Silent:
@@ -91,11 +113,13 @@ class Silent:
 
     zones: ClassVar[list[str]] = []
     code: ClassVar[str]
+    words: ClassVar[str] = ""
 
-    async def ask(self, client: openai.AsyncOpenAI) -> Response:
+    async def ask(self, client: openai.AsyncOpenAI, *, streamed: bool = False) -> Response:
         with pytest.raises(openai.APIStatusError) as caught:
             await super().ask(client)  # type: ignore[misc]
         assert caught.value.code == self.code, caught.value
+        assert self.words in caught.value.message, caught.value
         return Response.model_construct(status="failed")
 
     def check(self, outcome: Outcome) -> None:

@@ -1,10 +1,11 @@
 """Animals that speak as Claude does. Shapes of events are those of the Messages API, written by hand."""
 
+import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import msgspec
-from tests.zoo.animal import NOON, UTC
+from tests.zoo.animal import NOON, UTC, Refusal
 from tests.zoo.native_animal import NativeAnimal, Silent
 
 from mainspring.core.items import Json
@@ -51,6 +52,9 @@ class ClaudeAnimal(NativeAnimal):
 
     def make_provider(self, url: str) -> Provider:
         return Anthropic(url, api_key="none")
+
+    def describe(self, refusal: Refusal) -> Json:
+        return {"type": "error", "error": {"type": "invalid_request_error", "message": refusal.message}}
 
     def find_outputs(self, body: Json) -> Sequence[Json]:
         return [block for message in body["messages"] for block in message["content"] if block["type"] == "tool_result"]
@@ -231,3 +235,196 @@ class ReasonOfAnotherFormat(ClaudeAnimal):
 
     def last(self, body: Json) -> bytes:
         return write(START, *text("It is"), end("length"), STOP)
+
+
+class NoArguments(ClaudeAnimal):
+    """A call without arguments has one empty piece of them. https://github.com/BerriAI/litellm/issues/29286"""
+
+    zones: ClassVar = ["here"]
+
+    def first(self, body: Json) -> bytes:
+        return write(START, *use("toolu_1", "", name="now"), end("tool_use"), STOP)
+
+
+class WordsAsArguments(ClaudeAnimal):
+    """Empty pieces of arguments come in a block of text. https://github.com/BerriAI/litellm/issues/29286"""
+
+    def last(self, body: Json) -> bytes:
+        empty: Json = {"type": "input_json_delta", "partial_json": ""}
+        pieces: list[Json] = [empty, {"type": "text_delta", "text": NOON}, empty]
+        return write(START, *block(0, {"type": "text", "text": ""}, *pieces), end(), STOP)
+
+
+class NoUsageAtTheStart(ClaudeAnimal):
+    """The message begins with nothing in it. https://github.com/mlx-node/mlx-node/pull/45"""
+
+    def first(self, body: Json) -> bytes:
+        bare: Json = {"type": "message_start", "message": {"id": "m", "role": "assistant", "usage": None, "content": None}}
+        return write(bare, *use("toolu_1", UTC), end("tool_use"), STOP)
+
+    def last(self, body: Json) -> bytes:
+        done: Json = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}
+        return write({"type": "message_start"}, *text(NOON), done, STOP)
+
+
+class NoBlockStart(ClaudeAnimal):
+    """Words come without the start of their block. https://github.com/ggml-org/llama.cpp/pull/18551"""
+
+    def last(self, body: Json) -> bytes:
+        return write(START, text(NOON)[1], end(), STOP)
+
+
+class BlocksBegunAgain(ClaudeAnimal):
+    """Each piece begins its block anew. https://github.com/ggml-org/llama.cpp/pull/18551"""
+
+    def last(self, body: Json) -> bytes:
+        begun, piece, other, stop = text("It is ", "noon.")
+        return write(START, begun, piece, begun, other, stop, end(), STOP)
+
+
+class NoBlockStop(ClaudeAnimal):
+    """Blocks have no end. https://github.com/MiniMax-AI/MiniMax-M2/issues/109"""
+
+    def first(self, body: Json) -> bytes:
+        return write(START, *use("toolu_1", UTC)[:2], end("tool_use"), STOP)
+
+
+class WholeMessage(ClaudeAnimal):
+    """It does not stream. https://github.com/BerriAI/litellm/issues/25561"""
+
+    mime = "application/json"
+
+    def first(self, body: Json) -> bytes:
+        made: Json = {"type": "tool_use", "id": "toolu_1", "name": "get_time", "input": {"zone": "UTC"}}
+        return msgspec.json.encode({**MESSAGE, "content": [made], "stop_reason": "tool_use"})
+
+    def last(self, body: Json) -> bytes:
+        return msgspec.json.encode({**MESSAGE, "content": [{"type": "text", "text": NOON}], "stop_reason": "end_turn"})
+
+
+class SealedThoughts(ClaudeAnimal):
+    """Signed and hidden thoughts must come back as they were, and first. https://github.com/anthropics/claude-code/issues/13201"""
+
+    def refuse(self, body: Json) -> str | None:
+        if not self.find_outputs(body):
+            return None
+        said = next(message["content"] for message in body["messages"] if message["role"] == "assistant")
+        thoughts = [{key: value for key, value in each.items() if key != "cache_control"} for each in said[:2]]
+        signed: Json = {"type": "thinking", "thinking": "High sun.", "signature": "c2ln"}
+        is_same = thoughts == [signed, {"type": "redacted_thinking", "data": "aGlkZGVu"}]
+        return None if is_same else "messages.1.content.0: `thinking` blocks in the latest assistant message cannot be modified."
+
+    def first(self, body: Json) -> bytes:
+        deltas: list[Json] = [{"type": "thinking_delta", "thinking": "High"}, {"type": "thinking_delta", "thinking": " sun."}]
+        thought = block(
+            0, {"type": "thinking", "thinking": "", "signature": ""}, *deltas, {"type": "signature_delta", "signature": "c2ln"}
+        )
+        hidden = block(1, {"type": "redacted_thinking", "data": "aGlkZGVu"})
+        return write(START, *thought, *hidden, *use("toolu_1", UTC, index=2), end("tool_use"), STOP)
+
+
+class PausedTurn(ClaudeAnimal):
+    """It pauses behind half of its words, and goes on if it gets them back. https://github.com/anthropics/anthropic-sdk-python/pull/1380"""
+
+    def last(self, body: Json) -> bytes:
+        if body["messages"][-1]["role"] == "assistant":
+            return self.say("noon.")
+        return write(START, *text("It is "), end("pause_turn"), STOP)
+
+
+class Refusing(ClaudeAnimal):
+    """It refuses within its words. https://github.com/anthropics/claude-code/issues/37746"""
+
+    status = "incomplete"
+
+    def last(self, body: Json) -> bytes:
+        return write(START, *text("I can"), end("refusal"), STOP)
+
+
+class CutWithinACall(ClaudeAnimal):
+    """It is out of room within a call. https://github.com/earendil-works/pi/issues/9897"""
+
+    status = "incomplete"
+    zones: ClassVar[Any] = []
+
+    def first(self, body: Json) -> bytes:
+        return write(START, *use("toolu_1", '{"zone": "U'), end("max_tokens"), STOP)
+
+
+class OverloadedBehindWords(ClaudeAnimal):
+    """It is overloaded in the middle of its words. https://github.com/anthropics/anthropic-sdk-typescript/issues/454"""
+
+    status = "failed"
+
+    def last(self, body: Json) -> bytes:
+        return write(START, *text("It is")[:2], {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
+
+
+class RateLimitWithinTheStream(Silent, ClaudeAnimal):
+    """Its limit is reached after 200. https://github.com/anthropics/anthropic-sdk-typescript/issues/454"""
+
+    code = "rate_limit_exceeded"
+
+    def first(self, body: Json) -> bytes:
+        return write(
+            START, {"type": "error", "error": {"type": "rate_limit_error", "message": "Number of requests has exceeded"}}
+        )
+
+
+class OverloadedStatus(Silent, ClaudeAnimal):
+    """It is overloaded, and says so by a status of its own. https://github.com/anthropics/anthropic-sdk-typescript/issues/454"""
+
+    code = "provider_unavailable"
+
+    def refuse(self, body: Json) -> Refusal:
+        return Refusal("Overloaded", 529)
+
+
+class ThoughtWithoutItsType(ClaudeAnimal):
+    """A thought has its words as text. https://github.com/agentjido/req_llm/issues/626"""
+
+    def last(self, body: Json) -> bytes:
+        thought = block(0, {"type": "thinking"}, {"type": "text_delta", "text": "High sun."})
+        return write(START, *thought, *text(NOON, index=1), end(), STOP)
+
+
+class EndReasonTwice(ClaudeAnimal):
+    """The end comes once more, with another reason. https://github.com/BerriAI/litellm/issues/34692"""
+
+    def first(self, body: Json) -> bytes:
+        return write(START, *use("toolu_1", UTC), end("tool_use"), end("end_turn"), STOP)
+
+
+class IdsOfAnotherVendor(ClaudeAnimal):
+    """Ids have signs in them that it refuses itself. https://github.com/earendil-works/pi/issues/9048"""
+
+    def refuse(self, body: Json) -> str | None:
+        ids = [each["id"] for message in body["messages"] for each in message["content"] if each["type"] == "tool_use"]
+        back = [each["tool_use_id"] for each in self.find_outputs(body)]
+        words = "messages.1.content.0.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'"
+        return words if ids != back or not all(re.fullmatch("[a-zA-Z0-9_-]+", id) for id in ids) else None
+
+    def first(self, body: Json) -> bytes:
+        return write(START, *use("functions.get_time:0", UTC), end("tool_use"), STOP)
+
+
+class ServerTools(ClaudeAnimal):
+    """A tool of the server's own is called, and its result is a block, too. https://github.com/langchain-ai/langchain/issues/34406"""
+
+    zones: ClassVar = []
+
+    def first(self, body: Json) -> bytes:
+        made = block(
+            0,
+            {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}},
+            {"type": "input_json_delta", "partial_json": '{"query": "x"}'},
+        )
+        told = block(
+            1,
+            {
+                "type": "web_search_tool_result",
+                "tool_use_id": "srvtoolu_1",
+                "content": [{"type": "web_search_result", "url": "https://x"}],
+            },
+        )
+        return write(START, *made, *told, *text(NOON, index=2), end(), STOP)

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from tests.providers.backend import sse
-from tests.zoo.animal import NOON, mentions
+import msgspec
+from tests.providers.backend import DONE, sse
+from tests.zoo.animal import NOON, Refusal, mentions
 from tests.zoo.native_animal import NativeAnimal, Silent
 
 from mainspring.core.items import Json
@@ -20,9 +21,18 @@ def chunk(*parts: Json, reason: str | None = None, index: int = 0, **fields: obj
     return {"candidates": [candidate | ({"finishReason": reason} if reason else {}) | fields], "usageMetadata": USAGE}
 
 
+def list_array(*chunks: Json) -> list[bytes]:
+    """Chunks as one array that comes in pieces."""
+    told = [msgspec.json.encode(each) for each in chunks]
+    return [b"[" + told[0], *[b"\n,\r\n" + each for each in told[1:]], b"\n]"]
+
+
 class GeminiAnimal(NativeAnimal):
     path = "/v1beta/models/{model}:streamGenerateContent"
     model = "gemini-3-flash"
+
+    def describe(self, refusal: Refusal) -> Json:
+        return {"error": {"code": refusal.status, "message": refusal.message, "status": "INVALID_ARGUMENT"}}
 
     def make_provider(self, url: str) -> Provider:
         return Gemini(url)
@@ -190,3 +200,188 @@ class PromptBlocked(GeminiAnimal):
 
     def first(self, body: Json) -> bytes:
         return sse({"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}, "usageMetadata": USAGE})
+
+
+class WithoutSse(GeminiAnimal):
+    """It answers with a JSON array, as without `alt=sse`. https://github.com/nyo16/nous/pull/26"""
+
+    mime = "application/json"
+
+    def first(self, body: Json) -> list[bytes]:
+        return list_array(chunk(CALL), chunk(reason="STOP"))
+
+    def last(self, body: Json) -> list[bytes]:
+        return list_array(chunk({"text": "It is "}), chunk({"text": "noon."}), chunk(reason="STOP"))
+
+
+class WholeObject(GeminiAnimal):
+    """It answers with one object. https://github.com/nyroway/nyro/pull/182"""
+
+    mime = "application/json"
+
+    def first(self, body: Json) -> bytes:
+        return msgspec.json.encode(chunk(CALL, reason="STOP"))
+
+    def last(self, body: Json) -> bytes:
+        return msgspec.json.encode(chunk({"text": NOON}, reason="STOP"))
+
+
+class WholeErrorArray(Silent, GeminiAnimal):
+    """An error comes in an array, after 200. https://github.com/nyo16/nous/pull/26"""
+
+    mime = "application/json"
+    code = "rate_limit_exceeded"
+
+    def first(self, body: Json) -> bytes:
+        error = {"code": 429, "message": "Resource has been exhausted.", "status": "RESOURCE_EXHAUSTED"}
+        return msgspec.json.encode([{"error": error}])
+
+
+class ReasonFirst(GeminiAnimal):
+    """A reason comes before the words. https://github.com/Chevey339/kelivo/pull/1002"""
+
+    def last(self, body: Json) -> bytes:
+        return sse(chunk(reason="STOP", content={"role": "model", "parts": []}), chunk({"text": NOON}), chunk(reason="STOP"))
+
+
+class ReasonUnspecified(GeminiAnimal):
+    """Each chunk has a reason that says nothing. https://github.com/epam/ai-dial-adapter-vertexai/issues/85"""
+
+    def last(self, body: Json) -> bytes:
+        return sse(chunk({"text": NOON}, reason="FINISH_REASON_UNSPECIFIED"), chunk(reason="STOP"))
+
+
+class NoBlockReason(GeminiAnimal):
+    """The reason for blocking is an empty text. https://github.com/BerriAI/litellm/pull/28847"""
+
+    def first(self, body: Json) -> bytes:
+        return sse({**chunk(CALL, reason="STOP"), "promptFeedback": {"blockReason": ""}})
+
+    def last(self, body: Json) -> bytes:
+        none = {"promptFeedback": {"blockReason": "BLOCK_REASON_UNSPECIFIED"}}
+        return sse({**chunk({"text": NOON}, reason="STOP"), **none})
+
+
+class FilteredCall(GeminiAnimal):
+    """A call comes with a filter's reason: it does not run. https://github.com/BerriAI/litellm/pull/28847"""
+
+    status = "incomplete"
+    zones: ClassVar = []
+
+    def first(self, body: Json) -> bytes:
+        return sse(chunk(CALL, reason="SAFETY"))
+
+
+class Filtered(GeminiAnimal):
+    """A filter stops it before it has said anything. https://github.com/epam/ai-dial-adapter-vertexai/issues/85"""
+
+    status = "incomplete"
+    zones: ClassVar = []
+
+    def first(self, body: Json) -> bytes:
+        return sse(chunk(reason="RECITATION", citationMetadata={"citationSources": [{"startIndex": 0, "endIndex": 9}]}))
+
+
+class Other(Silent, GeminiAnimal):
+    """It gives up for another reason. https://github.com/epam/ai-dial-adapter-vertexai/issues/85"""
+
+    code = "provider_unavailable"
+
+    def first(self, body: Json) -> bytes:
+        return sse(chunk(reason="OTHER"))
+
+
+class NoCandidates(Silent, GeminiAnimal):
+    """Nothing comes but counts. https://github.com/AstrBotDevs/AstrBot/pull/6735"""
+
+    code = "provider_unavailable"
+
+    def first(self, body: Json) -> bytes:
+        return sse({"usageMetadata": USAGE}, {"candidates": []})
+
+
+class CutCall(GeminiAnimal):
+    """It is out of room behind a call. https://github.com/NousResearch/hermes-agent/pull/43478"""
+
+    status = "incomplete"
+    zones: ClassVar = []
+
+    def first(self, body: Json) -> bytes:
+        return sse(chunk(CALL, reason="MAX_TOKENS"))
+
+
+class NullParts(GeminiAnimal):
+    """What is empty is null. https://github.com/BerriAI/litellm/pull/24453"""
+
+    zones: ClassVar = ["here"]
+
+    def first(self, body: Json) -> bytes:
+        call = {"functionCall": {"name": "now", "args": None, "id": None}, "text": None, "thought": None}
+        return sse(
+            {"candidates": [{"content": {"parts": None}, "finishReason": None}], "usageMetadata": None},
+            chunk(call),
+            chunk(reason="STOP"),
+        )
+
+
+class SignatureOnTheThought(GeminiAnimal):
+    """The signature of a call is on the thought before it, and must be on either. https://github.com/BerriAI/litellm/pull/25357"""
+
+    def refuse(self, body: Json) -> str | None:
+        is_missing = self.find_outputs(body) and not mentions(body["contents"], "c2lnbg==")
+        return "Function call is missing a thought_signature in functionCall parts." if is_missing else None
+
+    def first(self, body: Json) -> bytes:
+        thought: Json = {"text": "I look.", "thought": True, "thoughtSignature": "c2lnbg=="}
+        return sse(chunk(thought), chunk(CALL, reason="STOP"))
+
+
+class SignatureOfTheFirstCall(GeminiAnimal):
+    """Of calls made at once only the first is signed, and the others must not be. https://github.com/envoyproxy/ai-gateway/pull/2366"""
+
+    zones: ClassVar = ["UTC", "CET"]
+
+    def refuse(self, body: Json) -> str | None:
+        calls = [part for content in body["contents"] for part in content["parts"] if "functionCall" in part]
+        is_wrong = calls and [part.get("thoughtSignature") for part in calls] != ["c2lnbg==", None]
+        return "Thought signature is not valid." if is_wrong else None
+
+    def first(self, body: Json) -> bytes:
+        other: Json = {"functionCall": {"name": "get_time", "args": {"zone": "CET"}}}
+        return sse(chunk({**CALL, "thoughtSignature": "c2lnbg=="}), chunk(other, reason="STOP"))
+
+
+class SignatureOnEmptyText(GeminiAnimal):
+    """The signature comes last, on an empty text. https://github.com/docker/docker-agent/issues/851"""
+
+    def refuse(self, body: Json) -> str | None:
+        return "Text part is missing." if self.find_outputs(body) and not mentions(body["contents"], "bGFzdA==") else None
+
+    def first(self, body: Json) -> bytes:
+        return sse(chunk(CALL), chunk({"text": "", "thoughtSignature": "bGFzdA=="}, reason="STOP"))
+
+
+class UsageInTheMiddle(GeminiAnimal):
+    """Tokens are counted in some chunks only. https://github.com/ankit373/hydra/pull/855"""
+
+    def last(self, body: Json) -> bytes:
+        first, rest = chunk({"text": "It is "}), chunk({"text": "noon."}, reason="STOP")
+        rest.pop("usageMetadata")
+        return sse(first, rest)
+
+
+class ArgumentsAsText(GeminiAnimal):
+    """Arguments are JSON text. https://github.com/BerriAI/litellm/issues/25561"""
+
+    def first(self, body: Json) -> bytes:
+        return sse(chunk({"functionCall": {"name": "get_time", "args": '{"zone": "UTC"}'}}, reason="STOP"))
+
+
+class DoneAtTheEnd(GeminiAnimal):
+    """A proxy writes `[DONE]`, and no reason. https://github.com/jakobdylanc/llmcord/issues/84"""
+
+    def first(self, body: Json) -> bytes:
+        return sse(chunk(CALL)) + DONE
+
+    def last(self, body: Json) -> bytes:
+        return sse(chunk({"text": NOON})) + DONE

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import msgspec
 from tests.zoo.animal import NOON, Refusal
-from tests.zoo.native_animal import NativeAnimal, Silent
+from tests.zoo.native_animal import NativeAnimal, Outcome, Silent
 
 from mainspring.core.items import Json
 from mainspring.ports import Provider
@@ -32,6 +32,9 @@ class OllamaAnimal(NativeAnimal):
 
     def make_provider(self, url: str) -> Provider:
         return Ollama(url)
+
+    def describe(self, refusal: Refusal) -> Json:
+        return {"error": refusal.message}
 
     def find_outputs(self, body: Json) -> Sequence[Json]:
         return [message for message in body["messages"] if message["role"] == "tool"]
@@ -105,7 +108,7 @@ class NoTools(OllamaAnimal):
         return "registry.ollama.ai/library/m does not support tools" if "tools" in body else None
 
     def first(self, body: Json) -> bytes:
-        return self.last(body)
+        return self.say(NOON)
 
 
 class ToolsInWords(OllamaAnimal):
@@ -212,3 +215,156 @@ class BusyLoading(Silent, OllamaAnimal):
 
     def refuse(self, body: Json) -> Refusal:
         return Refusal("server busy, please try again. maximum pending requests exceeded", 503)
+
+
+class ObjectsWithoutLineBreaks(OllamaAnimal):
+    """Objects follow one another on one line. https://github.com/langchain-ai/langchainjs/pull/3241"""
+
+    def first(self, body: Json) -> bytes:
+        return self.call().replace(b"\n", b"")
+
+    def last(self, body: Json) -> bytes:
+        return self.say("It ", "is ", "noon.").replace(b"\n", b"")
+
+
+class LinesInPieces(OllamaAnimal):
+    """A line comes in pieces. https://github.com/technovangelist/ollama-node/issues/3"""
+
+    def first(self, body: Json) -> list[bytes]:
+        return [self.call()[at : at + 7] for at in range(0, len(self.call()), 7)]
+
+
+class LastLineWithoutBreak(OllamaAnimal):
+    """Nothing follows the last object, not even a line break. https://github.com/langchain-ai/langchainjs/pull/3241"""
+
+    def last(self, body: Json) -> bytes:
+        return self.say(NOON).rstrip()
+
+
+class NoMessageAtTheEnd(OllamaAnimal):
+    """The line that says `done` has no message. https://github.com/ollama/ollama/issues/1728"""
+
+    def last(self, body: Json) -> bytes:
+        return line({"content": NOON}) + b'{"model":"m","done":true,"done_reason":"stop"}\n'
+
+
+class HalfCallAtItsLength(OllamaAnimal):
+    """It stops at its length within a call that it left in the text. https://github.com/langchain-ai/langchain/issues/34790"""
+
+    status = "incomplete"
+    zones: ClassVar = []
+
+    def first(self, body: Json) -> bytes:
+        return line({"content": '{"name": "get_time", "arguments": {"zo'}) + end("length")
+
+
+class ErrorBehindWords(OllamaAnimal):
+    """The runner dies in the middle of its words, after 200. https://github.com/ollama/ollama/issues/12064"""
+
+    status = "failed"
+
+    def last(self, body: Json) -> bytes:
+        return line({"content": "It is"}) + b'{"error":"an error was encountered while running the model: CUDA error"}\n'
+
+
+class NoEndBehindWords(OllamaAnimal):
+    """The stream ends behind words, before a line says `done`. https://github.com/ollama/ollama/issues/12064"""
+
+    status = "failed"
+
+    def last(self, body: Json) -> bytes:
+        return line({"content": "It is"})
+
+
+class NullArguments(OllamaAnimal):
+    """A call without arguments has `null`. https://github.com/ollama/ollama/issues/10328"""
+
+    zones: ClassVar = ["here"]
+
+    def first(self, body: Json) -> bytes:
+        return line({"tool_calls": [{"function": {"name": "now", "arguments": None}}]}) + end()
+
+
+class IndexedCalls(OllamaAnimal):
+    """Calls have ids, and an index within the function. https://github.com/ollama/ollama/issues/12677"""
+
+    zones: ClassVar = ["UTC", "CET"]
+
+    def first(self, body: Json) -> bytes:
+        made = [
+            {"id": f"call_{zone}", "function": {"index": index, "name": "get_time", "arguments": {"zone": zone}}}
+            for index, zone in enumerate(("UTC", "CET"))
+        ]
+        return b"".join([line({"tool_calls": [each]}) for each in made]) + end()
+
+
+class UnopenedThought(OllamaAnimal):
+    """Only the end of its thoughts is marked. https://github.com/vllm-project/vllm/issues/14429"""
+
+    def last(self, body: Json) -> bytes:
+        return self.say("High", " sun.", "</think>", "\n\n", NOON)
+
+    def check(self, outcome: Outcome) -> None:
+        assert outcome.response.status == "completed", outcome.response
+        assert outcome.response.output_text.endswith(NOON)
+        assert outcome.zones == self.zones
+
+
+class CachedPrompt(OllamaAnimal):
+    """What is cached is not counted. https://github.com/ollama/ollama/issues/2068"""
+
+    request: ClassVar = {"input": "What time is it? " * 2000}
+
+    def last(self, body: Json) -> bytes:
+        return line({"content": NOON}) + end(prompt_eval_count=1)
+
+
+class NoCounts(OllamaAnimal):
+    """Nothing is counted. https://github.com/ollama/ollama/issues/3427"""
+
+    def last(self, body: Json) -> bytes:
+        return line({"content": NOON}) + line(done=True, done_reason="stop")
+
+
+class NoMemory(Silent, OllamaAnimal):
+    """The model is larger than the memory. https://github.com/ollama/ollama/issues/12064"""
+
+    code = "provider_unavailable"
+    words = "more system memory"
+
+    def refuse(self, body: Json) -> Refusal:
+        return Refusal("model requires more system memory (5.6 GiB) than is available (3.1 GiB)", 500)
+
+
+class SignIn(Silent, OllamaAnimal):
+    """A model of the cloud wants an account. https://github.com/decolua/9router/issues/370"""
+
+    code = "provider_unauthorized"
+
+    def refuse(self, body: Json) -> Refusal:
+        return Refusal("unauthorized", 401)
+
+
+class UnknownTool(OllamaAnimal):
+    """It calls what there is not. https://github.com/ollama/ollama/issues/10976"""
+
+    zones: ClassVar = []
+
+    def first(self, body: Json) -> bytes:
+        return line({"tool_calls": [{"function": {"name": "weather", "arguments": {}}}]}) + end()
+
+
+class EmptyCalls(OllamaAnimal):
+    """Lines of words have empty lists of calls, and a call without a name comes beside a real one.
+    https://github.com/BerriAI/litellm/issues/29286"""
+
+    def first(self, body: Json) -> bytes:
+        return line({"tool_calls": []}) + line({"tool_calls": [{"function": {"name": "", "arguments": {}}}, CALL]}) + end()
+
+
+class CallsTwice(OllamaAnimal):
+    """A call comes once more in the line that says `done`. https://github.com/QuantumNous/new-api/issues/7252"""
+
+    def first(self, body: Json) -> bytes:
+        made = {"tool_calls": [{"id": "call_x", **CALL}]}
+        return line(made) + end(message=made)

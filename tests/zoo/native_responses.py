@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from tests.providers.backend import DONE, sse
-from tests.zoo.animal import NOON, UTC
+from tests.zoo.animal import NOON, UTC, Refusal
 from tests.zoo.native_animal import NativeAnimal, Silent
 
 from mainspring.core.items import Json
@@ -270,3 +270,109 @@ class RareTemperature(ResponsesAnimal):
 
     def first(self, body: Json) -> bytes:
         return self.say(NOON)
+
+
+class NoLimit(Silent, ResponsesAnimal):
+    """A bound on the output is refused: nobody may drop that. https://github.com/openai/codex/issues/26173"""
+
+    code = "invalid_prompt"
+    words = "Unsupported parameter: max_output_tokens"
+    request: ClassVar = {"max_output_tokens": 500}
+
+    def refuse(self, body: Json) -> Refusal | None:
+        return Refusal("Unsupported parameter: max_output_tokens") if "max_output_tokens" in body else None
+
+    def describe(self, refusal: Refusal) -> Json:
+        return {"detail": refusal.message}
+
+
+class InstructionsWanted(Silent, ResponsesAnimal):
+    """It wants instructions where there are none. https://github.com/tinyhumansai/openhuman/issues/3201"""
+
+    code = "invalid_prompt"
+    words = "Instructions are required"
+
+    def refuse(self, body: Json) -> Refusal | None:
+        return Refusal("Instructions are required") if not body.get("instructions") else None
+
+    def describe(self, refusal: Refusal) -> Json:
+        return {"detail": refusal.message}
+
+
+class FailsBehindWords(ResponsesAnimal):
+    """It fails in the middle of its words. https://github.com/Wei-Shaw/sub2api/issues/3038"""
+
+    status = "failed"
+
+    def last(self, body: Json) -> bytes:
+        error = {"code": "upstream_error", "message": "Upstream request failed"}
+        return sse(CREATED, event("output_text.delta", delta="It is"), completed(status="failed", error=error))
+
+
+class ErrorEvent(Silent, ResponsesAnimal):
+    """An event is an error, with its words at the top. https://github.com/damianvtran/local-operator/pull/223"""
+
+    code = "rate_limit_exceeded"
+
+    def first(self, body: Json) -> bytes:
+        return sse(CREATED, {"type": "error", "code": "rate_limit_exceeded", "message": "Rate limit reached", "param": None})
+
+
+class EncryptedThoughtsReturn(ResponsesAnimal):
+    """Encrypted reasoning must come back in front of its call. https://github.com/0xPlaygrounds/rig/issues/751"""
+
+    def refuse(self, body: Json) -> str | None:
+        kinds = [item["type"] for item in body["input"]]
+        is_missing = self.find_outputs(body) and kinds[1:3] != ["reasoning", "function_call"]
+        return (
+            "Item 'fc_1' of type 'function_call' was provided without its required 'reasoning' item: 'rs_1'."
+            if is_missing
+            else None
+        )
+
+    def first(self, body: Json) -> bytes:
+        thought: Json = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}
+        call = [added(BEGUN, 1), *arguments(UTC, index=1), done(CALL, 1)]
+        return sse(CREATED, added(thought), done(thought), *call, completed(thought, CALL))
+
+
+class IncompleteForFilter(ResponsesAnimal):
+    """A filter stops its words. https://github.com/langchain-ai/langchain/issues/33840"""
+
+    status = "incomplete"
+
+    def last(self, body: Json) -> bytes:
+        cut = {**message("It is"), "status": "incomplete"}
+        return sse(CREATED, done(cut), completed(cut, status="incomplete", incomplete_details={"reason": "content_filter"}))
+
+
+class UnknownItem(ResponsesAnimal):
+    """An item of a kind that nobody knows comes before the call. https://github.com/openai/codex/issues/46470"""
+
+    def first(self, body: Json) -> bytes:
+        odd: Json = {"type": "crystal_ball_call", "id": "cb_1", "status": "completed", "vision": {"sun": "high"}}
+        call = [added(BEGUN, 1), *arguments(UTC, index=1), done(CALL, 1)]
+        return sse(CREATED, added(odd), done(odd), *call, completed(odd, CALL))
+
+
+class QueuedFirst(ResponsesAnimal):
+    """It waits in a queue first. https://github.com/openai/codex/issues/46470"""
+
+    def last(self, body: Json) -> bytes:
+        waiting = [event(kind, response={"id": "resp_1", "status": kind, "output": []}) for kind in ("queued", "in_progress")]
+        return sse(*waiting) + self.say(NOON)
+
+
+class ArgumentsAsObject(ResponsesAnimal):
+    """Arguments are an object. https://github.com/BerriAI/litellm/issues/13420"""
+
+    def first(self, body: Json) -> bytes:
+        made = {**CALL, "arguments": {"zone": "UTC"}}
+        return sse(CREATED, added(BEGUN), done(made), completed(made))
+
+
+class SameCallTwice(ResponsesAnimal):
+    """A call is done twice. https://github.com/ogx-ai/ogx/issues/5309"""
+
+    def first(self, body: Json) -> bytes:
+        return sse(CREATED, added(BEGUN), *arguments(UTC), done(CALL), done(CALL), completed(CALL))

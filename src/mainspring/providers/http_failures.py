@@ -82,6 +82,8 @@ def build_error(
         case 429:
             when = "later" if retry_after is None else f"in {retry_after:g} s"
             return RateLimited(f"{what}; try again {when}", retry_after=retry_after)
+        case 403 if _NOT_TAKEN.search(said.message):
+            return Refused(what)
         case _ if status in (401, 402, 403) or (status == 400 and _BAD_KEY.search(said.message)):
             return Unauthorized(f"{what}; check the {credential}{' and the account' if status == 402 else ''}")
         case _ if _OVERFLOW.search(" ".join((said.message, *said.codes))):
@@ -111,10 +113,11 @@ def build_stream_error(said: Complaint, url: str) -> ProviderError:
 
 
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait, from either form of the header. A date counts from the server's own clock if it shows one."""
+    """Seconds to wait, from either form of the header, or Azure's in milliseconds. A date counts from the server's own clock
+    if it shows one."""
     value = headers.get("Retry-After", "").strip()
     try:
-        seconds = float(value)
+        seconds = float(exact) / 1000 if (exact := headers.get("retry-after-ms")) else float(value)
     except ValueError:
         until = _date(value)
         now = _date(headers.get("Date", "")) or datetime.now(UTC)
@@ -186,10 +189,12 @@ def _number(code: str) -> int | None:
 
 _NO_MODEL = re.compile(
     r"model_?not_?(found|exist)|model not exist|\b(not a valid|invalid|unknown|no|no such) model\b|^model: |DeploymentNotFound"
-    r"|model identifier is invalid"
+    r"|model identifier is invalid|with on-demand throughput isn.t supported"
     r"|\b(models?|deployment)\b.{0,200}(does not exist|not found|not exist)",
     re.IGNORECASE,
 )
+# Of those that answer so what a model does not take, and not who may ask it.
+_NOT_TAKEN = re.compile("did not allow prompt caching", re.IGNORECASE)
 _NO_ROUTE = re.compile("no endpoints found that support", re.IGNORECASE)
 _TLS_WANTED = re.compile(r"HTTP request (was )?(sent )?to (an )?HTTPS", re.IGNORECASE)
 _BAD_KEY = re.compile("api key (not valid|not found|expired|invalid)", re.IGNORECASE)

@@ -49,11 +49,30 @@ _SLIP: Final = re.compile(
 _WRITERS_QUOTES: Final = str.maketrans("\u201c\u201d", '""')
 # What strings of JSON must have escaped.
 _RAW: Final = re.compile(r"[\x00-\x1f]")
+_BETWEEN: Final = re.compile(r"[\s,]*(?=\{|\Z)")
+_decoder: Final = json.JSONDecoder()
 _ESCAPED: Final = re.compile(r"(\\[^'])|\\'", re.DOTALL)
 WHOLE_VALUE: Final = re.compile(r'(?:["}\]]|\b(?:true|false|null))\s*\Z')
 # Gemma's token for a quote around all of a string, and in place of its quotes.
 _QUOTED: Final = re.compile(r'"<\|\\"\|>(.*)<\|\\"\|>"', re.DOTALL)
 _BARE_QUOTED: Final = re.compile(r'<\|"\|>(.*?)<\|"\|>', re.DOTALL)
+
+
+def split_objects(data: bytes) -> list[bytes]:
+    """The objects of a text that has several with nothing between them but blanks and commas, or in an array, else none."""
+    text, at, found = data.decode(errors="replace").strip(), 0, list[bytes]()
+    text = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    while match := _BETWEEN.match(text, at):
+        at = match.end()
+        if at == len(text):
+            return found if len(found) > 1 else []
+        try:
+            _, end = _decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            return []
+        found.append(text[at:end].encode())
+        at = end
+    return []
 
 
 def repair(data: bytes) -> bytes:

@@ -101,7 +101,8 @@ class AnthropicReply(ReplyReader[TurnBuilder]):
             said.add(delta)
         match delta.type:
             case "text_delta":
-                self._turn.text(delta.text or "")
+                is_thought = said is not None and said.begun.get("type") == "thinking"
+                (self._think if is_thought else self._turn.text)(delta.text or "")
             case "input_json_delta":
                 # Tools that the vendor runs itself are called like this too, and are none of ours.
                 if index in self._calls and delta.partial_json:

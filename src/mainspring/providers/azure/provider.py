@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from mainspring.core.errors import InvalidRequest, Unauthorized
+from mainspring.core.errors import InvalidRequest, Misconfigured, ModelNotFound, Refused, Unauthorized
 from mainspring.core.items import Json
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelInfo, Provider
@@ -69,6 +69,13 @@ class AzureDoor(HttpProvider):
             return await super()._post(path, told, query)
         except Unauthorized as error:
             raise Unauthorized(f"{error.message}; {self._advice}") from error
+        except ModelNotFound as error:
+            advice = f"`{told['model']}` is what is asked for: `deployments` says which deployment has which model"
+            raise ModelNotFound(f"{error.message}; {advice}") from error
+        except Refused as error:
+            if not (known := [advice for words, advice in _ADVICE.items() if words in error.message]):
+                raise
+            raise Misconfigured(f"{error.message}; {known[0]}") from error
 
     async def _count_tokens(self, path: str, body: Json) -> int:
         return await super()._count_tokens(path, self._name_deployment(body))
@@ -118,6 +125,10 @@ class AzureChatReply(ChatCompletionReply):
                 self._turn.refusal(f"The content filter of Azure stopped this answer: {', '.join(found)}.")
 
 
+_ADVICE = {
+    "API version not supported": "set `api_version` to one that the resource has, or leave it out for the `/openai/v1` surface",
+    "chatCompletion operation does not work": 'set `api = "responses"` for this backend',
+}
 _SURFACE = re.compile(r"/*(/openai(/v1)?)?/*$")
 _FILTERED = re.compile(rb'"filtered"\s*:\s*true')
 _anything = msgspec.json.Decoder()

@@ -12,7 +12,7 @@ from mainspring.providers.anthropic.request import Redacted, Thinking, seal_thou
 from mainspring.providers.bedrock.event_stream import EventStreamSplitter
 from mainspring.providers.http_client import Http
 from mainspring.providers.json_text import json_text
-from mainspring.providers.reply import NULL, ReplyReader, read_counts
+from mainspring.providers.reply import NULL, ReplyReader, read_counts, read_finish
 from mainspring.providers.turn import TurnBuilder
 
 
@@ -74,7 +74,7 @@ class BedrockReply(ReplyReader[TurnBuilder]):
         self._seal()
         if reason.startswith("malformed"):
             raise BadOutput(f"{self._http.url} gave up on the answer (`{reason}`); try again")
-        self._finish = _FINISH.get(reason, "stop")
+        self._finish = read_finish(reason, _FINISH, self._http.url)
 
 
 class _Call(Struct, gc=False):
@@ -153,6 +153,7 @@ def _usage_of(data: msgspec.Raw) -> Usage | None:
 _FINISH: Final[dict[str, Finish]] = {
     "max_tokens": "length", "model_context_window_exceeded": "length",
     "guardrail_intervened": "content_filter", "content_filtered": "content_filter",
+    "end_turn": "stop", "tool_use": "stop", "stop_sequence": "stop",
 }  # fmt: skip
 _event: Final = msgspec.json.Decoder(_Event)
 _answer: Final = msgspec.json.Decoder(_Answer)

@@ -3,15 +3,22 @@
 import hashlib
 import hmac
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from functools import reduce
+from logging import getLogger
+from typing import Final
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from msgspec import Struct
 
 from mainspring.providers.credentials import CredentialCache
 
+log = getLogger(__name__)
+
 ALGORITHM = "AWS4-HMAC-SHA256"
+MOST_SKEW: Final = timedelta(minutes=4)
+_LATE: Final = ("InvalidSignature", "SignatureDoesNotMatch", "RequestTimeTooSkewed", "RequestExpired")
 
 
 class AwsKeys(Struct, frozen=True):
@@ -61,6 +68,7 @@ class SigV4Signer:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._keys, self._region, self._service, self._clock = keys, region, service, clock
+        self._skew = timedelta()
 
     @property
     def secrets(self) -> Sequence[str]:
@@ -69,15 +77,27 @@ class SigV4Signer:
 
     async def sign(self, method: str, url: str, body: bytes) -> Mapping[str, str]:
         keys = await self._keys.get()
-        return sign_request(keys, method, url, body, region=self._region, service=self._service, at=self._clock())
+        return sign_request(keys, method, url, body, region=self._region, service=self._service, at=self._clock() + self._skew)
 
     def renew(self, signed: Mapping[str, str], status: int, headers: Mapping[str, str]) -> bool:
-        kept = self._keys.kept
-        if status not in (400, 401, 403) or not headers.get("x-amzn-errortype", "").startswith("ExpiredToken"):
+        kept, kind = self._keys.kept, headers.get("x-amzn-errortype", "")
+        if status in (400, 401, 403) and kind.startswith(_LATE) and (skew := self._measure_skew(headers)) is not None:
+            log.warning("the clock of this machine is wrong by %d s; requests are signed by that of Amazon", skew.total_seconds())
+            self._skew = skew
+            return True
+        if status not in (400, 401, 403) or not kind.startswith("ExpiredToken"):
             return False
         if kept is not None and kept.value.token == signed.get("x-amz-security-token"):
             self._keys.forget(kept.value)
         return True
+
+    def _measure_skew(self, headers: Mapping[str, str]) -> timedelta | None:
+        """By how much the clock of Amazon differs from what was signed with, if that is more than it accepts."""
+        try:
+            skew = parsedate_to_datetime(headers.get("Date", "")) - self._clock()
+        except (ValueError, TypeError, OverflowError):
+            return None
+        return skew if abs(skew - self._skew) > MOST_SKEW else None
 
 
 def _hash(key: bytes, text: str) -> bytes:

@@ -10,7 +10,7 @@ from mainspring.core.events import Finish
 from mainspring.core.items import Usage
 from mainspring.providers.gemini.request import VENDOR
 from mainspring.providers.http_client import Http
-from mainspring.providers.json_text import json_text
+from mainspring.providers.json_text import json_text, split_objects
 from mainspring.providers.reply import NULL, ReplyReader, read_counts
 from mainspring.providers.transcript import seal
 from mainspring.providers.turn import TurnBuilder
@@ -20,6 +20,7 @@ class GeminiReply(ReplyReader[TurnBuilder]):
     """Reads the chunks of a streamed `generateContent`. Nothing marks the last of them but the end of the stream."""
 
     chunk_name = "chunk of Gemini's"
+    may_be_whole = True
 
     def __init__(self, turn: TurnBuilder, http: Http) -> None:
         super().__init__(turn, http)
@@ -34,14 +35,25 @@ class GeminiReply(ReplyReader[TurnBuilder]):
         for candidate in chunk.candidates or ():
             if not candidate.index:
                 self._choose(candidate)
-        if chunk.feedback is not None and chunk.feedback.reason:
+        if chunk.feedback is not None and (chunk.feedback.reason or _NONE) not in _UNSAID:
             self._finish = "content_filter"
+
+    def _take_whole(self, data: bytes) -> None:
+        """A chunk, or the array of all of them that a proxy has for a stream."""
+        for chunk in split_objects(data) or [data.strip().removeprefix(b"[").removesuffix(b"]")]:
+            self._take(chunk)
+
+    def _take_done(self) -> None:
+        """Proxies write this, and may have lost the reason."""
+        super()._take_done()
+        if self._turn.has_answer:
+            self._finish = self._finish or "stop"
 
     def _choose(self, candidate: "_Candidate") -> None:
         if candidate.content is not None:
             for part in candidate.content.parts or ():
                 self._say(part)
-        if reason := candidate.reason:
+        if (reason := candidate.reason or _NONE) not in _UNSAID:
             if reason not in _FINISH:
                 kind = BadOutput if reason in _BOTCHED else Unavailable
                 said = f": {candidate.message}" if candidate.message else ""
@@ -118,5 +130,7 @@ _FINISH: Final[dict[str, Finish]] = {
          "IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"], "content_filter",
     ),
 }  # fmt: skip
+_NONE: Final = "FINISH_REASON_UNSPECIFIED"
+_UNSAID: Final = frozenset({_NONE, "BLOCK_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED"})
 _BOTCHED: Final = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MALFORMED_RESPONSE"})
 _chunk: Final = msgspec.json.Decoder(_GeminiChunk)

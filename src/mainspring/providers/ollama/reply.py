@@ -5,11 +5,11 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from mainspring.core.errors import Unavailable
+from mainspring.core.errors import BadOutput, Unavailable
 from mainspring.core.events import Finish
 from mainspring.core.items import Usage
 from mainspring.providers.http_client import Http
-from mainspring.providers.json_text import json_text, parse_count
+from mainspring.providers.json_text import json_text, parse_count, split_objects
 from mainspring.providers.reply import LineSplitter, ReplyReader, read_finish
 from mainspring.providers.turn import TurnBuilder
 
@@ -24,7 +24,15 @@ class OllamaReply(ReplyReader[TurnBuilder]):
         self._calls = 0
 
     def _take(self, data: bytes) -> None:
-        chunk = self._decode(_chunk, data)
+        try:
+            chunk = self._decode(_chunk, data)
+        except BadOutput:
+            if not (several := split_objects(data)):
+                raise
+            for each in several:
+                if not self.is_over:
+                    self._take(each)
+            return
         if chunk.error:
             raise self._failure(data)
         if (message := chunk.message) is not None:

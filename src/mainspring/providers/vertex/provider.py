@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
-from mainspring.core.errors import InvalidRequest, Refused, Unauthorized
+from mainspring.core.errors import InvalidRequest, ModelNotFound, ProviderError, Refused, Unauthorized
 from mainspring.core.items import Json
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.model_stream import ModelStream
@@ -92,7 +92,7 @@ class Vertex(Gemini):
     async def _post(self, path: str, body: Json, query: Mapping[str, str] | None = None) -> HttpReply:
         try:
             return await super()._post(path, body, query)
-        except Unauthorized as error:
+        except (Unauthorized, ModelNotFound) as error:
             raise _advise(error) from error
 
     async def count_tokens(self, request: ModelRequest) -> int:
@@ -174,14 +174,16 @@ class VertexClaude(Anthropic):
         told = {"anthropic_version": VERSION, **{name: value for name, value in body.items() if name != "model"}}
         try:
             return await super()._post(f"{self._place}/{quote(body['model'], safe='@')}:streamRawPredict", told, query)
-        except Unauthorized as error:
+        except (Unauthorized, ModelNotFound) as error:
             raise _advise(error) from error
 
     async def _count_tokens(self, path: str, body: Json) -> int:
         return await super()._count_tokens(f"{self._place}/count-tokens:rawPredict", {"anthropic_version": VERSION, **body})
 
 
-def _advise(error: Unauthorized) -> Unauthorized:
+def _advise(error: Unauthorized | ModelNotFound) -> ProviderError:
+    if isinstance(error, ModelNotFound):
+        return ModelNotFound(f"{error.message}, that this location has it (`region`), and that it is enabled in this project")
     needed = "the Vertex AI API is enabled, the identity has the role `roles/aiplatform.user`, and the model is enabled"
     return Unauthorized(f"{error.message}; check that {needed} in this project and location")
 
