@@ -280,6 +280,8 @@ async def test_an_answer_is_taken_out_of_what_is_around_it() -> None:
         "Ling's header": f"<role>ASSISTANT</role>{NOON}",
         "Cohere's header": f"<|CHATBOT_TOKEN|>{NOON}",
         "Idefics's end": f"{NOON}<end_of_utterance>",
+        "Zephyr's next turn": f"<|assistant|>\n{NOON}</s>\n<|user|>\nThanks!",
+        "Phi's next turn on a line": f"{NOON}<|end|>\n<|user|>\nThanks!<|end|>",
         "Mistral's tag before it": f"[/INST] {NOON}",
         "Mistral's tag behind it": f"{NOON}[/INST]",
         "Mistral's next turn": f"{NOON}[INST] Thanks! [/INST] You are welcome.",

@@ -63,7 +63,7 @@ HALF_STOP: Final = re.compile(rf"{_OTHER}|<\|(?:[A-Za-z_][\w./:-]{{0,40}}\|?)?\Z
 TRAILING_STOPS: Final = re.compile(rf"(?:\s*(?:{_ANY_STOP}))+\s*\Z")
 ALL_STOPS: Final = re.compile(rf"(?:\s*(?:{_ANY_STOP}))+\s*(?:(?:{NEXT_TURN.pattern}).*)?\Z", re.DOTALL)
 PAST_STOP: Final = re.compile(
-    rf"(?!(?<=>)(?:{NEXT_TURN.pattern})|<\|(?:channel|constrain|message)\|>)"
+    rf"(?!(?<=[>\n])(?:{NEXT_TURN.pattern})|<\|(?:channel|constrain|message)\|>)"
     rf"(?:{_ANY_STOP})\s*+(?!{NEXT_TURN.pattern}|(?:U\w{{0,3}}|H\w{{0,4}}|\#[# \w]{{0,15}})\Z)[^\s<\[]"
 )
 BEFORE_STOP: Final = re.compile(r"(?:\A|[^\s`'\"(\u201c\u2018]|\n\s*|[.!?…][\"')]?[ ])\Z")

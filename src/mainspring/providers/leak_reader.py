@@ -494,8 +494,8 @@ _MARKS: Final = (
     "<tool-call>", "<api_call>", "<use_tool>", "<fn>",
 )  # fmt: skip
 # The same in a namespace, whatever it is called, and what may become one of them.
-_SPACED: Final = re.compile(r"<[a-z]\w{0,15}:(?:tool_calls?>|function_?calls?>|invoke name=)")
-_HALF_SPACED: Final = re.compile(r"<[a-z]\w{0,15}(?::(?:\w{0,14}|invoke(?: n?a?m?e?)?))?")
+_SPACED: Final = re.compile(r"<[a-z]\w{0,15}:(?:tool_calls?>|function_?calls?>|function_call name=|invoke name=)")
+_HALF_SPACED: Final = re.compile(r"<[a-z]\w{0,15}(?::(?:\w{0,14}|(?:invoke|function_call)(?: n?a?m?e?)?))?")
 _FENCES: Final = tuple([f"```{label}\n" for label in BLOCK_LABELS])
 _JSON_FENCES: Final = ("```json\n", "```\n")
 _HALF_MARKS: Final = frozenset([mark[:size] for mark in _MARKS for size in range(1, len(mark))])

@@ -279,7 +279,7 @@ def _halve_braces(text: str) -> str:
 
 def _list_calls(value: object, tools: Tools, *, is_whole: bool) -> list[LeakedCall]:
     """The calls that a JSON value stands for; none unless all of it is calls."""
-    if isinstance(value, dict) and value.keys() <= _MESSAGE_KEYS and not value.get("content"):
+    if isinstance(value, dict) and value.keys() <= _MESSAGE_KEYS and not (value.get("content") or value.get("response")):
         value = next((value[key] for key in _LIST_KEYS if key in value), value)
     made = [_make_call(each, tools, is_whole=is_whole) for each in (value if isinstance(value, list) else [value])]
     calls = [call for call in made if call is not None]
@@ -504,12 +504,12 @@ _BESIDE_KEYS: Final = (
     "jsonrpc",
 )
 _LIST_KEYS: Final = ("tool_calls", "tool_uses", "function_calls", "calls", "actions")
-_MESSAGE_KEYS: Final = {"role", "content", "thought", "thoughts", "reasoning", *_LIST_KEYS}
+_MESSAGE_KEYS: Final = {"role", "content", "response", "thought", "thoughts", "reasoning", *_LIST_KEYS}
 _KEYS: Final = {*_NAME_KEYS, *ARGUMENT_KEYS, *_LIST_KEYS, *_BESIDE_KEYS, "type", *_CALL_KEYS}
 _ELEMENT_HEAD: Final = re.compile(
     r"```[a-z]*\s*<(?:[|\uff5c]|/?(?:\w+:)?(?:(?:tool|function)(?:s|_\w+|_?calls?)?|invoke)[\s=>])|&lt;(?:tool|function)\w*&gt;\s*[{\[&]"
     r"|<code>\s*(?:\w+\s*=\s*)?(?:print\()?([\w.]+)\(|(?:```(?:xml|html)?\s*)?<([\w.-]+)(?:\s*/>|>\s*[<{]|\s+[\w-]+=\")"
-    r"|<\w+:(?:tool|function)_?calls?>",
+    r"|<\w+:(?:tool|function)_?calls?(?:>| name=)",
     re.IGNORECASE,
 )
 _HALF_ELEMENT: Final = re.compile(
@@ -556,7 +556,7 @@ _GLUE: Final = re.compile(
     re.IGNORECASE,
 )
 _XML: Final = re.compile(
-    r"<(?:\uff5cDSML\uff5c|\w+:)?(function|invoke|tool_call|tool|call)(?:=|\s+name=)\"?([^\">\s{]+)\"?\s*(?:>|(?=\{))(.*?)"
+    r"<(?:\uff5cDSML\uff5c|\w+:)?(function(?:_call)?|invoke|tool_call|tool|call)(?:=|\s+name=)\"?([^\">\s{]+)\"?\s*(?:>|(?=\{))(.*?)"
     r"(</(?:\uff5cDSML\uff5c|\w+:)?\1>|(?=</tool_call>)|\Z)",
     re.DOTALL,
 )

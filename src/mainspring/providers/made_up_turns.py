@@ -7,7 +7,7 @@ one of the model's own behind it, where neither the request nor the answer speak
 import re
 from typing import Final
 
-from mainspring.providers.control_tokens import NEXT_TURN
+from mainspring.providers.control_tokens import NEXT_TURN, TRAILING_STOPS
 
 
 def has_turns(text: str) -> bool:
@@ -15,7 +15,7 @@ def has_turns(text: str) -> bool:
     somebody; or has nothing in it."""
     again = _AGAIN.search(text, 0, MOST_TURN)
     if again is None:
-        return text.rstrip() in USERS
+        return TRAILING_STOPS.sub("", text).rstrip() in USERS
     if NO_TURN.search(text, 0, again.start()):
         return False
     roles = [role[1].lower() for role in _ROLE.finditer(f"\n{text}")]
@@ -23,9 +23,9 @@ def has_turns(text: str) -> bool:
 
 
 _OTHERS: Final = r"(?:tool|function|api|system|user|human|assistant|ai|bot|observation|result|output|response)"
-_TOLD: Final = r"(?:[ _-]?(?:calls?|results?|outputs?|responses?|returns?|returned|messages?))?"
+_TOLD: Final = r"(?:[ _-]?(?:calls?|results?|outputs?|responses?|returns?|returned|messages?)|[ ]?\d{1,2})?"
 MADE_UP: Final = re.compile(
-    rf"[#>*\[ ]{{0,5}}{_OTHERS}{_TOLD}[\]*]{{0,3}}:"
+    rf"[#>*\[ ]{{0,5}}{_OTHERS}{_TOLD}[\]*]{{0,3}}:|#{{1,4}} ?(?:input|instruction):"
     r"|<start_function_response>|</?(?:tool|function)_(?:response|result|output)s?>|<(?:observation|result|output)>"
     r"|<\uff5ctool▁outputs?▁begin\uff5c>|\[/?TOOL_RESULTS?\]|```(?:tool_)?(?:outputs?|results?|response)\n"
     rf"|{NEXT_TURN.pattern}",

@@ -302,7 +302,8 @@ class TagSplitter:
             return True
         if any(len(begun) <= len(header) and header.startswith(begun) for header in (*HEADERS, *WRAPPERS)):
             return True
-        return begun.endswith("`") and _find_start(begun, HEADERS) in (begun[:-1], begun[:-2])
+        behind = begun[len(header) :] if (header := _find_start(begun, HEADERS)) else ""
+        return behind != "" and len(behind) < _MOST_BEHIND and not behind.strip(" `")
 
     def _drop_opening(self, held: str) -> str:
         """The text without the tag or token that opens the answer behind thoughts."""
@@ -478,12 +479,14 @@ def find_header(text: str) -> str:
     """The header of a turn that a text begins with. Whoever speaks of one goes on with a space or a quote, or behind a word with
     another that begins no sentence; a prompt of Python's has another behind it."""
     header = _find_start(text, HEADERS)
-    follows = text[len(header) : len(header) + 1]
+    # Behind a line break, a space speaks of nothing.
+    behind = text[len(header) :].lstrip(" ") if header.endswith("\n") else text[len(header) :]
+    follows = behind[:1]
     if not header and (leading := LEADING.match(text)):
         return leading[0]
     if header in _LINES and not _SAID.match(text, len(header)):
         return ""
-    is_said = follows.strip(" `'\">") or text.startswith("```", len(header))
+    is_said = follows.strip(" `'\">") or behind.startswith("```")
     return header if is_said and not (header[:1].isalpha() and follows.islower()) else ""
 
 
@@ -553,6 +556,7 @@ _ENDS: Final = ("</think>", "</thinking>", "[/THINK]", "</seed:think>", "◁/thi
 _END: Final = f"(?:{'|'.join(map(re.escape, _ENDS))})"
 CLOSING_TAGS: Final = ("</think>", "</thinking>", "</seed:think>")
 """Those that models write which did not open their thoughts."""
+_MOST_BEHIND: Final = 8
 _LINES: Final = ("all\n", "assistant\n", "model\n")
 # A sentence, which a list of words does not go on with.
 _SAID: Final = re.compile(r"(?![a-z])[^\W\d_]\S* \S|[^\W\x00-\u024f]")
