@@ -74,7 +74,9 @@ class JsonAnswer:
                 continue
             token = _TOKEN.match(text, self._at)
             if token is None or (token.end() == len(text) and token.lastgroup == "word"):
-                return safe  # blanks, or a word that may go on
+                # Blanks, or a word that may go on.
+                self._is_odd = len(text) - self._at > _LONGEST_WORD
+                return safe
             if not self._accept(token[0].strip()):
                 self._is_odd = True
                 return safe
@@ -171,6 +173,8 @@ _AFTER_KEYED: Final = frozenset({",", "}"})
 _AFTER_LISTED: Final = frozenset({",", "]"})
 _NOTHING: Final[frozenset[str]] = frozenset()
 _OPENING: Final = re.compile(r"[{\[]")
+# Blanks that wait for what follows them are no longer, either.
+_LONGEST_WORD: Final = 1_024
 _TOKEN: Final = re.compile(r"\s*+(?:[{}\[\],:\"]|(?P<word>[^\s{}\[\],:\"]++))")
 _WORD: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null")
 _PLAIN: Final = re.compile(r'[^"\\\x00-\x1f]*+')

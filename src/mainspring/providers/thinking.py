@@ -74,7 +74,9 @@ BLOCKS: Final = (
     ),
     ThoughtBlock(
         re.compile(
-            r"<details[^<>\n]*>\s*<summary>[^<\n]{0,20}\b(?:Think|Thought|Reason|Chain of)[^<\n]{0,40}</summary>", re.IGNORECASE
+            r"<(?P<tag>details)[^<>\n]*>\s*<summary>[^\w<]{0,8}(?:Thinking|Thoughts?|Thought process|Thought for [^<\n]{1,24}"
+            r"|Reasoning|Chain of thought)[^\w<]{0,8}</summary>",
+            re.IGNORECASE,
         ),
         re.compile(
             r"<details[^<>\n]*>\s*<summary>[^<\n]*</summary>(?P<thought>.*?)</details>\s*+(?=\S)", re.IGNORECASE | re.DOTALL
