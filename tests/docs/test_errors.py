@@ -15,25 +15,19 @@ PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
 _CODE = re.compile(r"[a-z_]+")
 
 
-def read_codes(tree: ast.Module, constants: dict[str, str]) -> Iterator[str]:
-    """The codes in the calls and classes of a module."""
+def read_codes(tree: ast.Module) -> Iterator[ast.expr | None]:
+    """What stands for a code in the calls and classes of a module: a text, or the name of one."""
     for node in ast.walk(tree):
-        given: list[ast.expr | None] = []
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id[:1].isupper():
-            given += [keyword.value for keyword in node.keywords if keyword.arg == "code"]
-            given += node.args[1:2] if node.func.id == "Fault" else []
+            yield from [keyword.value for keyword in node.keywords if keyword.arg == "code"]
+            yield from node.args[1:2] if node.func.id == "Fault" else []
         if isinstance(node, ast.ClassDef):
             for line in node.body:
                 match line:
                     case ast.Assign(targets=[ast.Name(id="code")], value=value):
-                        given.append(value)
+                        yield value
                     case ast.AnnAssign(target=ast.Name(id="code"), value=value):
-                        given.append(value)
-        for value in given:
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                yield value.value
-            elif isinstance(value, ast.Name) and value.id in constants:
-                yield constants[value.id]
+                        yield value
 
 
 def read_constants(tree: ast.Module) -> dict[str, str]:
@@ -49,10 +43,23 @@ def read_constants(tree: ast.Module) -> dict[str, str]:
 
 
 def list_codes() -> set[str]:
-    trees = [ast.parse(file.read_text()) for source in SOURCES for file in source.rglob("*.py")]
-    shared = {name: text for tree in trees for name, text in read_constants(tree).items() if _CODE.fullmatch(text)}
-    found = {code for tree in trees for code in read_codes(tree, shared | read_constants(tree))}
-    return {code for code in found | {code for _, code, _ in _BOUNDS} if _CODE.fullmatch(code)}
+    # No tree is kept: the garbage collector would go through all of them again and again.
+    modules = [read_module(file) for source in SOURCES for file in source.rglob("*.py")]
+    shared = {name: text for constants, _ in modules for name, text in constants.items() if _CODE.fullmatch(text)}
+    found = {code for _, code, _ in _BOUNDS}
+    for constants, values in modules:
+        for value in values:
+            match value:
+                case ast.Constant(value=str(text)):
+                    found.add(text)
+                case ast.Name(id=name) if text := (shared | constants).get(name):
+                    found.add(text)
+    return {code for code in found if _CODE.fullmatch(code)}
+
+
+def read_module(file: Path) -> tuple[dict[str, str], list[ast.expr | None]]:
+    tree = ast.parse(file.read_text())
+    return read_constants(tree), list(read_codes(tree))
 
 
 def test_the_page_lists_every_code_and_no_other() -> None:
