@@ -46,14 +46,14 @@ def list_codes() -> set[str]:
     # No tree is kept: the garbage collector would go through all of them again and again.
     modules = [read_module(file) for source in SOURCES for file in source.rglob("*.py")]
     shared = {name: text for constants, _ in modules for name, text in constants.items() if _CODE.fullmatch(text)}
-    found = {code for _, code, _ in _BOUNDS}
+    found = {each for _, each, _ in _BOUNDS}
     for constants, values in modules:
         for value in values:
             match value:
                 case ast.Constant(value=str(text)):
                     found.add(text)
-                case ast.Name(id=name) if text := (shared | constants).get(name):
-                    found.add(text)
+                case ast.Name(id=name) if code := (shared | constants).get(name):
+                    found.add(code)
     return {code for code in found if _CODE.fullmatch(code)}
 
 
