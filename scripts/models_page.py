@@ -10,8 +10,13 @@ from msgspec.structs import asdict
 
 from mainspring.definitions.json_schema import read_field_docs
 from mainspring.features.models.quirks import QUIRKS
-from mainspring.providers.chat.refusals import REFUSALS
+from mainspring.providers.anthropic import provider as anthropic
+from mainspring.providers.bedrock import request as bedrock
+from mainspring.providers.chat import refusals as chat
+from mainspring.providers.gemini import provider as gemini
+from mainspring.providers.ollama import provider as ollama
 from mainspring.providers.profiles import NEUTRAL, ModelProfile, list_values, load_shipped
+from mainspring.providers.responses import provider as responses
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "models.md"
 # What is learned from answers, not from refusals.
@@ -41,7 +46,7 @@ def list_habits() -> list[tuple[str, ...]]:
 
 def list_fields() -> list[tuple[str, ...]]:
     docs, neutral = read_field_docs(ModelProfile), asdict(NEUTRAL)
-    refused = {rule.field for rule in REFUSALS}
+    refused = {rule.field for kind in (chat, responses, anthropic, gemini, ollama, bedrock) for rule in kind.REFUSALS}
     rows = []
     for field in ModelProfile.__struct_fields__:
         values = "a number" if neutral[field] is None else ", ".join(map(_code, list_values(field)))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC as ZERO
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import msgspec
@@ -16,7 +17,9 @@ from tests.zoo.native_anthropic import START as CLAUDE_START
 from tests.zoo.native_anthropic import ClaudeAnimal, text, write
 from tests.zoo.native_gemini import CALL, GeminiAnimal
 from tests.zoo.native_gemini import chunk as gemini_chunk
-from tests.zoo.native_responses import ResponsesAnimal
+from tests.zoo.native_refusals import TAGGED, Thoughtful
+from tests.zoo.native_responses import BEGUN, CREATED, ResponsesAnimal, added, arguments, completed, done
+from tests.zoo.native_responses import CALL as ITEM
 
 from mainspring.core.items import Json
 from mainspring.ports import Provider
@@ -211,6 +214,20 @@ class AzureResponsesAnimal(ResponsesAnimal):
         return AzureResponses(url, None, {}, api_key=KEY)
 
 
+class ItemsNotKept(AzureResponsesAnimal):
+    """Items that are sent back by their ids are not found. https://github.com/earendil-works/pi/pull/4256"""
+
+    def refuse(self, body: Json) -> str | None:
+        ids = [item["id"] for item in body["input"] if "id" in item]
+        words = "Items are not persisted when `store` is set to false. Try again with `store` set to true, or remove this item."
+        return f"Item with id '{ids[0]}' not found. {words}" if ids else None
+
+    def first(self, body: Json) -> bytes:
+        thought: Json = {"type": "reasoning", "id": "rs_1", "summary": []}
+        told = [added(BEGUN, 1), *arguments(UTC, index=1), done(ITEM, 1)]
+        return sse(CREATED, added(thought), done(thought), *told, completed(thought, ITEM))
+
+
 class BedrockAnimal(NativeAnimal):
     path = "/model/{model}/{operation}"
     mime = MIME
@@ -232,6 +249,94 @@ class BedrockAnimal(NativeAnimal):
 
     def say(self, *pieces: str) -> bytes:
         return aws.say(*pieces)
+
+
+class NoToolsAtAll(BedrockAnimal):
+    """The model knows no tools. https://github.com/langchain-ai/langchain-aws/issues/447"""
+
+    model = "us.deepseek.r1-v1:0"
+
+    def refuse(self, body: Json) -> str | None:
+        is_told = "toolConfig" in body or mentions(body["messages"], '"tool(Use|Result)"')
+        return "This model doesn't support tool use." if is_told else None
+
+    def first(self, body: Json) -> bytes:
+        if mentions(body, "12:00"):
+            return self.say(NOON)
+        return self.say(TAGGED if mentions(body, "Tells the time in a zone.") else "I cannot know that.")
+
+
+class OutputsAlone(BedrockAnimal):
+    """Outputs of tools and words may not be in one turn. https://github.com/browser-use/browser-use/issues/710"""
+
+    request: ClassVar = {
+        "input": [
+            {"role": "user", "content": "What time is it?"},
+            {"type": "function_call", "call_id": "old", "name": "get_time", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "old", "output": "11:00"},
+            {"role": "user", "content": "And now?"},
+        ]
+    }
+
+    def refuse(self, body: Json) -> str | None:
+        roles = [message["role"] for message in body["messages"]]
+        if any(before == after for before, after in pairwise(roles)):
+            return "A conversation must alternate between user and assistant roles."
+        mixed = [
+            message
+            for message in body["messages"]
+            if {"toolResult", "text"} <= {key for block in message["content"] for key in block}
+        ]
+        return (
+            "messages.2.content: Conversation blocks and tool result blocks cannot be provided in the same turn."
+            if mixed
+            else None
+        )
+
+    def find_outputs(self, body: Json) -> Sequence[Json]:
+        return super().find_outputs(body)[1:]
+
+
+class NoCachePoints(BedrockAnimal):
+    """A place for the cache is refused. https://github.com/earendil-works/pi/issues/2053"""
+
+    model = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
+
+    def refuse(self, body: Json) -> str | Refusal | None:
+        words = "Malformed input request: #/messages/0/content/1: extraneous key [cachePoint] is not permitted"
+        return words if mentions(body, "cachePoint") else None
+
+
+class NoCaching(NoCachePoints):
+    """The account may not cache. https://github.com/BerriAI/litellm/pull/39210"""
+
+    kind = "AccessDeniedException"
+
+    def refuse(self, body: Json) -> str | Refusal | None:
+        words = "You invoked an unsupported model or your request did not allow prompt caching. See the documentation."
+        return Refusal(words, 403) if mentions(body, "cachePoint") else None
+
+
+class StaleSealOnBedrock(Thoughtful, BedrockAnimal):
+    """A signature is refused that was good once. https://github.com/pydantic/pydantic-ai/issues/3757"""
+
+    model = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
+    sealed = 'mainspring.bedrock-anthropic.{"type":"thinking","thinking":"Hm.","signature":"b2xk"}'
+
+    def refuse(self, body: Json) -> str | None:
+        words = "The model returned the following errors: messages.1.content.0: Invalid `signature` in `thinking` block"
+        return words if mentions(body, "b2xk") else None
+
+
+class ProfileWanted(Silent, BedrockAnimal):
+    """The model is had by an inference profile only. https://github.com/anomalyco/opencode/issues/396"""
+
+    code = "model_not_found"
+    words = "us.amazon.nova-lite-v1:0"
+
+    def refuse(self, body: Json) -> Refusal:
+        words = "with on-demand throughput isn\u2019t supported. Retry your request with the ID or ARN of an inference profile"
+        return Refusal(f"Invocation of model ID {self.model} {words} that contains this model.")
 
 
 class ClockIsWrong(BedrockAnimal):
@@ -449,6 +554,24 @@ class VertexClaudeAnimal(ClaudeAnimal):
         """As Google passes on what Anthropic says."""
         told = {**super().describe(refusal), "request_id": "req_vrtx_1"}
         return {"error": {"code": refusal.status, "message": msgspec.json.encode(told).decode(), "status": "INVALID_ARGUMENT"}}
+
+
+class NoOutputConfigOnVertex(VertexClaudeAnimal):
+    """The effort has no place. https://github.com/anthropics/claude-code/issues/37746"""
+
+    request: ClassVar = {"reasoning": {"effort": "low"}}
+
+    def refuse(self, body: Json) -> str | None:
+        return "output_config: Extra inputs are not permitted" if "output_config" in body else None
+
+
+class StaleThoughtOnVertex(Thoughtful, VertexClaudeAnimal):
+    """A signature is refused that was good elsewhere. https://github.com/lbjlaq/Antigravity-Manager/issues/498"""
+
+    sealed = 'mainspring.anthropic.{"type":"thinking","thinking":"Hm.","signature":"b2xk"}'
+
+    def refuse(self, body: Json) -> str | None:
+        return "messages.1.content.0: Invalid `signature` in `thinking` block" if mentions(body, "b2xk") else None
 
 
 class OverloadedOnVertex(VertexClaudeAnimal):

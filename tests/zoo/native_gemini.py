@@ -385,3 +385,31 @@ class DoneAtTheEnd(GeminiAnimal):
 
     def last(self, body: Json) -> bytes:
         return sse(chunk({"text": NOON})) + DONE
+
+
+class OutputsAlone(GeminiAnimal):
+    """Outputs of tools must be alone in their turn. https://github.com/anomalyco/opencode/pull/43479"""
+
+    request: ClassVar = {
+        "input": [
+            {"role": "user", "content": "What time is it?"},
+            {"type": "function_call", "call_id": "old", "name": "get_time", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "old", "output": "11:00"},
+            {"role": "user", "content": "And now?"},
+        ]
+    }
+
+    def refuse(self, body: Json) -> str | None:
+        mixed = [
+            content
+            for content in body["contents"]
+            if {"functionResponse", "text"} <= {key for part in content["parts"] for key in part}
+        ]
+        words = "Please ensure that the number of function response parts is equal to the number of function call parts."
+        return words if mixed else None
+
+    def first(self, body: Json) -> bytes:
+        return self.call()
+
+    def find_outputs(self, body: Json) -> Sequence[Json]:
+        return super().find_outputs(body)[1:]

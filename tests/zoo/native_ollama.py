@@ -298,6 +298,18 @@ class IndexedCalls(OllamaAnimal):
         return b"".join([line({"tool_calls": [each]}) for each in made]) + end()
 
 
+class IdsMustReturn(OllamaAnimal):
+    """Ids of calls must come back with their outputs. https://github.com/kenlasko/monize/pull/408"""
+
+    def refuse(self, body: Json) -> str | None:
+        made = [call.get("id") for message in body["messages"] for call in message.get("tool_calls", ())]
+        back = [message.get("tool_call_id") for message in self.find_outputs(body)]
+        return f"Unexpected tool call id {back} in tool results" if made != back or None in made else None
+
+    def first(self, body: Json) -> bytes:
+        return line({"tool_calls": [{"id": "call_x", **CALL}]}) + end()
+
+
 class UnopenedThought(OllamaAnimal):
     """Only the end of its thoughts is marked. https://github.com/vllm-project/vllm/issues/14429"""
 
@@ -324,6 +336,23 @@ class NoCounts(OllamaAnimal):
 
     def last(self, body: Json) -> bytes:
         return line({"content": NOON}) + line(done=True, done_reason="stop")
+
+
+class NotPulled(Silent, OllamaAnimal):
+    """The model is not there. https://github.com/CrestApps/CrestApps.Core/issues/142"""
+
+    code = "model_not_found"
+    words = "ollama pull nobody-knows-me"
+
+    def refuse(self, body: Json) -> Refusal:
+        return Refusal("model 'nobody-knows-me' not found", 404)
+
+
+class NotPulledOld(NotPulled):
+    """The model is not there, in other words. https://github.com/FlowiseAI/Flowise/issues/2335"""
+
+    def refuse(self, body: Json) -> Refusal:
+        return Refusal("model 'nobody-knows-me' not found, try pulling it first", 404)
 
 
 class NoMemory(Silent, OllamaAnimal):

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
+import openai
+from openai.types.responses import Response
 from tests.providers.backend import DONE, sse
-from tests.zoo.animal import NOON, UTC, Refusal
-from tests.zoo.native_animal import NativeAnimal, Silent
+from tests.zoo.animal import NOON, UTC, Refusal, mentions
+from tests.zoo.native_animal import NativeAnimal, Outcome, Silent
 
 from mainspring.core.items import Json
 from mainspring.ports import Provider
@@ -272,6 +274,73 @@ class RareTemperature(ResponsesAnimal):
         return self.say(NOON)
 
 
+class EncryptedOnlyInTheWhole(ResponsesAnimal):
+    """Encrypted reasoning is only in the whole, and calls must not come without it. https://github.com/earendil-works/pi/pull/4256"""
+
+    def refuse(self, body: Json) -> str | None:
+        kinds = [item["type"] for item in body["input"]]
+        made = next((item for item in body["input"] if item["type"] == "function_call"), None)
+        if made is None or "id" not in made or any(item.get("encrypted_content") == "gAAA" for item in body["input"]):
+            return None
+        words = "of type 'function_call' was provided without its required 'reasoning' item: 'rs_1'."
+        return f"Item 'fc_1' {words} {kinds}"
+
+    def first(self, body: Json) -> bytes:
+        thought: Json = {"type": "reasoning", "id": "rs_1", "summary": []}
+        call = [added(BEGUN, 1), *arguments(UTC, index=1), done(CALL, 1)]
+        return sse(CREATED, added(thought), done(thought), *call, completed({**thought, "encrypted_content": "gAAA"}, CALL))
+
+
+class StaleReasoning(ResponsesAnimal):
+    """Reasoning that was encrypted for another account is refused. https://github.com/openai/codex/issues/8145"""
+
+    request: ClassVar = {
+        "input": [
+            {"role": "user", "content": "What time is it?"},
+            {"type": "reasoning", "id": "rs_old", "summary": [], "encrypted_content": "gAAAold"},
+            {"type": "function_call", "id": "fc_old", "call_id": "old", "name": "get_time", "arguments": UTC},
+            {"type": "function_call_output", "call_id": "old", "output": "11:00"},
+            {"role": "user", "content": "And now?"},
+        ]
+    }
+
+    def refuse(self, body: Json) -> str | None:
+        is_old = any(item.get("encrypted_content") == "gAAAold" for item in body["input"])
+        return "The encrypted content gAAA...old could not be verified." if is_old else None
+
+    def find_outputs(self, body: Json) -> Sequence[Json]:
+        return super().find_outputs(body)[1:]
+
+
+class OnlyAuto(ResponsesAnimal):
+    """Calls cannot be forced. https://github.com/vllm-project/vllm/issues/23227"""
+
+    request: ClassVar = {"tool_choice": "required"}
+
+    def refuse(self, body: Json) -> str | None:
+        is_forced = body.get("tool_choice", "auto") != "auto"
+        return "Only 'auto' tool_choice is supported in response API with Harmony" if is_forced else None
+
+    def first(self, body: Json) -> bytes:
+        return self.call() if mentions(body, "Answer by calling") else self.say("No.")
+
+
+class NoFormat(ResponsesAnimal):
+    """A format is refused. https://github.com/Blaizzy/mlx-vlm/pull/1070"""
+
+    zones: ClassVar = []
+    request: ClassVar = {"text": {"format": {"type": "json_schema", "name": "answer", "schema": {"type": "object"}}}}
+
+    def refuse(self, body: Json) -> str | None:
+        return "Unknown parameter: 'text.format'." if "text" in body else None
+
+    def first(self, body: Json) -> bytes:
+        return self.say('{"time": ', '"noon"}') if mentions(body, "JSON") else self.say(NOON)
+
+    def check(self, outcome: Outcome) -> None:
+        assert (outcome.response.status, outcome.response.output_text) == ("completed", '{"time": "noon"}'), outcome.response
+
+
 class NoLimit(Silent, ResponsesAnimal):
     """A bound on the output is refused: nobody may drop that. https://github.com/openai/codex/issues/26173"""
 
@@ -297,6 +366,26 @@ class InstructionsWanted(Silent, ResponsesAnimal):
 
     def describe(self, refusal: Refusal) -> Json:
         return {"detail": refusal.message}
+
+
+class NoPhase(ResponsesAnimal):
+    """Fields of items are refused that it does not know. https://github.com/BerriAI/litellm/issues/13420"""
+
+    request: ClassVar = {
+        "input": [
+            {"role": "user", "content": "Hello."},
+            {
+                "type": "message",
+                "role": "assistant",
+                "phase": "final_answer",
+                "content": [{"type": "output_text", "text": "Hello."}],
+            },
+            {"role": "user", "content": "What time is it?"},
+        ]
+    }
+
+    def refuse(self, body: Json) -> str | None:
+        return "Unknown parameter: 'input[1].phase'." if mentions(body["input"], "phase") else None
 
 
 class FailsBehindWords(ResponsesAnimal):
@@ -376,3 +465,23 @@ class SameCallTwice(ResponsesAnimal):
 
     def first(self, body: Json) -> bytes:
         return sse(CREATED, added(BEGUN), *arguments(UTC), done(CALL), done(CALL), completed(CALL))
+
+
+class FormatIgnored(ResponsesAnimal):
+    """A schema is dropped without a word: the first answer is none, the next is. https://github.com/ggml-org/llama.cpp/issues/19051"""
+
+    zones: ClassVar = []
+    request: ClassVar = {"text": {"format": {"type": "json_schema", "name": "answer", "schema": {"type": "object"}}}}
+
+    async def ask(self, client: openai.AsyncOpenAI, *, streamed: bool = False) -> Response:
+        if not self.asked:
+            first = await super().ask(client)
+            assert first.error is not None
+            assert (first.error.model_extra or {})["reason"] == "provider_invalid_output", first.error
+        return await super().ask(client, streamed=streamed)
+
+    def first(self, body: Json) -> bytes:
+        return self.say('{"time": ', '"noon"}') if mentions(body, "Answer with JSON") else self.say(NOON)
+
+    def check(self, outcome: Outcome) -> None:
+        assert (outcome.response.status, outcome.response.output_text) == ("completed", '{"time": "noon"}'), outcome.response

@@ -8,7 +8,7 @@ import pytest
 from openai.types.responses import Response
 from tests.kit.waiting import PATIENCE
 from tests.server.hosting import hosted
-from tests.zoo import native_anthropic, native_clouds, native_gemini, native_ollama, native_responses
+from tests.zoo import native_anthropic, native_clouds, native_gemini, native_ollama, native_refusals, native_responses
 from tests.zoo.animal import NOON, serving
 from tests.zoo.native_animal import NativeAnimal, Outcome, Silent
 from tests.zoo.native_anthropic import ClaudeAnimal
@@ -25,7 +25,7 @@ FORMATS: list[type[NativeAnimal]] = [
     OllamaAnimal, GeminiAnimal, ClaudeAnimal, ResponsesAnimal,
     AzureAnimal, AzureResponsesAnimal, BedrockAnimal, VertexAnimal, VertexClaudeAnimal,
 ]  # fmt: skip
-HOUSES = (native_ollama, native_gemini, native_anthropic, native_responses, native_clouds)
+HOUSES = (native_ollama, native_gemini, native_anthropic, native_responses, native_refusals, native_clouds)
 ANIMALS = [
     pytest.param(kind, id=f"{house.__name__.rpartition('_')[2]}-{kind.__name__}")
     for house in HOUSES

@@ -24,6 +24,7 @@ from mainspring.core.errors import BadOutput, ContextOverflow, EmptyAnswer, Prov
 from mainspring.core.events import TurnEnded
 from mainspring.core.ids import NewId, random_id
 from mainspring.core.items import Adaptation, Json
+from mainspring.core.lru_cache import LRUCache
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.model_stream import ModelStream
 from mainspring.ports import DocumentStore, KnownProfile, ModelFeature, ModelInfo, ProfileValue, RequestSigner, Tape
@@ -36,11 +37,13 @@ from mainspring.providers.profiles import BOUNDS, NEUTRAL, ModelProfile, Refusal
 from mainspring.providers.relay import PIECE_BYTES, Relay
 from mainspring.providers.reply import ReplyReader
 from mainspring.providers.silent_cut import ENLARGE, find_cut_answer, find_cut_prompt
-from mainspring.providers.transcript import find_schema, list_functions, mentions
+from mainspring.providers.transcript import find_schema, find_seal, list_functions, mentions
 from mainspring.providers.turn import TurnBuilder, list_call_ids
 
 MOST_CHANGES = 3
 """How often one request is changed because a backend refused it."""
+MOST_STALE = 1024
+"""How many signatures are remembered that a backend has refused: they are not sent again."""
 MOST_UNCLOSED = 3
 """After how many answers in a row without the end of reasoning it is no longer taken to be begun."""
 
@@ -102,6 +105,7 @@ class HttpProvider(ABC):
             ca_file=options.get("ca_file"),
         )
         self._unclosed: Counter[str] = Counter()
+        self._stale: LRUCache[int, bool] = LRUCache(MOST_STALE)
         self._book = ProfileBook(self._http.url, self._http.host, options.get("profiles"))
 
     @abstractmethod
@@ -118,9 +122,14 @@ class HttpProvider(ABC):
     async def stream(self, request: ModelRequest) -> ModelStream:
         if self._book.is_due:
             await self._book.load()
+        if self._stale:
+            request = replace(request, items=[item for item in request.items if not self._stale.get(hash(find_seal(item)))])
         reader, most = self._reader(request), request.max_bytes or sys.maxsize
         notes, take = reader.notes, None
         reply = await self._ask_and_note(request, notes)
+        if any(note.field == "seals" for note in notes):
+            for seal in filter(None, map(find_seal, request.items)):
+                self._stale[hash(seal)] = True
         self._book.meet(reply.server)
         try:
             while True:
@@ -204,6 +213,9 @@ class HttpProvider(ABC):
             return BadOutput(f"{told}; this is known now, ask again, or have {self._http.url} parse reasoning")
         if profile.thinking == "begun" and reader.finish == "stop":
             self._check_begun(model, reader)
+        if reader.finish == "stop" and reader.is_worded and find_schema(request) is not None and not profile.format_told:
+            # Some drop a schema without a word: the next time it is told in words, too.
+            self._learn(model, "format_told", True, "an answer was not the JSON that was asked for", reader.notes)
         return None
 
     def _check_begun(self, model: str, reader: ReplyReader[Any]) -> None:
@@ -338,7 +350,10 @@ class HttpProvider(ABC):
         return None
 
     def _keep_change(self, model: str, notes: list[Adaptation], build: Callable[[ModelProfile], Json], index: int = -1) -> None:
-        """The change has helped, by default the last one. What a caller's tools have led to holds for these tools alone."""
+        """The change has helped, by default the last one. What a caller's tools have led to holds for these tools alone, and what
+        a conversation has brought along for this request."""
+        if notes[index].field in _OF_HISTORY:
+            return
         note = notes[index] = replace(notes[index], is_kept=True)
         digest = _digest_tools(build) if (note.field, note.value) in _OF_TOOLS else ""
         self._book.learn(model, {note.field: note.value}, f"{note.why}, and took it with this", digest)
@@ -367,7 +382,8 @@ class HttpProvider(ABC):
 
 def _digest_tools(build: Callable[[ModelProfile], Json]) -> str:
     """Tells requests with the same tools from others."""
-    return blake2b(encode_body({"tools": build(NEUTRAL).get("tools")}), digest_size=8).hexdigest()
+    body = build(NEUTRAL)
+    return blake2b(encode_body({"tools": body.get("tools") or body.get("toolConfig")}), digest_size=8).hexdigest()
 
 
 class _Model(Struct, gc=False):
@@ -409,6 +425,8 @@ class _TokenCount(Struct, gc=False):
 _MOST_WORDS: Final = 2_000
 # Changes that are due to what is in the tools, or to how much.
 _OF_TOOLS: Final = frozenset({("schemas", "bare"), ("schemas", "told"), ("descriptions", "short")})
+# Changes that are due to what another account, or a model that is gone, has sealed.
+_OF_HISTORY: Final = frozenset({"seals"})
 _token_count = msgspec.json.Decoder(_TokenCount)
 _models = msgspec.json.Decoder(_ModelList | list[_Model])
 _named_models = msgspec.json.Decoder(_NamedModelPage)

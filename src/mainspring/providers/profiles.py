@@ -49,8 +49,16 @@ class ModelProfile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Where its reasoning goes back with the calls that it led to."""
     reasoning_items: Literal["any", "sealed"] = "any"
     """Which reasoning goes back by the Responses API: all of it, or only what the backend has sealed."""
+    seals: bool = True
+    """Whether what a vendor has sealed of its reasoning (signatures, encrypted content) goes back to it."""
+    cache_marks: bool = True
+    """Whether Claude is told up to where the prompt is to be cached."""
+    item_fields: Literal["all", "needed"] = "all"
+    """What items have by the Responses API: all that the format knows, or no ids and phases."""
     thinking: Literal["marked", "begun"] = "marked"
     """Whether reasoning is told by the tag that opens it, or the prompt has opened it, and the answer begins within it."""
+    call_ids: bool = False
+    """Whether Ollama gets the ids of calls back, too. Those that run on machines of its own want them."""
     ids: Literal["any", "nine"] = "any"
     """Which call ids it takes: any, or nine letters and digits."""
     blank: Literal["null", "empty", "omitted", "told"] = "null"
@@ -68,7 +76,8 @@ class ModelProfile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     calls_together: bool = True
     """Whether a turn of the history may have several calls. If not, each is a turn, with its output behind it."""
     user_after_output: bool = True
-    """Whether a user may speak directly behind the output of a tool. If not, the model says a word in between."""
+    """Whether a user may speak directly behind the output of a tool. If not, the model says a word in between, or what the user
+    says to Gemini is a turn of its own."""
     system: Literal["anywhere", "first", "user"] = "anywhere"
     """Where the system may speak: anywhere, once and first, or never, so that the user says it; then roles alternate too."""
     calls_without_tools: bool = True

@@ -218,6 +218,10 @@ class ReplyReader(ABC, Generic[TurnT]):
         return self._turn.is_unclosed
 
     @property
+    def is_worded(self) -> bool:
+        return self._turn.is_worded
+
+    @property
     def says_nothing(self) -> bool:
         """The answer has ended in good order, without words and without calls."""
         return self._finish == "stop" and self._turn.is_mute

@@ -18,13 +18,20 @@ def retell_calls(messages: Sequence[Json]) -> list[Json]:
     told: list[Json] = []
     for message in messages:
         if message["role"] == "tool":
-            message = {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
+            message = {"role": "user", "content": write_output(message["content"])}
         elif calls := message.get("tool_calls"):
-            named = [(call["function"]["name"], json_text(call["function"]["arguments"])) for call in calls]
-            made = [f'<tool_call>\n{{"name": "{name}", "arguments": {given}}}\n</tool_call>' for name, given in named]
+            made = [write_call(call["function"]["name"], json_text(call["function"]["arguments"])) for call in calls]
             message = {"role": "assistant", "content": "\n".join([*filter(None, [message["content"]]), *made])}
         told.append(message)
     return told
+
+
+def write_call(name: str, arguments: str) -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+def write_output(output: str) -> str:
+    return f"<tool_response>\n{output}\n</tool_response>"
 
 
 _TOOLS_TOLD: Final = (

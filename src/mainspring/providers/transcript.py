@@ -221,6 +221,12 @@ def unseal(vendor: str, item: Reasoning) -> str | None:
     return content.removeprefix(mark) if isinstance(content, str) and content.startswith(mark) else None
 
 
+def find_seal(item: Item) -> str | None:
+    """What a vendor has sealed into the item."""
+    content = item.encrypted_content if isinstance(item, Reasoning) else None
+    return content if isinstance(content, str) else None
+
+
 def is_sealed(content: str) -> bool:
     """Whether `seal` wrote it: of no use to a vendor that encrypts its reasoning itself."""
     return content.startswith(f"{MARK}.")

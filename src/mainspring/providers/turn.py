@@ -69,6 +69,11 @@ class TurnEvents(ABC):
 
     @property
     @abstractmethod
+    def is_worded(self) -> bool:
+        """The words so far, told or held back, are not JSON, and there are no calls."""
+
+    @property
+    @abstractmethod
     def is_mute(self) -> bool:
         """No words have been said and no calls made: at most there are thoughts."""
 
@@ -169,10 +174,9 @@ class TurnBuilder(TurnEvents):
 
     @property
     def is_worded(self) -> bool:
-        """The words so far, told or held back, are not the JSON that was asked for."""
         is_held = self._leaks is not None and self._leaks.is_worded
         is_said = (said := self.said.strip()) != "" and not said.startswith(("{", "["))
-        return is_said or (is_held and not self.is_answering)
+        return not self._calls and (is_said or (is_held and not self.is_answering))
 
     def text(self, delta: str, logprobs: Sequence[Json] = ()) -> None:
         if logprobs:

@@ -79,6 +79,16 @@ def build_body(request: ModelRequest, family: Family | None = None, vendor: str 
     return body | (request.extra or {})
 
 
+def drop_marks(body: Json) -> Json:
+    """The parts without marks for the cache."""
+    return {
+        part: [{name: value for name, value in block.items() if name != "cache_control"} for block in blocks]
+        if part != "messages"
+        else [{**message, **drop_marks({"content": message["content"]})} for message in blocks]
+        for part, blocks in body.items()
+    }
+
+
 class _Form(Struct, frozen=True):
     """How the answer is to look: as settings, and in words where there is no setting."""
 

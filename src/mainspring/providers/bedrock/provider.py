@@ -9,13 +9,13 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
-from mainspring.core.errors import InvalidRequest, Refused, Unauthorized
+from mainspring.core.errors import InvalidRequest, ModelNotFound, Refused, Unauthorized
 from mainspring.core.items import Adaptation
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelInfo
 from mainspring.providers.bedrock.aws_credentials import find_region, find_source, name_domain
 from mainspring.providers.bedrock.reply import BedrockReply
-from mainspring.providers.bedrock.request import REFUSALS, UNSTREAMED, build_body, is_claude, name_vendor
+from mainspring.providers.bedrock.request import REFUSALS, UNPROFILED, UNSTREAMED, build_body, is_claude, name_vendor
 from mainspring.providers.bedrock.sigv4 import SigV4Signer
 from mainspring.providers.credentials import CredentialCache
 from mainspring.providers.http_client import Http, HttpReply
@@ -58,7 +58,7 @@ class Bedrock(HttpProvider):
         self._region, self._options = region, options
 
     def _reader(self, request: ModelRequest) -> BedrockReply:
-        turn = self._turn(request, leaks=not is_claude(request.model))
+        turn = self._turn(request, leaks=not is_claude(request.model) or not self._book.find(request.model).tools)
         return BedrockReply(turn, self._http, name_vendor(request.model))
 
     async def _ask(self, request: ModelRequest) -> HttpReply:
@@ -67,6 +67,11 @@ class Bedrock(HttpProvider):
     async def _ask_and_note(self, request: ModelRequest, notes: list[Adaptation]) -> HttpReply:
         try:
             return await self._ask_converse(request, notes)
+        except ModelNotFound as error:
+            if not UNPROFILED.search(error.message):
+                raise
+            advice = f"ask for it by its profile in this region, such as `us.{request.model}`; `mainspring models` lists them"
+            raise ModelNotFound(f"{error.message}; {advice}") from error
         except Unauthorized as error:
             needed = "the identity may call `bedrock:InvokeModelWithResponseStream` (and `bedrock:InvokeModel`) on it"
             advice = f"check that the account has access to the model in {self._region}, and that {needed}"

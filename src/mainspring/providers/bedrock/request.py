@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from mainspring.core.errors import Refused
 from mainspring.core.items import Json
 from mainspring.core.model_request import ModelRequest
+from mainspring.providers.adapted_request import RULES, adapt_request
 from mainspring.providers.anthropic import request as messages_api
 from mainspring.providers.anthropic.claude_models import Family, find_family
 from mainspring.providers.json_text import drop_none, merge_extra
@@ -21,38 +22,46 @@ from mainspring.providers.profiles import NEUTRAL, ModelProfile, RefusalRule
 from mainspring.providers.transcript import shorten_id
 
 VENDOR: Final = "bedrock"
-REFUSALS: Final = tuple(
-    RefusalRule(field, value, re.compile(words, re.IGNORECASE))
-    for field, value, words in (
-        ("tool_choice", "auto", r"toolChoice|tool_choice"),
-        ("tools", False, r"support tool use(?! in streaming)"),
-        ("system", "user", r"support (the )?system\b"),
-        ("temperature", False, r"\btemperature\b"),
-        ("top_p", False, r"\btop_?p\b"),
-        ("reasoning_effort", False, r"thinking|reasoning_?(config|effort|mode)|extraneous key"),
-    )
+REFUSALS: Final = (
+    *(
+        RefusalRule(field, value, re.compile(words, re.IGNORECASE))
+        for field, value, words in (
+            ("tool_choice", "auto", r"toolChoice|tool_choice"),
+            ("tools", False, r"support tool use(?! in streaming)"),
+            ("user_after_output", False, r"tool result blocks cannot be provided in the same turn"),
+            ("cache_marks", False, r"\bcachePoint\b|not allow prompt caching"),
+            ("seals", False, r"invalid .?signature.? in .?thinking"),
+            ("system", "user", r"support (the )?system\b"),
+            ("temperature", False, r"\btemperature\b"),
+            ("top_p", False, r"\btop_?p\b"),
+            ("reasoning_effort", False, r"thinking|reasoning_?(config|effort|mode)|extraneous key"),
+        )
+    ),
+    # Some know tools where they do not stream, and say so in much the same words.
+    *[rule for rule in RULES if rule.field != "tools"],
 )
+UNPROFILED: Final = re.compile("inference profile", re.IGNORECASE)
 UNSTREAMED: Final = re.compile(r"support tool use in streaming", re.IGNORECASE)
 
 
 def build_body(request: ModelRequest, profile: ModelProfile = NEUTRAL) -> Json:
     """The request as JSON. Raises `Refused` for content that this wire format cannot carry."""
     family = _find_family(request.model)
+    request = adapt_request(request, profile)
     asked = replace(request, extra=None)
     told = messages_api.build_body(asked, family, name_vendor(request.model))
-    can_cache = family.thinking is not None
+    can_cache = family.thinking is not None and profile.cache_marks
     messages = [_write_message(message, can_cache) for message in told["messages"]]
+    if not profile.user_after_output:
+        messages = list(_part_outputs(messages))
     words = [text["text"] for text in told.get("system", ())]
-    tools = _tool_config(told, messages, words, profile)
+    tools = _tool_config(told, messages, words)
     if tools and can_cache:
         tools["tools"].append(_CACHE)
-    if profile.system == "user" and words:
-        messages[0]["content"][:0] = [{"text": text} for text in words]
-        words = []
     limits = {
         "maxTokens": request.max_output_tokens and told["max_tokens"],
-        "temperature": told.get("temperature") if profile.temperature else None,
-        "topP": told.get("top_p") if profile.top_p else None,
+        "temperature": told.get("temperature"),
+        "topP": told.get("top_p"),
         "stopSequences": told.get("stop_sequences"),
     }
     body = {
@@ -60,7 +69,7 @@ def build_body(request: ModelRequest, profile: ModelProfile = NEUTRAL) -> Json:
         "system": [{"text": text} for text in words] + ([_CACHE] if words and can_cache else []),
         "toolConfig": tools,
         "inferenceConfig": drop_none(limits),
-        "additionalModelRequestFields": _extra_fields(request, told) if profile.reasoning_effort else {},
+        "additionalModelRequestFields": _extra_fields(request, told),
     }
     return merge_extra({name: value for name, value in body.items() if value}, request.extra)
 
@@ -80,25 +89,20 @@ def _find_family(model: str) -> Family:
     return replace(find_family(model), structures=False) if is_claude(model) else _OTHER
 
 
-def _tool_config(told: Json, messages: list[Json], words: list[str], profile: ModelProfile) -> Json:
+def _tool_config(told: Json, messages: list[Json], words: list[str]) -> Json:
     """The tools. Where the conversation has calls in it, Bedrock wants tools, also where none may be called: then words forbid
     it."""
     used = {block["toolUse"]["name"] for message in messages for block in message["content"] if "toolUse" in block}
     choice = told.get("tool_choice", {"type": "auto"})
     is_forbidden = choice["type"] == "none" or not told.get("tools")
-    if not profile.tools or (is_forbidden and not used):
+    if is_forbidden and not used:
         return {}
     if is_forbidden:
         words.append("Do not call a tool now. Answer in words.")
     known = told.get("tools") or [{"name": name, "input_schema": {"type": "object"}} for name in sorted(used)]
     tools = [_tool(tool) for tool in known]
     forced = {"any": {"any": {}}, "tool": {"tool": {"name": choice.get("name")}}}.get(choice["type"])
-    if forced is None:
-        return {"tools": tools}
-    if profile.tool_choice == "auto":
-        words.append(f"You must call the tool `{choice['name']}` now." if "name" in choice else "You must call a tool now.")
-        return {"tools": tools}
-    return {"tools": tools, "toolChoice": forced}
+    return {"tools": tools} if forced is None else {"tools": tools, "toolChoice": forced}
 
 
 def _tool(tool: Json) -> Json:
@@ -130,6 +134,19 @@ def _write_message(message: Json, can_cache: bool) -> Json:
         # A document is not taken without words beside it.
         content.append({"text": "(a document)"})
     return {"role": message["role"], "content": content}
+
+
+def _part_outputs(messages: Sequence[Json]) -> Iterator[Json]:
+    """Has the model speak between the outputs of tools and what the user says behind them."""
+    for message in messages:
+        outputs = [block for block in message["content"] if "toolResult" in block]
+        rest = [block for block in message["content"] if "toolResult" not in block]
+        if not outputs or all("cachePoint" in block for block in rest):
+            yield message
+            continue
+        yield {"role": "user", "content": outputs}
+        yield {"role": "assistant", "content": [{"text": "I have the output."}]}
+        yield {"role": "user", "content": rest}
 
 
 def _write_blocks(blocks: Sequence[Json]) -> Iterator[Json]:

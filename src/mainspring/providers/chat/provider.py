@@ -83,7 +83,7 @@ class Chat(HttpProvider):
         return build
 
     def _check_answer(self, request: ModelRequest, reader: ReplyReader[Any]) -> ProviderError | None:
-        """Some servers drop a schema without a word, and answer in words: the next time it is told in words, too."""
+        """Some servers say that there are calls, and lose them in their streams."""
         assert isinstance(reader, ChatCompletionReply)
         if reader.finish is not None:
             self._keep_tried(request, reader)
@@ -98,10 +98,6 @@ class Chat(HttpProvider):
                     reader.notes,
                 )
             flaw = BadOutput(f"{self._http.url} ended its answer with calls, as it says, and none has come; try again")
-        is_asked = find_schema(request) is not None and not self._book.find(request.model).format_told
-        is_answer = flaw is None and reader.finish == "stop" and not reader.has_calls
-        if is_asked and is_answer and reader.is_worded:
-            self._learn(request.model, "format_told", True, "an answer was not the JSON that was asked for", reader.notes)
         return flaw
 
     async def _ask_changed(self, request: ModelRequest, reader: ReplyReader[Any], error: ProviderError) -> HttpReply | None:

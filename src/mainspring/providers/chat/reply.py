@@ -57,11 +57,6 @@ class ChatCompletionReply(ReplyReader[TurnBuilder]):
         return self._turn.said
 
     @property
-    def is_worded(self) -> bool:
-        """The words are not the JSON that was asked for."""
-        return self._turn.is_worded
-
-    @property
     def is_silent(self) -> bool:
         return self._turn.is_silent
 

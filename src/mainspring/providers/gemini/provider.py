@@ -14,6 +14,7 @@ from msgspec import Struct
 from mainspring.core.items import Adaptation, Json
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelInfo
+from mainspring.providers.adapted_request import RULES
 from mainspring.providers.gemini.reply import GeminiReply
 from mainspring.providers.gemini.request import build_body, name_resource
 from mainspring.providers.http_client import HttpReply
@@ -41,7 +42,7 @@ class Gemini(HttpProvider):
     async def _ask_and_note(self, request: ModelRequest, notes: list[Adaptation]) -> HttpReply:
         """Sends the request as the model takes it."""
         build, query = partial(self._build, request), {"alt": "sse"}
-        return await self._post_adapted(self._find_path(request), request.model, build, _REFUSALS, notes, query=query)
+        return await self._post_adapted(self._find_path(request), request.model, build, REFUSALS, notes, query=query)
 
     def _find_path(self, request: ModelRequest) -> str:
         return f"v1beta/{name_resource(request.model)}:streamGenerateContent"
@@ -65,15 +66,29 @@ class TokenTotal(Struct, gc=False):
 
 
 token_total: Final = msgspec.json.Decoder(TokenTotal)
-_REFUSALS: Final = (
+REFUSALS: Final = (
     MOST_OUTPUT,
     RefusalRule(
-        "reasoning_effort", False, re.compile(r"\bthinking\b.*not supported|thinking_?(config|budget|level)", re.IGNORECASE)
+        "reasoning_effort",
+        False,
+        re.compile(r"\bthinking\b.*not supported|thinking_?(config|budget|level)|only works in thinking mode", re.IGNORECASE),
     ),
+    RefusalRule("seals", False, re.compile(r"thought.?signature\b.*(not valid|invalid|corrupt|expired|mismatch)", re.IGNORECASE)),
+    RefusalRule(
+        "user_after_output", False, re.compile(r"number of function response parts|function response turn", re.IGNORECASE)
+    ),
+    RefusalRule("tools", False, re.compile("function calling is not (enabled|supported)", re.IGNORECASE)),
+    RefusalRule("response_format", "without_tools", re.compile("function calling with a response mime", re.IGNORECASE)),
+    RefusalRule("response_format", "none", re.compile("json mode is not|response_?(mime|json_?schema|schema)", re.IGNORECASE)),
     RefusalRule("schemas", "common", re.compile(r"additional_?properties", re.IGNORECASE)),
     RefusalRule(
         "schemas",
         "bare",
-        re.compile(r"function_?declarations?\b.*(cannot find field|not repeating|unknown name|alongside|format)", re.I | re.S),
+        re.compile(
+            r"function_?declarations?\b.*(cannot find field|not repeating|unknown name|alongside|format|non-empty"
+            r"|undefined schema|schema type)",
+            re.I | re.S,
+        ),
     ),
+    *RULES,
 )

@@ -20,6 +20,7 @@ from mainspring.core.items import Json, Part, ToolDefinition
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers import transcript
+from mainspring.providers.adapted_request import adapt_request
 from mainspring.providers.json_text import drop_none, json_text, merge_extra
 from mainspring.providers.media import (
     EmbeddedFile,
@@ -30,7 +31,7 @@ from mainspring.providers.media import (
     parse_data_url,
     read_attachment,
 )
-from mainspring.providers.profiles import NEUTRAL, ModelProfile, cap_output
+from mainspring.providers.profiles import NEUTRAL, ModelProfile
 from mainspring.providers.transcript import AnsweredCall, InputTurn, ModelTurn
 
 VENDOR: Final = "gemini"
@@ -41,8 +42,9 @@ Thinking = Literal["never", "budget", "level"]
 
 def build_body(request: ModelRequest, profile: ModelProfile = NEUTRAL) -> Json:
     """The request as JSON, as the model takes it. Raises `Refused` for content that this wire format cannot carry."""
+    request = adapt_request(request, profile)
     tools = transcript.list_functions(request)
-    system, contents = _contents(request)
+    system, contents = _contents(request, is_apart=not profile.user_after_output)
     schema = clean_schema(wanted) if (wanted := transcript.find_schema(request)) else wanted
     if tools and schema is not None and not _is_modern(request.model):
         # Before Gemini 3, a model that may call tools cannot be held to a format; it can be asked.
@@ -56,12 +58,12 @@ def build_body(request: ModelRequest, profile: ModelProfile = NEUTRAL) -> Json:
         if calling := _calling(request.tool_choice, tools, request.model):
             body["toolConfig"] = {"functionCallingConfig": calling}
     options = {
-        "maxOutputTokens": cap_output(request, profile),
+        "maxOutputTokens": request.max_output_tokens,
         "temperature": request.temperature,
         "topP": request.top_p,
         "stopSequences": list(request.stop) or None,
         "seed": request.seed,
-        "thinkingConfig": _thinking(request.model, request.reasoning) if profile.reasoning_effort else None,
+        "thinkingConfig": _thinking(request.model, request.reasoning),
         "responseMimeType": None if schema is None else "application/json",
         "responseJsonSchema": schema or None,
     }
@@ -113,37 +115,8 @@ def _declaration(tool: ToolDefinition, schemas: str = "full") -> Json:
     schema = clean_schema(tool.parameters)
     if schemas not in ("full", "common"):
         # The older field, which takes no JSON Schema.
-        bare = _bare_schema(schema)
-        return declaration | ({"parameters": bare} if bare.get("properties") else {})
-    if schemas == "common":
-        schema = _drop_rare(schema)
+        return declaration | ({"parameters": schema} if schema.get("properties") else {})
     return declaration | {"parametersJsonSchema": schema if "$ref" in schema else {"type": "object", **schema}}
-
-
-def _drop_rare(schema: Json) -> Json:
-    """The schema without the word that some take for an error. What it said is checked here."""
-    kept = {word: value for word, value in schema.items() if word != "additionalProperties"}
-    return kept | {
-        word: {name: _drop_rare(part) for name, part in value.items()} if word in ("properties", "$defs") else _drop_rare(value)
-        for word, value in kept.items()
-        if isinstance(value, dict)
-    }
-
-
-def _bare_schema(schema: Json) -> Json:
-    """Names, types and descriptions, and one type each. What else was said is checked here."""
-    kinds = schema.get("type", "object" if "properties" in schema else "string")
-    kind = next((each for each in kinds if each != "null"), "string") if isinstance(kinds, list) else kinds
-    bare: Json = {"type": kind}
-    if isinstance(schema.get("description"), str):
-        bare["description"] = schema["description"]
-    if isinstance(properties := schema.get("properties"), dict) and properties:
-        bare["properties"] = {name: _bare_schema(part) for name, part in properties.items() if isinstance(part, dict)}
-        bare["required"] = [name for name in schema.get("required") or () if name in bare["properties"]]
-    if kind == "array":
-        items = schema.get("items")
-        bare["items"] = _bare_schema(items) if isinstance(items, dict) else {"type": "string"}
-    return bare
 
 
 def _calling(choice: ToolChoice, tools: Sequence[ToolDefinition], model: str) -> Json:
@@ -160,9 +133,10 @@ def _calling(choice: ToolChoice, tools: Sequence[ToolDefinition], model: str) ->
     return {}
 
 
-def _contents(request: ModelRequest) -> tuple[list[str], list[Json]]:
+def _contents(request: ModelRequest, *, is_apart: bool) -> tuple[list[str], list[Json]]:
     """What the system says before anyone else does, and the turns of user and model, which alternate and begin and end with
-    the user's. Later words of the system stay in their place, as the user's: there is no other role."""
+    the user's. Later words of the system stay in their place, as the user's: there is no other role. What the user says behind
+    outputs `is_apart` from them in a turn of its own, if it must be."""
     system = [request.instructions] if request.instructions else []
     contents: list[Json] = []
     for turn in transcript.list_turns(request.items):
@@ -170,8 +144,10 @@ def _contents(request: ModelRequest) -> tuple[list[str], list[Json]]:
             case InputTurn("system", parts) if not contents and all(isinstance(part, items.InputText) for part in parts):
                 system += [part.text for part in parts if isinstance(part, items.InputText) and part.text]
             case InputTurn(parts=parts):
-                said = [_part(part) for part in parts]
-                transcript.append_parts(contents, "user", "parts", [part for part in said if part != {"text": ""}])
+                said = [part for part in map(_part, parts) if part != {"text": ""}]
+                if said and is_apart and contents and "functionResponse" in contents[-1]["parts"][0]:
+                    contents.append({"role": "user", "parts": []})
+                transcript.append_parts(contents, "user", "parts", said)
             case ModelTurn() if not turn.is_mute:
                 transcript.append_parts(contents, "model", "parts", _write_turn(turn, request.model))
                 transcript.append_parts(contents, "user", "parts", _responses(turn.calls, request.model))

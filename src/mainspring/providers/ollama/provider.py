@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar, Final, Unpack
 
+from mainspring.core.errors import ModelNotFound
 from mainspring.core.items import Adaptation
 from mainspring.core.model_request import ModelRequest
 from mainspring.ports import ModelInfo
+from mainspring.providers.adapted_request import RULES
 from mainspring.providers.http_client import HttpReply
 from mainspring.providers.http_provider import HttpOptions, HttpProvider
 from mainspring.providers.ollama.reply import OllamaReply
@@ -39,14 +41,21 @@ class Ollama(HttpProvider):
     async def _ask_and_note(self, request: ModelRequest, notes: list[Adaptation]) -> HttpReply:
         """Sends the request without the fields that the model does not take."""
         build = partial(build_body, request, self._num_ctx)
-        return await self._post_adapted("api/chat", request.model, build, _REFUSALS, notes)
+        try:
+            return await self._post_adapted("api/chat", request.model, build, REFUSALS, notes)
+        except ModelNotFound as error:
+            raise ModelNotFound(f"{error.message}, or pull it: `ollama pull {request.model}`") from error
 
     async def models(self) -> Sequence[ModelInfo]:
         """The models on the machine. Raises a `ProviderError` if there is no such list."""
         return await self._list_named_models("api/tags")
 
 
-_REFUSALS: Final = (
-    RefusalRule("tools", False, re.compile("does not support tools")),
-    RefusalRule("reasoning_effort", False, re.compile("does not support thinking")),
+REFUSALS: Final = (
+    RefusalRule("reasoning_effort", False, re.compile(r"does not support thinking|\bthink value\b|ChatRequest\.think\b")),
+    RefusalRule("response_format", "none", re.compile(r"ChatRequest\.format\b|invalid format")),
+    RefusalRule("call_ids", True, re.compile(r"tool.call.id\b", re.IGNORECASE)),
+    # Its types of schemas are those of Go.
+    RefusalRule("schemas", "bare", re.compile(r"unmarshal .*\.parameters\b")),
+    *RULES,
 )

@@ -14,21 +14,20 @@ from mainspring.core.items import InputFile, InputImage, InputText, Item, Json, 
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
 from mainspring.providers import transcript
+from mainspring.providers.adapted_request import adapt_request
 from mainspring.providers.json_text import drop_none, json_text, merge_extra
 from mainspring.providers.media import EmbeddedFile, list_readable, parse_data_url, read_attachment
 from mainspring.providers.profiles import ModelProfile, find_profile
-from mainspring.providers.told_tools import describe_tools, retell_calls
 from mainspring.providers.transcript import InputTurn, ModelTurn
 
 
 def build_body(request: ModelRequest, num_ctx: int | None = None, profile: ModelProfile | None = None) -> Json:
     """The request as JSON, as the model takes it. Raises `Refused` for content that this wire format cannot carry."""
     profile = profile or find_profile(request.model)
+    request = adapt_request(request, profile)
     tools = list(map(_tool, transcript.list_functions(request))) if request.tool_choice.mode != "none" else []
     form = transcript.find_schema(request)
     rules = [request.instructions or "", *(_wishes(request.tool_choice, form) if tools else ())]
-    if tools and not profile.tools:
-        rules.append(describe_tools([tool["function"] for tool in tools]))
     sampling = {
         "temperature": request.temperature,
         "top_p": request.top_p,
@@ -37,14 +36,13 @@ def build_body(request: ModelRequest, num_ctx: int | None = None, profile: Model
     }
     options = {"num_ctx": num_ctx, "num_predict": request.max_output_tokens, **sampling}
     fields = {
-        "tools": tools or None if profile.tools else None,
+        "tools": tools or None,
         "format": None if tools or form is None else form or "json",
         "think": _think(profile, request.reasoning),
         "options": drop_none(options) or None,
     }
-    messages = _messages(rules, request.items)
-    told = messages if profile.tools else retell_calls(messages)
-    body: Json = {"model": request.model, "messages": told, "stream": True, **drop_none(fields)}
+    messages = _messages(rules, request.items, has_ids=profile.call_ids)
+    body: Json = {"model": request.model, "messages": messages, "stream": True, **drop_none(fields)}
     return merge_extra(body, request.extra)
 
 
@@ -69,14 +67,14 @@ def _tool(tool: ToolDefinition) -> Json:
 def _think(profile: ModelProfile, reasoning: Json | None) -> bool | str | None:
     """Most models think or do not; some always do, at one of three levels."""
     effort = (reasoning or {}).get("effort")
-    if effort is None or not profile.reasoning_effort:
+    if effort is None:
         return None
     if profile.effort == "level":
         return _LEVELS.get(effort, "high")
     return bool(effort != "none")
 
 
-def _messages(rules: Sequence[str], items: Sequence[Item]) -> list[Json]:
+def _messages(rules: Sequence[str], items: Sequence[Item], *, has_ids: bool) -> list[Json]:
     messages: list[Json] = []
     if any(rules):
         messages.append({"role": "system", "content": "\n\n".join(filter(None, rules))})
@@ -86,7 +84,7 @@ def _messages(rules: Sequence[str], items: Sequence[Item]) -> list[Json]:
                 if (message := _write_input(role, parts)) is not None:
                     messages.append(message)
             case ModelTurn() if not turn.is_mute:
-                messages += _write_turn(turn)
+                messages += _write_turn(turn, has_ids=has_ids)
     if all(message["role"] == "system" for message in messages):
         # Asked nothing, Ollama only loads the model.
         messages.append({"role": "user", "content": transcript.FILLER})
@@ -101,7 +99,7 @@ def _write_input(role: str, parts: Sequence[Part]) -> Json | None:
     return {"role": role, "content": "\n".join(texts)} | ({"images": images} if images else {})
 
 
-def _write_turn(turn: ModelTurn) -> list[Json]:
+def _write_turn(turn: ModelTurn, *, has_ids: bool) -> list[Json]:
     """What the model said in one turn, then the outputs in the order of their calls, then what only a user may show."""
     texts = turn.texts
     # What another vendor has sealed is no thought of a model here.
@@ -110,10 +108,15 @@ def _write_turn(turn: ModelTurn) -> list[Json]:
     if thought := "".join([word for item in open_thoughts for word in words(item)]):
         message["thinking"] = thought
     if turn.calls:
-        calls = [(called.call.name, transcript.parse_call_arguments(called.call)) for called in turn.calls]
-        message["tool_calls"] = [{"function": {"name": name, "arguments": arguments}} for name, arguments in calls]
+        calls = [(called.call, transcript.parse_call_arguments(called.call)) for called in turn.calls]
+        message["tool_calls"] = [
+            {"function": {"name": call.name, "arguments": arguments}} | ({"id": call.call_id} if has_ids else {})
+            for call, arguments in calls
+        ]
     messages = [message] if texts or turn.calls else []
-    messages += [{"role": "tool", "tool_name": called.call.name, "content": called.output_text} for called in turn.calls]
+    for called in turn.calls:
+        output = {"role": "tool", "tool_name": called.call.name, "content": called.output_text}
+        messages.append(output | ({"tool_call_id": called.call.call_id} if has_ids else {}))
     return messages + _exhibits(turn)
 
 

@@ -11,6 +11,7 @@ from mainspring.core.events import ItemDone
 from mainspring.core.items import Adaptation, FunctionCall, Reasoning
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.tokens import estimate
+from mainspring.providers.adapted_request import RULES, adapt_request
 from mainspring.providers.http_client import HttpReply
 from mainspring.providers.http_provider import HttpProvider
 from mainspring.providers.profiles import MOST_OUTPUT, NO_DESCRIPTION, NO_TEMPERATURE, RefusalRule
@@ -44,7 +45,7 @@ class Responses(HttpProvider):
     async def _ask_and_note(self, request: ModelRequest, notes: list[Adaptation]) -> HttpReply:
         """Sends the request as the model takes it."""
         build = partial(build_body, request, self._http.host)
-        return await self._post_adapted("responses", request.model, build, _REFUSALS, notes)
+        return await self._post_adapted("responses", request.model, build, REFUSALS, notes)
 
     def _check_answer(self, request: ModelRequest, reader: ReplyReader[Any]) -> ProviderError | None:
         """Servers with a model of any kind may leave its calls and its thoughts in the text, where nobody finds them."""
@@ -75,7 +76,8 @@ class Responses(HttpProvider):
 
     async def count_tokens(self, request: ModelRequest) -> int:
         """The backend's own count; our estimate if it does not count."""
-        asked = build_question(request, self._http.host, self._book.find(request.model))
+        profile = self._book.find(request.model)
+        asked = build_question(adapt_request(request, profile), self._http.host, profile)
         body = {name: value for name, value in asked.items() if name in COUNTED}
         try:
             return await self._count_tokens("responses/input_tokens", body)
@@ -85,7 +87,7 @@ class Responses(HttpProvider):
 
 # How calls and thoughts begin in text, or a call behind a sentence.
 _MAY_LEAK: Final = re.compile(r"\s*(?:[<\[{`]|>>>|(?:Thought|Action): )|[^<]{0,200}<(?:tool_call|function|\||\w{1,16}:)")
-_REFUSALS: Final = (
+REFUSALS: Final = (
     MOST_OUTPUT,
     RefusalRule("store", False, re.compile(r"\bstore\b.*extra inputs|(unknown|unsupported|unrecognized)[^.]*\bstore\b", re.I)),
     RefusalRule("parallel_tool_calls", False, re.compile(r"parallel_tool_calls")),
@@ -103,4 +105,21 @@ _REFUSALS: Final = (
     ),
     RefusalRule("temperature", False, NO_TEMPERATURE),
     RefusalRule("top_p", False, re.compile(r"unsupported.*\btop_p\b|\btop_p\b.*not supported", re.I)),
+    RefusalRule(
+        "seals", False, re.compile(r"encrypted.content\b.*(could not be|cannot be|not be|in)?\W*(verified|decrypted|valid)", re.I)
+    ),
+    RefusalRule(
+        "item_fields",
+        "needed",
+        re.compile(
+            r"without its required .?reasoning|item with id\b.*not found"
+            r"|(unknown|unsupported|unrecognized)[^.]*input\W*\d+\W*(phase|status|id)\b"
+            r"|\binput\b.*\b(phase|status|id): extra inputs",
+            re.I,
+        ),
+    ),
+    RefusalRule("tool_choice", "auto", re.compile(r"only \W?auto\W? tool.choice", re.I)),
+    RefusalRule("response_format", "none", re.compile(r"(unknown|unsupported|unrecognized)[^.]*\btext(\.format)?\b", re.I)),
+    # Calls that come as text are told by then: nothing would read those of a model that is told of its tools in words.
+    *[rule for rule in RULES if rule.field != "tools"],
 )

@@ -120,6 +120,10 @@ class ResponsesTurn(TurnEvents):
         return "" if any(item.kind == "function_call" for item in self._items) else "".join(self._words)
 
     @property
+    def is_worded(self) -> bool:
+        return (said := self.said.strip()) != "" and not said.startswith(("{", "["))
+
+    @property
     def is_whole(self) -> bool:
         """Something was said or called, and all of it to its end."""
         return self._has_spoken and all(item.is_done for item in self._items)

@@ -10,9 +10,10 @@ from mainspring.core.errors import Refused
 from mainspring.core.items import Item, Json, Part
 from mainspring.core.model_request import ModelRequest
 from mainspring.core.spec import ToolChoice
+from mainspring.providers.adapted_request import adapt_request
 from mainspring.providers.json_text import drop_none, merge_extra
 from mainspring.providers.media import EmbeddedFile, is_sound_or_film, list_readable
-from mainspring.providers.profiles import ModelProfile, cap_output, find_profile
+from mainspring.providers.profiles import ModelProfile, find_profile
 from mainspring.providers.transcript import (
     UNANSWERED,
     is_sealed,
@@ -34,6 +35,7 @@ NOTES: Final = {
 def build_body(request: ModelRequest, host: str, profile: ModelProfile | None = None) -> Json:
     """The request as JSON: nothing is kept upstream, so all reasoning comes and goes with us."""
     profile = profile or find_profile(request.model, host)
+    request = adapt_request(request, profile)
     extra = dict(request.extra or {})
     wanted = ["message.output_text.logprobs"] if request.top_logprobs is not None else []
     included = [
@@ -60,11 +62,11 @@ def build_question(request: ModelRequest, host: str, profile: ModelProfile | Non
             body["parallel_tool_calls"] = request.parallel_tool_calls
     options = {
         "instructions": request.instructions,
-        "max_output_tokens": cap_output(request, profile),
-        "temperature": request.temperature if profile.temperature else None,
-        "top_p": request.top_p if profile.top_p else None,
+        "max_output_tokens": request.max_output_tokens,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
         "text": request.text,
-        "reasoning": request.reasoning if profile.reasoning_effort else None,
+        "reasoning": request.reasoning,
         "top_logprobs": request.top_logprobs or None,
     }
     return body | drop_none(options)
@@ -100,7 +102,7 @@ def _tool(profile: ModelProfile, tool: items.ToolDefinition) -> Json:
     return {
         "type": "function",
         "name": tool.name,
-        "description": tool.description or (tool.name if profile.descriptions != "full" else tool.description),
+        "description": tool.description,
         "parameters": tool.parameters or {"type": "object", "properties": {}},
         **({"strict": bool(tool.strict)} if profile.strict else {}),
     }
@@ -122,6 +124,7 @@ class _ItemWriter:
 
     def __init__(self, profile: ModelProfile) -> None:
         self._sealed_only = profile.reasoning_items == "sealed"
+        self._is_bare = profile.item_fields == "needed"
         self._ids: set[str] = set()
         self._calls: set[str] = set()
 
@@ -154,7 +157,10 @@ class _ItemWriter:
         if content := [said for part in message.content if (said := _write_output_part(part)) is not None]:
             id = self._id(message.id, "msg_") or self._new("msg_")
             spoken = {"type": "message", "role": "assistant", "id": id, "status": message.status, "content": content}
-            yield spoken | {"phase": message.phase} if isinstance(message.phase, str) else spoken
+            if self._is_bare:
+                yield {key: said for key, said in spoken.items() if key not in ("id", "status")}
+            else:
+                yield spoken | {"phase": message.phase} if isinstance(message.phase, str) else spoken
 
     def _call(self, call: items.FunctionCall) -> Json:
         if call.form == "server_tool_search":
@@ -185,7 +191,7 @@ class _ItemWriter:
         yield told | {"encrypted_content": sealed} if sealed else told
 
     def _id(self, id: str, prefix: str) -> str | None:
-        if not id.startswith(prefix) or len(id) > ID_CHARS or id in self._ids:
+        if self._is_bare or not id.startswith(prefix) or len(id) > ID_CHARS or id in self._ids:
             return None
         self._ids.add(id)
         return id
