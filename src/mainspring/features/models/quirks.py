@@ -1,4 +1,4 @@
-"""Habits of Chat Completions backends: how each shows in what was exchanged, and what is done about it.
+"""Habits of backends: how each shows in what was exchanged by Chat Completions, or in what was learned by whatever format.
 
 `find_quirks` reads exchanges that were recorded while a backend was asked, and names what it finds. A backend that keeps to the
 standard has none. Most of them need no care of anybody's: the adapter understands them; the doctor tells them all the same.
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from mainspring.core.items import Json
 from mainspring.features.models.odd_answers import ODD_ANSWERS
 from mainspring.features.models.seen_exchange import SeenExchange, decode, find_function
-from mainspring.ports import ProfileValue
+from mainspring.ports import KnownProfile, ProfileValue
 from mainspring.providers.called_names import find_tool_name
 from mainspring.providers.cassette import Exchange
 from mainspring.providers.chat.refusals import REFUSALS
@@ -20,7 +20,7 @@ from mainspring.providers.json_answer import mend_answer
 from mainspring.providers.json_text import may_be_wrapped
 from mainspring.providers.leak_reader import LeakReader
 from mainspring.providers.leaked_calls import parse_calls
-from mainspring.providers.profiles import AS_NAMED
+from mainspring.providers.profiles import AS_NAMED, OF_TOOLS
 from mainspring.providers.thinking import TagSplitter, find_header, find_unopened, mark_channels
 
 PATH: Final = "chat/completions"
@@ -44,6 +44,14 @@ def find_quirks(exchanges: Iterable[Exchange]) -> list[Quirk]:
     found |= {name for name, shows in _IN_ALL.items() if shows(answers)}
     found |= {_REFUSED[change] for change in _list_refused(asked)}
     found |= {"calls not read" for seen in asked if "failed_generation" in seen.raw}
+    return [quirk for quirk in QUIRKS if quirk.name in found]
+
+
+def find_learned(profiles: Iterable[KnownProfile]) -> list[Quirk]:
+    """The habits that requests were changed for or answers judged by, in the order of the table."""
+    facts = [(name.partition(OF_TOOLS)[0], fact) for each in profiles for name, fact in each.facts.items()]
+    learned = [(field, fact.value) for field, fact in facts if fact.source == "learned"]
+    found = {_LEARNED.get(field) or _REFUSED.get((field, value)) for field, value in learned}
     return [quirk for quirk in QUIRKS if quirk.name in found]
 
 
@@ -355,6 +363,11 @@ QUIRKS: Final = (
     Quirk("outputs in parts", "Outputs of tools must be lists of parts.", "They are."),
     Quirk("arguments opened", "Arguments of earlier calls must be objects.", "They are."),
     Quirk("ids by pattern", "Call ids must fit a pattern.", "They are derived."),
+    Quirk("ids of calls wanted", "Ids of calls must come back by Ollama's format, too.", "They are sent."),
+    Quirk("no ids of items", "Ids or phases of items are refused, or lead to what is not there.", "They are left out."),
+    Quirk("no store", "`store` is refused.", "It is left out."),
+    Quirk("no encrypted reasoning", "Encrypted reasoning is refused.", "It is not asked for."),
+    Quirk("no cache marks", "Marks of what is to be cached are refused.", "They are left out."),
     Quirk("ids to the letter", "Call ids have a form of the model's own.", "They come back as they were."),
     Quirk("no max_tokens", "`max_tokens` is refused.", "It is `max_completion_tokens`."),
     Quirk("small outputs", "A large bound on the output is refused.", "It is lowered to what is taken."),
@@ -413,7 +426,20 @@ _PLACES: Final[Mapping[str, str]] = {
     "window": "max_tokens",
 }
 """Where in a request a field of the profile shows, if not under its own name."""
+# Of these, what shows tells more than what was changed.
+_LEARNED: Final[Mapping[str, str]] = {
+    "format_told": "format ignored",
+    "most_output": "small outputs",
+    "stream_tools": "no streams with tools",
+    "thinking": "thinking never opened",
+    "window": "prompt cut",
+}
 _REFUSED: Final[Mapping[Change, str]] = {
+    ("store", False): "no store",
+    ("encrypted_reasoning", False): "no encrypted reasoning",
+    ("call_ids", True): "ids of calls wanted",
+    ("item_fields", "needed"): "no ids of items",
+    ("cache_marks", False): "no cache marks",
     ("stream_options", False): "no stream_options",
     ("stream_tools", False): "no streams with tools",
     ("stream", False): "no streams",
