@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 
+from mainspring.core.items import Json
+from mainspring.providers.adapted_request import MOST_PARTS, bare_schema
 from mainspring.providers.chat.adaptations import _CHANGES, adapt
 from mainspring.providers.profiles import NEUTRAL, ModelProfile
 
@@ -55,3 +57,34 @@ def test_a_short_description_is_one_plain_line() -> None:
     }
     (tool,) = adapt({**BODY, "tools": [{"function": words}]}, ModelProfile(descriptions="short"))["tools"]
     assert tool["function"] == {"description": "Tells the time now here .", "parameters": {"properties": {"a": {}}}}
+
+
+def test_a_bare_schema_has_names_and_types_of_what_references_and_alternatives_mean() -> None:
+    node: Json = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}, "at": {"$ref": "#/$defs/place"}}}
+    place: Json = {"type": ["null", "string"], "description": "A city.", "pattern": "^[A-Z]"}
+    schema: Json = {
+        "type": "object",
+        "properties": {
+            "place": {"$ref": "#/$defs/place"},
+            "size": {"anyOf": [{"type": "null"}, {"type": "integer", "minimum": 1}], "description": "How large."},
+            "names": {"type": "array", "items": {"type": "string", "enum": ["a"]}},
+            "lost": {"$ref": "#/$defs/nothing"},
+        },
+        "required": ["place", "other"],
+        "additionalProperties": False,
+        "$defs": {"place": place, "node": node},
+    }
+    assert bare_schema(schema) == {
+        "type": "object",
+        "properties": {
+            "place": {"type": "string", "description": "A city."},
+            "size": {"type": "integer", "description": "How large."},
+            "names": {"type": "array", "items": {"type": "string"}},
+            "lost": {"type": "object"},
+        },
+        "required": ["place"],
+    }
+    endless = bare_schema({"type": "object", "properties": {"node": {"$ref": "#/$defs/node"}}, "$defs": {"node": node}})
+    assert str(endless).count("'next'") < 20
+    wide = {"type": "object", "properties": {str(number): {"$ref": "#/$defs/wide"} for number in range(50)}}
+    assert str(bare_schema({**wide, "$defs": {"wide": wide}})).count("type") < 60 * MOST_PARTS

@@ -168,10 +168,15 @@ def drop_rare(schema: Json) -> Json:
 
 def bare_schema(schema: Json) -> Json:
     """Names, types and descriptions, and one type each. What else was said is checked here."""
-    return _bare(schema, {**_list_parts(schema, "definitions"), **_list_parts(schema, "$defs")}, MOST_DEPTH)
+    return _bare(
+        schema, {**_list_parts(schema, "definitions"), **_list_parts(schema, "$defs")}, iter(range(MOST_PARTS)), MOST_DEPTH
+    )
 
 
-def _bare(schema: Json, known: Json, depth: int) -> Json:
+def _bare(schema: Json, known: Json, left: Iterator[int], depth: int) -> Json:
+    if not depth or next(left, None) is None:
+        # References may lead round in circles, or to more with every step.
+        return {"type": "object"}
     described = schema.get("description")
     schema = _choose(schema, known)
     kinds = schema.get("type", "object" if "properties" in schema else "string")
@@ -179,12 +184,12 @@ def _bare(schema: Json, known: Json, depth: int) -> Json:
     bare: Json = {"type": kind}
     if isinstance(described := described or schema.get("description"), str):
         bare["description"] = described
-    if (properties := _list_parts(schema, "properties")) and depth:
-        bare["properties"] = {name: _bare(part, known, depth - 1) for name, part in properties.items()}
+    if properties := _list_parts(schema, "properties"):
+        bare["properties"] = {name: _bare(part, known, left, depth - 1) for name, part in properties.items()}
         bare["required"] = [name for name in schema.get("required") or () if name in bare["properties"]]
     if kind == "array":
         items = schema.get("items")
-        bare["items"] = _bare(items, known, depth - 1) if isinstance(items, dict) and depth else {"type": "string"}
+        bare["items"] = _bare(items, known, left, depth - 1) if isinstance(items, dict) else {"type": "string"}
     return bare
 
 
@@ -207,3 +212,4 @@ def _list_parts(schema: Json, word: str) -> Json:
 
 
 MOST_DEPTH: Final = 12
+MOST_PARTS: Final = 2_000

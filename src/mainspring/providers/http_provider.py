@@ -213,7 +213,7 @@ class HttpProvider(ABC):
             return BadOutput(f"{told}; this is known now, ask again, or have {self._http.url} parse reasoning")
         if profile.thinking == "begun" and reader.finish == "stop":
             self._check_begun(model, reader)
-        if reader.finish == "stop" and reader.is_worded and find_schema(request) is not None and not profile.format_told:
+        if find_schema(request) is not None and not profile.format_told and reader.finish == "stop" and reader.is_worded:
             # Some drop a schema without a word: the next time it is told in words, too.
             self._learn(model, "format_told", True, "an answer was not the JSON that was asked for", reader.notes)
         return None
