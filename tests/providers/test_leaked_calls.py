@@ -185,6 +185,10 @@ def test_what_is_no_call_is_found_out_in_time() -> None:
         "<|a|>" * 50_000 + "x",
         "<analysis>" + " " * 16_000 + "</b>",
         "Thought: none." + "\n" * 16_000 + "No Final Answer: yet.",
+        "get_time(zone=x), " * 2_000 + "and so on",
+        "It is noon.\n\nUser: why?\n" + "Human: " * 20_000,
+        "```get_time\n" + "``" * 20_000,
+        "[thinking]" + "[/" * 8_000,
         "<tool_call><get_time>" + "<a>" * 80_000 + "</get_time></tool_call>",
     ):
         assert text_of(play([mean])) == mean

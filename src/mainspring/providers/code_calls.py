@@ -48,7 +48,7 @@ def read_code(text: str, tools: Tools) -> list[CodeCall]:
 
 def read_lines(text: str, tools: Tools) -> list[CodeCall]:
     """The calls of lines, or of a row, of which each is nothing but a call whose arguments fit."""
-    is_row = _CALL_ROW.fullmatch(text) is not None
+    is_row = _CALL_ROW.match(text) is not None
     calls = read_list(f"[{text}]", tools) if is_row else read_code(text, tools) if _CALL_LINES.fullmatch(text) else []
     is_all = (len(calls) > 1 if is_row else len(calls) == text.count("\n") + 1) and all(
         fits(type_values(each.arguments, tools[each.name]), tools[each.name]) for each in calls
@@ -149,7 +149,7 @@ def find_code(text: str) -> str | None:
     return None if ("</code>" if found.lastgroup == "tag" else "```") in code else code
 
 
-_CALL_ROW: Final = re.compile(r"[A-Za-z_][\w.]*\([^\n]*\)(?:,\s*[A-Za-z_][\w.]*\([^\n]*\))+")
+_CALL_ROW: Final = re.compile(r"[A-Za-z_][\w.]*\([^()\n]*\),\s*[A-Za-z_][\w.]*\(")
 _CALL_LINES: Final = re.compile(r"[A-Za-z_][\w.]*\([^\n]*\)(?:\n[A-Za-z_][\w.]*\([^\n]*\))+")
 _MOST_HEAD: Final = 200
 _LANGUAGE: Final = r"```(?:js|jsx|ts|tsx|javascript|typescript)[ \t]*\n"
