@@ -4,8 +4,10 @@ docs/python-reference.md, and the list of files in docs/architecture.md.
 python -m scripts.reference_pages
 """
 
+import ast
 import inspect
 import re
+import subprocess
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -41,14 +43,11 @@ field, the answers and the errors; `/docs` shows that as a page on which each ro
 """
 FILES_HEAD = """## Every file
 
-By folder; below `src/mainspring` if nothing else is said. Written by `python -m scripts.reference_pages`.
-
-| folder | files |
-|---|---|
+What each file says of itself, by folder, and behind that the files of other folders by their names. Written by
+`python -m scripts.reference_pages`.
 """
 # What people look for in the repository, beside the sources.
-OTHER_FOLDERS = ("src/mainspring_tasks", "console/src", "deploy", "tests/kit", "bench", "scripts")
-BUILT = DOCS.parent / "src" / "mainspring" / "features" / "console" / "files"
+OTHER_FOLDERS = ("console/src", "deploy", "tests", "bench", "scripts")
 HIDDEN = {"help", "install_completion", "show_completion"}
 
 
@@ -190,23 +189,36 @@ def _list_fields(schema: dict[str, Any], document: dict[str, Any]) -> Iterator[s
 
 def write_architecture() -> str:
     """The page with its last section written anew."""
-    root = DOCS.parent
-    rows = list(_list_folders(root / "src" / "mainspring", root / "src" / "mainspring"))
-    for folder in OTHER_FOLDERS:
-        rows += _list_folders(root / folder, root / "src" if folder.startswith("src/") else root)
-    return (DOCS / "architecture.md").read_text().partition(FILES_HEAD.partition("\n")[0])[0] + FILES_HEAD + "".join(rows)
+    folders = _list_folders()
+    described, listed = "", "\n### Other folders\n\n| folder | files |\n|---|---|\n"
+    for folder, names in sorted(folders.items()):
+        title = folder.removeprefix("src/").removeprefix("mainspring/")
+        told = [(name, _read_title(DOCS.parent / folder / name)) for name in names if name.endswith(".py")]
+        rows = "".join([f"| `{name}` | {_clean(title)} |\n" for name, title in told if title])
+        if folder.startswith("src/") and rows:
+            described += f"\n### `{title}/`\n\n| file | what it is |\n|---|---|\n{rows}"
+        elif folder.startswith(OTHER_FOLDERS):
+            listed += f"| `{folder}` | {', '.join(names)} |\n"
+    kept = (DOCS / "architecture.md").read_text().partition(FILES_HEAD.partition("\n")[0])[0]
+    return kept + FILES_HEAD + described + listed
 
 
-def _list_folders(folder: Path, start: Path) -> Iterator[str]:
-    """A row for each folder that has files with something in them; modules are named without their `.py`."""
-    entries = sorted([each for each in folder.iterdir() if not each.name.startswith((".", "_")) and each != BUILT])
-    files = [each.name.removesuffix(".py") for each in entries if each.is_file()]
-    if files:
-        name = folder.relative_to(start).as_posix()
-        yield f"| {'' if name == '.' else f'`{name}`'} | {', '.join(files)} |\n"
-    for each in entries:
-        if each.is_dir():
-            yield from _list_folders(each, start)
+def _list_folders() -> dict[str, list[str]]:
+    """What is in each folder, but for what is built, installed or empty."""
+    told = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    found = subprocess.run(told, cwd=DOCS.parent, capture_output=True, text=True, check=True).stdout.splitlines()
+    folders: dict[str, list[str]] = {}
+    for path in sorted({*found}):
+        folder, _, name = path.rpartition("/")
+        if not name.startswith((".", "_")) and (DOCS.parent / path).exists():
+            folders.setdefault(folder, []).append(name)
+    return folders
+
+
+def _read_title(module: Path) -> str:
+    """The first sentence of its docstring."""
+    text = " ".join((ast.get_docstring(ast.parse(module.read_text())) or "").partition("\n\n")[0].split())
+    return re.split(r"(?<=[.:]) (?=[A-Z])", text)[0]
 
 
 PAGES = {DOCS / "commands.md": write_commands, DOCS / "http-reference.md": write_http, DOCS / "python-reference.md": write_python}
