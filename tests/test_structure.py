@@ -30,6 +30,7 @@ def test_every_file_that_a_page_names_is_there(page: str) -> None:
     names = {path.name for path in SOURCE.parent.rglob("*.py")}
     found |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("*.py")}
     tests = ROOT / "tests"
+    folders |= {f"{path.relative_to(SOURCE.parent).as_posix()}/" for path in SOURCE.parent.rglob("*") if path.is_dir()}
     folders |= {f"{path.relative_to(ROOT).as_posix()}/" for path in (tests, *tests.rglob("*")) if path.is_dir()}
     missing = [name for name in named if name not in found and name not in folders and ("/" in name or name not in names)]
     assert missing == []

@@ -35,7 +35,7 @@ def test_the_version_is_told_without_a_parser_an_engine_or_colours(shell: Shell)
 def test_a_scripted_run_in_memory_needs_no_http_client(shell: Shell) -> None:
     brought_in = imported(shell, "run", "Hi", "--model", shell.script({"say": "Hello."}))
     assert "mainspring.engine" in brought_in
-    assert not brought_in & {"httptools", "yarl", "mainspring.net"}
+    assert not brought_in & {"httptools", "yarl", "mainspring.net.client", "mainspring.net.connection"}
 
 
 def test_help_teaches_by_example(shell: Shell) -> None:
