@@ -194,6 +194,15 @@ def test_what_is_no_call_is_found_out_in_time() -> None:
         assert text_of(play([mean])) == mean
 
 
+@pytest.mark.parametrize("tags", ["<think></think>", "<s>", "<think>a</think>\n"])
+def test_tags_without_end_are_read_in_time(tags: str) -> None:
+    # A step of recursion for each would be too many.
+    for size in (7, 60_000):
+        text = tags * (60_000 // len(tags))
+        told = play([text[at : at + size] for at in range(0, len(text), size)])
+        assert "<think>" in text_of(told) or text_of(told) == ""
+
+
 def test_a_block_that_follows_an_announcement_is_heard_as_it_comes() -> None:
     reader = LeakReader([CLOCK])
     for piece in ("Let me put it as JSON.\n\n", "```json\n", '{"hour": ', "12, "):

@@ -150,7 +150,7 @@ class TagSplitter:
 
     __slots__ = (
         "_channels", "_close", "_has_thought", "_held", "_is_asked", "_is_begun", "_is_fresh", "_is_nested", "_open",
-        "_place", "_tail", "closing",
+        "_place", "_rounds", "_tail", "closing",
     )  # fmt: skip
 
     def __init__(self, *, is_begun: bool = False, is_asked: Callable[[str | Pattern[str]], bool] = lambda tag: True) -> None:
@@ -159,6 +159,8 @@ class TagSplitter:
         # The tag that has opened the thoughts, the end of these, and whether they have opened others within.
         self._open = self._tail = ""
         self._is_nested = False
+        # How often it has thought once more.
+        self._rounds = 0
         self._channels: ChannelSplitter | None = None
         self._place = "before"
         self._held = ""
@@ -190,10 +192,11 @@ class TagSplitter:
             held = self._enter("between" if self._is_nested else "after", said)
         if self._place == "between":
             held = yield from self._leave_nested(held)
-        if self._place == "after" and self._is_fresh and not self.closing:
+        if self._place == "after" and self._is_fresh and not self.closing and self._rounds < _MOST_ROUNDS:
             if opened := _find_start(held.lstrip(), () if not self._has_thought else _CLOSINGS):
                 # It thinks once more.
                 self._close = (_CLOSINGS[opened],)
+                self._rounds += 1
                 rest = self._enter("within", held.lstrip()[len(opened) :])
                 yield from self.feed(rest)
                 return
@@ -230,7 +233,7 @@ class TagSplitter:
             return held
         if begun.startswith(START) and (is_token := is_start(begun)) is not False:
             self._held = held if is_token is None else ""
-            return (yield from self._begin(begun[len(START) :].lstrip())) if is_token else ""
+            return (yield from self._begin(_STARTS.sub("", begun))) if is_token else ""
         while header := find_header(begun):
             held = begun = begun[len(header) :].lstrip()
             self.closing = SECTIONS.get(header, "")
@@ -342,8 +345,8 @@ class TagSplitter:
     def end(self) -> Iterator[tuple[bool, str]]:
         """What was held back because it might have been the beginning of a tag."""
         held, self._held = self._held, ""
-        if self._place == "before" and is_start(begun := held.lstrip()) is None:
-            yield from self.feed(begun[len(START) :].lstrip())
+        if self._place == "before" and is_start(begun := held.lstrip()) is None and not self._is_asked(START):
+            yield from self.feed(_STARTS.sub("", begun))
             held, self._held = self._held, ""
         if self._place == "before" and (channels := mark_channels(held)):
             self._channels = ChannelSplitter()
@@ -575,6 +578,7 @@ _SENTENCE_END: Final = "[.!?…。！？]"  # noqa: RUF001
 _CLOSED: Final = re.compile(
     rf"{_END}[ \t]*\n"
     rf"|(?:(?<={_SENTENCE_END})|(?<={_SENTENCE_END}[ \n])|(?<=\n)){_END}[ \t]*(?=[^\s\x21-\x2f\x3a-\x40a-z]|\*\*)"
+_STARTS: Final = re.compile(rf"(?:{START}\s*+)++")
 )
 _OTHER_END: Final = re.compile(
     r"(?:</(?:think(?:ing)?|thoughts?|reasoning)>|<\|/?(?:end_?)?(?:think|thinking|thought|reasoning)\|>|\[/?THINK\])\s*(?=\S)",
@@ -602,6 +606,8 @@ _HALF_TAG: Final = re.compile(
     r"<details[^<>\n]{0,80}>\s{0,8}<summary>[^<\n]{0,60}</?[summary]*|"
     r"analysis(?:[ \n](?:[TUWIN][a-z]{0,6}(?: [a-z]{0,8})?)?|[tuwin][a-z]{0,6}(?: [a-z]{0,8})?)|"
     r"<[\w:-]{0,40}(?:\s[^<>\n]{0,200})?|analysis|commentary to=[\w.]* ?[a-z]{0,4}|<\|[a-z_]{0,32}\|?|<unused\d+>[a-z]{0,7}"
+# Whoever thinks anew so often without a word between only repeats the tags.
+_MOST_ROUNDS: Final = 64
     r"|(?:all|assistant|model)\n(?:[A-Z]\S{0,20} ?)?|\[/I?N?S?T?"
     r"|\[/INST\]\s*|</(?:s>?)?\s*|(?:<[\w|]{0,24}>\s*){0,3}<[\w|]{0,24}>?(?:[a-z]{0,9}|assistant<[\w|]{0,24})\s*|assistant<[\w|]{0,24}>?\s*"
 )
