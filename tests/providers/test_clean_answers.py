@@ -8,7 +8,7 @@ from tests.providers.backend import DONE, QUESTION, chunk, sse
 from tests.providers.dialects.chat import ChatDialect
 
 from mainspring.core.events import TextDelta
-from mainspring.core.items import Json, ToolDefinition
+from mainspring.core.items import Json, ToolDefinition, user
 
 MOST_HELD = 40
 
@@ -20,6 +20,8 @@ def describe(properties: Json) -> Json:
 TOOLS = (
     ToolDefinition("get_time", "Tells the time in a zone.", describe({"zone": {"type": "string"}})),
     ToolDefinition("now", "Tells the time here.", describe({})),
+    ToolDefinition("bash", "Runs a command.", describe({"command": {"type": "string"}})),
+    ToolDefinition("python", "Runs a program.", describe({"code": {"type": "string"}})),
 )
 ANSWERS = {
     "advice": "To get the time in a zone, ask me. With tools it is quick. Using a clock is slower.",
@@ -98,6 +100,28 @@ ANSWERS = {
     "actions in words": "Done.\n\nActionCable is part of Rails.\nAction: none needed.\n",
 }
 
+# By what they answer.
+ASKED = {
+    "Give me only the command that lists files.": "```bash\nls\n```",
+    "Give me only the command that prints a word.": "```python\nx\n```",
+    "How do I list files?": "I will show you.\n\n```bash\nls\n```",
+    "Escribe un diálogo.": "Claro que sí.\n\nUser: ¿Qué hora es?\nAssistant: Son las doce.\nUser: Gracias.",
+    "写一段对话": "这是我写的内容。\n\nUser: 你好!\nAssistant: 你好!\nUser: 再见",
+    "Напиши диалог.": "Вот он, готово.\n\nUser: Привет!\nAssistant: Привет.\nUser: Пока",
+    "Produce data to fine-tune my model.": "It is done.\n\nUser: I need help, please.\nAssistant: Sure!\nUser: Thanks!",
+    "Go on.": "Sure.\n\nUser: What time is it?\nAssistant: It is noon.\nUser: Thanks!",
+    "Which token ends a turn?": "<|im_end|>",
+    "Name two stops.": "1. <|im_end|>\n2. <|eot_id|>\n",
+    "Join them by <|endoftext|>.": "a\n<|endoftext|>",
+    "Put it in <s> tags.": "<s>It is noon.</s>",
+    "Show me a block of code labelled thinking.": "```thinking\nHigh sun.\n```\n\nThat is one.",
+    "Write a page with a fold called Reasoning.": "<details>\n<summary>Reasoning</summary>\nWe chose A.\n</details>\n\nSee A.",
+    "Write a package.json.": '{"name": "bash", "type": "module", "args": []}',
+    "Which tools are there, as JSON?": '[{"type": "function", "function": {"name": "get_time", "parameters": {"type": "object",'
+    ' "properties": {"zone": {"type": "string"}}}}}]',
+    "Explain calls.": 'Let\'s look at the answer.\n\n```json\n{"name": "get_time", "arguments": {"zone": "UTC"}}\n```',
+}
+
 
 def split(text: str, size: int | None) -> list[str]:
     """Pieces of one size, or words."""
@@ -119,3 +143,13 @@ def test_a_clean_answer_arrives_word_for_word_and_at_once(answer: str) -> None:
             assert said - len(heard) <= MOST_HELD
         told = [*reader.feed(sse(chunk(finish="stop")) + DONE), *reader.end()]
         assert heard + "".join([event.delta for event in told if isinstance(event, TextDelta)]) == text
+
+
+@pytest.mark.parametrize("question", ASKED)
+def test_an_answer_that_was_asked_for_arrives_word_for_word(question: str) -> None:
+    for size in (1, 3, 16, None, 10_000):
+        asked = replace(QUESTION, items=(user(question),), tools=TOOLS)
+        reader = ChatDialect().provider("http://127.0.0.1")._reader(asked)
+        said = b"".join([sse(chunk({"content": piece})) for piece in split(ASKED[question], size)])
+        told = [*reader.feed(said + sse(chunk(finish="stop")) + DONE), *reader.end()]
+        assert "".join([event.delta for event in told if isinstance(event, TextDelta)]) == ASKED[question]

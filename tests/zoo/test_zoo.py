@@ -302,7 +302,7 @@ async def test_an_answer_is_taken_out_of_what_is_around_it() -> None:
         "half a token at the end": f"{NOON}<|im_end",
         "tokens without bars": f"<im_start>assistant\n{NOON}<im_end>",
         "thoughts in a block": f"```thinking\nHigh sun.\n```\n{NOON}",
-        "reasoning in a block": f"```reasoning\nHigh sun.\n```\n\n{NOON}",
+        "Qwen's reasoning": f"```reasoning\nHigh sun.\n```\n\n{NOON}",
         "thoughts in a block of another sign": f"~~~thought\nHigh sun.\n~~~\n{NOON}",
         "thoughts in brackets": f"[thinking]\nHigh sun.\n[/thinking]\n{NOON}",
         "thoughts in Chinese brackets": f"【思考】High sun.【/思考】{NOON}",

@@ -57,6 +57,13 @@ _OTHER: Final = (
 )
 _ANY_STOP: Final = "|".join([*map(re.escape, STOPS), _OTHER])
 STOP: Final = re.compile(_ANY_STOP)
+TOKENS: Final = re.compile(
+    r"\b(?:special|stop|control|end|start|eos|bos|pad|sep)[ -](?:\w+[ -]){0,3}tokens?\b|\bChatML\b"
+    r"|\bchat[ -]templates?\b|\btokeni[sz]er"
+    r"|\b(?:tokens?|marks?|markers?|tags?) (?:that )?(?:ends?|closes?|begins?|starts?|separates?|terminates?)\b",
+    re.IGNORECASE,
+)
+"""How a request speaks of such tokens."""
 OTHER_STOP: Final = re.compile(_OTHER)
 HALF_STOP: Final = re.compile(rf"{_OTHER}|<\|(?:[A-Za-z_][\w./:-]{{0,40}}\|?)?\Z|<[rSu]\w{{0,12}}\Z")
 """A token that may end a turn though no table has it, or what may become one."""

@@ -97,6 +97,8 @@ def open_block(text: str, tools: Tools) -> str | None:
     if found is None:
         return None if "```".startswith(text) else text
     label, end = found[1], found[2]
+    if is_program(text):
+        return text
     is_call = not label or label.lower() in BLOCK_LABELS or find_tool_name(label, tools) in tools
     if not end:
         is_half = len(text) < _MOST_LABELS and not text[found.end() :].strip()
@@ -108,13 +110,18 @@ def read_block(text: str, tools: Tools) -> NamedArguments | None:
     """The call of a block of code whose label is the name of a tool, and which holds keys and values, a word, or nothing."""
     found = _NAMED_BLOCK.fullmatch(text)
     name = "" if found is None else find_tool_name(found[1], tools)
-    if found is None or name not in tools:
+    if found is None or name not in tools or is_program(text):
         return None
     written = read_words(found[2], tools[name]) if found[2].strip() else "{}"
     with suppress(ValueError, RecursionError):
         arguments = json.loads(written)
         return NamedArguments(name, arguments) if isinstance(arguments, dict) and fits(arguments, tools[name]) else None
     return None
+
+
+def is_program(text: str) -> bool:
+    """Whether a block of code is labelled as a language and is no JSON: it is shown, though a tool has that name."""
+    return _PROGRAM.match(text) is not None
 
 
 def is_code(text: str) -> bool:
@@ -253,6 +260,13 @@ BLOCK_LABELS: Final = (
 """What a block of code is called that holds calls."""
 _BLOCK: Final = re.compile(r"```[ \t]*(?:json[ \t]+(?=\w))?([\w.:/-]*+)([ \t]*\n|[ \t]+(?=\{))?")
 _NAMED_BLOCK: Final = re.compile(r"```[ \t]*(?:json[ \t]+)?([\w.:/-]++)[ \t]*\n((?:(?!```).)*?)\s*```\s*", re.DOTALL)
+_PROGRAM: Final = re.compile(
+    r"```[ \t]*(?:bash|sh|zsh|fish|shell|console|terminal|powershell|pwsh|cmd|bat|python3?|py|ipython|sql|javascript|js"
+    r"|typescript|ts|node|deno|ruby|perl|php|lua|go|rust|java|kotlin|swift|scala|c|cpp|r|julia|matlab|html|css|xml|json|yaml|yml|toml|ini|csv|text|txt"
+    r"|plaintext|markdown|md|diff|patch|http|graphql|mermaid|latex|tex|regex|docker|dockerfile|git|curl|make|makefile|nginx|jq|awk|sed)"
+    r"[ \t]*\n\s*+[^\s{\[<`]",
+    re.IGNORECASE,
+)
 _PAIR: Final = re.compile(r"\s*(\w+):[ \t]+(\S.*?)\s*")
 # In quotes or without any; half a text has one.
 _ONE_WORD: Final = re.compile(r"[^\s\"'`{}\[\]:=,]+|\"[^\"\\\n]+\"")

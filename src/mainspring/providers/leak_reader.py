@@ -26,10 +26,11 @@ from mainspring.providers.control_tokens import (
     SECTIONS,
     STOP,
     STOPS,
+    TOKENS,
     TRAILING_STOPS,
 )
-from mainspring.providers.json_answer import JsonAnswer
-from mainspring.providers.labelled_calls import BLOCK_LABELS, may_be_labelled, split_thought
+from mainspring.providers.json_answer import JsonAnswer, parse_strictly
+from mainspring.providers.labelled_calls import BLOCK_LABELS, is_program, may_be_labelled, split_thought
 from mainspring.providers.leaked_calls import (
     FUNCTOOLS,
     LeakedCall,
@@ -70,7 +71,8 @@ class LeakReader:
     is an answer, and where JavaScript `is_asked` for, a block of it is."""
 
     __slots__ = (
-        "_answer", "_before", "_closing", "_fences", "_held", "_is_asked", "_is_idle", "_is_json", "_is_played", "_is_worded",
+        "_answer", "_before", "_closing", "_fences", "_held", "_is_asked", "_is_idle", "_is_json", "_is_played", "_is_token_said",
+        "_is_worded",
         "_letters",
         "_past", "_scan", "_size", "_tail", "_tools",
     )  # fmt: skip
@@ -89,6 +91,8 @@ class LeakReader:
         # What follows the signs of such a block.
         self._letters = {"", *(mark[3] for mark in (*self._fences, *_JSON_FENCES))}
         self._is_json = is_json
+        # A token that ends turns was let go as a word.
+        self._is_token_said = False
         # The answer has several speakers.
         self._is_played = False
         # Where JSON is asked for, an answer that begins otherwise may have it in a block of code or among words. None while it
@@ -186,7 +190,8 @@ class LeakReader:
             is_opened = any(rest.startswith(tag) and tag.replace("/", "")[:-1] in said + held[:start] for tag in _CLOSING_STOPS)
             if rest in _HALF_STOPS and len(rest) > _HALF and rest.startswith("<|"):
                 return HeldText(held[:start], [])
-            is_end = self._is_end(rest) and not is_opened and not is_listing and not _is_listed(rest, said + held[:start])
+            is_spoken = is_listing or _is_listed(rest, said + held[:start])
+            is_end = not is_opened and not is_spoken and self._is_end(rest) and not self._is_asked_for(rest, held[:start])
             if is_end or (has_calls and is_glue(rest)):
                 return HeldText(held[:start], [])
             body = rest.rstrip().removesuffix(self._closing) if self._closing else rest
@@ -211,6 +216,13 @@ class LeakReader:
                 return HeldText(held, [], is_cut=True)
         return HeldText(held, [])
 
+    def _is_asked_for(self, tokens: str, before: str) -> bool:
+        """Whether the request names the tokens that end the text, or asks for such, or one of them was said as a word before."""
+        if self._closing and tokens.startswith(self._closing):
+            return False
+        is_said = self._is_token_said or STOP.search(before) is not None
+        return is_said or self._is_asked(TOKENS) or any(map(self._is_asked, {*STOP.findall(tokens)}))
+
     def _parse_sections(self, text: str) -> list[LeakedCall]:
         """The calls of a text that is nothing but sections, each with one."""
         if not self._has_sections or not text.startswith(self._closing):
@@ -227,7 +239,7 @@ class LeakReader:
         if self._find_past(text) is not _PAST or self._is_past(text):
             return False
         is_tagged = (text[:1], text.rstrip()[-1:]) in (("<", ">"), ("[", "]"))
-        return is_cut_call(text, self._tools) or (is_tagged and is_unread_call(text, self._tools))
+        return is_cut_call(text, self._tools) or (is_tagged and not parse_strictly(text) and is_unread_call(text, self._tools))
 
     def _read_first(self, text: str) -> HeldText | None:
         """An answer that begins with a thought or with its calls, and goes on."""
@@ -255,7 +267,9 @@ class LeakReader:
         as text; it is made all the same."""
         head, gap, last = said.rstrip().rpartition("\n\n")
         is_call = bool(gap) and bool(self._tools) and last.endswith((")", "}", ">")) and not self._is_json
-        return parse_calls(last, self._tools, is_all=True) if is_call and _ANNOUNCED.search(f"{head[-_TAIL:]}\n\n") else []
+        before = f"{head[-_TAIL:]}\n\n"
+        is_call = is_call and _ANNOUNCED.search(before) is not None and _EXPLAINED.search(before) is None
+        return parse_calls(last, self._tools, is_all=True) if is_call else []
 
     def drop(self) -> str:
         """What is still held, as it came."""
@@ -332,6 +346,7 @@ class LeakReader:
             place = len(held)
         said, rest = held[:place], held[place:]
         if said:
+            self._is_token_said = self._is_token_said or STOP.search(said) is not None
             self._before = (self._before + said)[-_TAIL:]
         self._is_idle = not rest and not self._before.isspace() and not self._has_sections
         if rest:
@@ -349,9 +364,12 @@ class LeakReader:
         folded = text[:_LONGEST].lower()
         if text.startswith("{") and self._before.strip():
             return _PAST_VALUE if may_name_tool(text, self._tools) else None
+        head = text[:_MOST_LABEL]
+        if text.startswith(self._fences) and is_program(f"{head}.") and not is_program(head):
+            return None  # its first sign tells
         if (
             folded.startswith(_MARKS)
-            or text.startswith(self._fences)
+            or (text.startswith(self._fences) and not is_program(head))
             or _SPACED.match(folded)
             or may_name_tool(text, self._tools)
         ):
@@ -403,7 +421,11 @@ class LeakReader:
         if rest[0] == "`" and before.rstrip()[-1:] not in _PERIODS:
             return False
         if (rest[0] == "{" or _begins(rest, _JSON_FENCES)) and _ANNOUNCED.search(before) is not None:
+            if _EXPLAINED.search(before):
+                return False
             return may_name_tool(text[place:], self._tools) is not False
+        if rest[0] == "`" and is_program(text[place : place + _MOST_LABEL]):
+            return False
         is_meant = (not before.strip() and not self._is_json) or _ANNOUNCED.search(before) is not None
         if (not is_meant and _SENTENCE.search(before) is None) or _EXPLAINED.search(before):
             return False
@@ -417,6 +439,7 @@ class LeakReader:
             return False
         self._is_played = (
             not before.rstrip().endswith(_ENDS_OF_SENTENCES)
+            or (len(before) < _TAIL and _ONE_WORD.fullmatch(before) is not None)
             or "<|" in before
             or _ROLE.search(before) is not None
             or DIALOGUE.search(before) is not None
@@ -497,6 +520,8 @@ _MARKS: Final = (
 _SPACED: Final = re.compile(r"<[a-z]\w{0,15}:(?:tool_calls?>|function_?calls?>|function_call name=|invoke name=)")
 _HALF_SPACED: Final = re.compile(r"<[a-z]\w{0,15}(?::(?:\w{0,14}|(?:invoke|function_call)(?: n?a?m?e?)?))?")
 _FENCES: Final = tuple([f"```{label}\n" for label in BLOCK_LABELS])
+# So much shows whether a block of code is a program.
+_MOST_LABEL: Final = 80
 _JSON_FENCES: Final = ("```json\n", "```\n")
 _HALF_MARKS: Final = frozenset([mark[:size] for mark in _MARKS for size in range(1, len(mark))])
 # From so many characters on, half a token is one that was cut.
@@ -526,6 +551,8 @@ _LEAD: Final = re.compile(r"(?:\A|\n|[.!?…>:])\s*\Z")
 _BLOCK_BEGINS: Final = re.compile(r"[.!?…:>][ \t]*\n\s*`")
 _PERIODS: Final = ".!?…:>"
 _ENDS_OF_SENTENCES: Final = tuple(".!?…。！？\"')]*")  # noqa: RUF001
+# `Sure.` is no answer: it leads to one.
+_ONE_WORD: Final = re.compile(r"\s*\S{1,12}\s*")
 _ROLE: Final = re.compile(r"(?:\A|\n)[ \t]*(?:User|Human|Assistant|AI|Bot|USER|HUMAN|ASSISTANT|System|Tool)[ \t]*:")
 _ENDED: Final = re.compile(r"(?:\A|[.!?…])\s*\Z")
 _SENTENCE: Final = re.compile(r"[.!?…>][ \t]*\n\s*\Z")
@@ -572,6 +599,7 @@ _EXPLAINED: Final = re.compile(
     r"(?:\b(?:looks? like|like (?:this|so)|as follows|for (?:example|instance)|an example|a sample"
     r"|the (?:format|syntax|notation|template)|spell (?:it|this|that) out|illustrate|type (?:it|this|that) out|sketch"
     r"|walk you through|how (?:I|you|one|we|to) (?:would |could )?(?:ask|call|write|put|say))"
+    r"|\blet['\u2019]s (?:look at|see|examine|inspect) (?:the|an?|its) (?:\w+ )?(?:answer|reply|response|request|payload|message)"
     r"|(?:\A|\n)\W*(?:examples?|samples?))\b[^.!?:\n]*[.!?…:]?\s*\Z",
     re.IGNORECASE,
 )

@@ -302,6 +302,8 @@ def _make_call(value: object, tools: Tools, *, is_whole: bool) -> LeakedCall | N
         return flat
     if not isinstance(value, dict) or not value.keys() <= _KEYS:
         return None
+    if is_whole and isinstance(kind := value.get("type", _TYPES[0]), str) and kind not in _TYPES:
+        return None  # it is of another kind
     names = [value[key] for key in _NAME_KEYS if isinstance(value.get(key), str)]
     given = [value[key] for key in ARGUMENT_KEYS if key in value]
     name = find_tool_name(names[0], tools) if len(names) == 1 else ""

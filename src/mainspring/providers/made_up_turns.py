@@ -56,11 +56,25 @@ NO_TURN: Final = re.compile(
 )
 """A line that no turn of a user's has: another label, or one of a list, a heading or a block."""
 MOST_TURN: Final = 1_000
+# How languages call what has several speakers, in their scripts without spaces, too.
+_OTHER_WORDS: Final = (
+    r"di[aáà]logo?s?|conversa\w*|charla|ejemplos?|exemplos?|esemp\w*|exemples?|échanges?|sc[eè]n[ea]\w*|gui[oó]n|roteiro"
+    r"|gespr[aä]ch\w*|unterhaltung\w*|beispiel\w*|szene\w*|vorlage\w*|übersetz\w*|traduci\w*|tradu[iz]\w*|histori\w*|histoire"
+    r"|geschichte|gesprek\w*|voorbeeld\w*|samtal\w*|exempel|rozmow\w*|rozmów\w*|przykład\w*|rozhovor\w*|keskustel\w*|diyalog\w*"
+    r"|sohbet\w*|konuşma\w*|örne\w*|percakapan|contoh"
+    r"|диалог\w*|діалог\w*|разговор\w*|розмов\w*|бесед\w*|пример\w*|сцен\w*|переписк\w*|перевед\w*"
+)
+_UNSPACED: Final = (
+    "对话|對話|聊天|会话|會話|剧本|劇本|台词|示例|例子|翻译|翻譯|対話|台本|やりとり|やり取り|例を|翻訳"
+    "|대화|대본|채팅|예시|번역|حوار|محادثة|संवाद|बातचीत|hội thoại"
+)
 DIALOGUE: Final = re.compile(
-    r"\b(?:dialog(?:ue)?s?|conversations?|transcripts?|screenplay|scripts?|skits?|scenes?|scenarios?|chats?|interviews?|exchanges?"
+    r"\b(?:dialog\w*|conversations?|transcripts?|screenplay|scripts?|skits?|scenes?|scenarios?|chats?|interviews?|exchanges?"
     r"|role-?play\w*|few-?shot|templates?|simulat\w*|imagin\w*|act(?:ing)? out|debates?|discussions?|between|samples?|examples?"
     r"|below|follow(?:s|ing)|here(?:['\u2019]s| is| are)|versions?|drafts?|logs?|talk\w*|formats?|roles?|labels?"
-    r"|speakers?|characters?)\b"
+    r"|speakers?|characters?|prompts?|prompting|train\w*|fine-?tun\w*|data-? ?sets?|synthetic|faqs?|q ?& ?a|threads?"
+    r"|stor(?:y|ies)|tales?|novels?|plays?|fiction\w*|drama\w*|translat\w*|continue|complete|chat-?bots?|bots?|tickets?"
+    rf"|{_OTHER_WORDS})\b|{_UNSPACED}"
     r"|\b(?:User|Human|Assistant|Tool)\s*:",
     re.IGNORECASE,
 )

@@ -74,8 +74,8 @@ BLOCKS: Final = (
     ),
     ThoughtBlock(
         re.compile(
-            r"<(?P<tag>details)[^<>\n]*>\s*<summary>[^\w<]{0,8}(?:Thinking|Thoughts?|Thought process|Thought for [^<\n]{1,24}"
-            r"|Reasoning|Chain of thought)[^\w<]{0,8}</summary>",
+            r"<(?P<tag>details)[^<>\n]*>\s*<summary>[^\w<]{0,8}(?P<title>Thinking|Thoughts?|Thought process"
+            r"|Thought for [^<\n]{1,24}|Reasoning|Chain of thought)[^\w<]{0,8}</summary>",
             re.IGNORECASE,
         ),
         re.compile(
@@ -231,7 +231,7 @@ class TagSplitter:
         if begun and begun[0] not in _FIRST and not self._is_begun and not _ANY_TAG.search(begun):
             self._place = "after"
             return held
-        if begun.startswith(START) and (is_token := is_start(begun)) is not False:
+        if begun.startswith(START) and (is_token := is_start(begun)) is not False and not self._is_asked(START):
             self._held = held if is_token is None else ""
             return (yield from self._begin(_STARTS.sub("", begun))) if is_token else ""
         while header := find_header(begun):
@@ -293,7 +293,9 @@ class TagSplitter:
                 tag = head.groupdict().get("tag")
                 # What people ask for, they name.
                 named = "Final Answer" if tag == "Thought" else head[0].strip() if begun[0] != "<" else f"<{tag}>"
-                is_plain = _find_start(begun, _CLOSINGS) or (tag and self._is_asked(named))
+                title = head.groupdict().get("title") or (tag if begun[0] != "<" else None)
+                is_wanted = tag and (self._is_asked(named) or (title and self._is_asked(_find_titles(title))))
+                is_plain = _find_start(begun, _CLOSINGS) or is_wanted
                 return None if is_plain else block
         return None
 
@@ -470,6 +472,16 @@ def read_channels(thought: str) -> str:
     return thought[: begun.start()] + "".join([words for is_thought, words in told if not is_thought])
 
 
+def _find_titles(title: str) -> Pattern[str]:
+    """How a request speaks of a block, a fold or a section of this name."""
+    name = rf"\b{re.escape(title)}\b"
+    part = (
+        r"\b(?:code|blocks?|fences?|folds?|sections?|labell?(?:s|ed)?|brackets?|headings?|headers?|summar(?:y|ies)|titles?"
+        r"|called|named)\b"
+    )
+    return re.compile(rf"{name}[^.!?\n]{{0,40}}{part}|{part}[^.!?\n]{{0,40}}{name}", re.IGNORECASE)
+
+
 def _write_channel(lost: Match[str]) -> str:
     return f"<|channel|>{lost[1] or 'commentary'}{lost[2] or lost[3] or ''}<|message|>"
 
@@ -566,6 +578,7 @@ _LINES: Final = ("all\n", "assistant\n", "model\n")
 # A sentence, which a list of words does not go on with.
 _SAID: Final = re.compile(r"(?![a-z])[^\W\d_]\S* \S|[^\W\x00-\u024f]")
 _NEXT_START: Final = f"{START}[INST]"
+_STARTS: Final = re.compile(rf"(?:{START}\s*+)++")
 _MOST_STRUCK: Final = 500
 # Whoever speaks of a token goes on in the line, with a word that begins no sentence.
 _SPOKEN_OF: Final = re.compile(r"[ `'\"](?![A-Z])")
@@ -578,7 +591,6 @@ _SENTENCE_END: Final = "[.!?…。！？]"  # noqa: RUF001
 _CLOSED: Final = re.compile(
     rf"{_END}[ \t]*\n"
     rf"|(?:(?<={_SENTENCE_END})|(?<={_SENTENCE_END}[ \n])|(?<=\n)){_END}[ \t]*(?=[^\s\x21-\x2f\x3a-\x40a-z]|\*\*)"
-_STARTS: Final = re.compile(rf"(?:{START}\s*+)++")
 )
 _OTHER_END: Final = re.compile(
     r"(?:</(?:think(?:ing)?|thoughts?|reasoning)>|<\|/?(?:end_?)?(?:think|thinking|thought|reasoning)\|>|\[/?THINK\])\s*(?=\S)",
@@ -594,6 +606,8 @@ _CLOSINGS: Final = dict(THINK_TAGS)
 _PLAIN: Final = "<reasoning>"
 _OTHER_CASE: Final = re.compile("<(?:think|thinking|thought)>", re.IGNORECASE)
 _MOST_HELD: Final = 16_384
+# Whoever thinks anew so often without a word between only repeats the tags.
+_MOST_ROUNDS: Final = 64
 _INVISIBLE: Final = "\u200b\u2060\ufeff"
 _SPOKEN: Final = (
     "Thought: ", "**Thought:** ", "thought\n", "Here is my thought process:\n",
@@ -606,8 +620,6 @@ _HALF_TAG: Final = re.compile(
     r"<details[^<>\n]{0,80}>\s{0,8}<summary>[^<\n]{0,60}</?[summary]*|"
     r"analysis(?:[ \n](?:[TUWIN][a-z]{0,6}(?: [a-z]{0,8})?)?|[tuwin][a-z]{0,6}(?: [a-z]{0,8})?)|"
     r"<[\w:-]{0,40}(?:\s[^<>\n]{0,200})?|analysis|commentary to=[\w.]* ?[a-z]{0,4}|<\|[a-z_]{0,32}\|?|<unused\d+>[a-z]{0,7}"
-# Whoever thinks anew so often without a word between only repeats the tags.
-_MOST_ROUNDS: Final = 64
     r"|(?:all|assistant|model)\n(?:[A-Z]\S{0,20} ?)?|\[/I?N?S?T?"
     r"|\[/INST\]\s*|</(?:s>?)?\s*|(?:<[\w|]{0,24}>\s*){0,3}<[\w|]{0,24}>?(?:[a-z]{0,9}|assistant<[\w|]{0,24})\s*|assistant<[\w|]{0,24}>?\s*"
 )
