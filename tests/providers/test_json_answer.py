@@ -51,6 +51,9 @@ def test_what_slips_is_told_as_json_or_as_it_came(value: object, size: int, plac
         ('{"hour": 12, // noon\n "is_day": true}', '{"hour": 12, \n "is_day": true}'),
         ('{"words": "It\\\'s\nnoon"}', '{"words": "It\'s\\nnoon"}'),
         ("{hour: 12}", '{"hour": 12}'),
+        (r"{'path': 'C:\dir', 'more': True}", r'{"path": "C:\\dir", "more": true}'),
+        ("{'a': '\"x\" \"y\"', 'b': (1, 2)}", r'{"a": "\"x\" \"y\"", "b": [1, 2]}'),
+        ('{"a": "x" /* c */, "b": 1,}', '{"a": "x"  , "b": 1}'),
         ('{"words": [{"is": "noon"}', '{"words": [{"is": "noon"}]}'),
         ('{"hour": 12}}', '{"hour": 12}'),
         ('{"hour": 12}\n```', '{"hour": 12}'),
@@ -73,6 +76,12 @@ def test_slips_are_mended_behind_what_was_told(written: str, meant: str) -> None
         "{hello world}",
         '{"a": 1, ...}',
         '{"a": NaN}',
+        '{"a": 5 // 2}',
+        '{"a": 1/* c */2}',
+        r"{'a': 'C:\new\dir'}",
+        r"{'a': '\bword\d'}",
+        "['red' 'green']",
+        "{'a': 'red'\n 'green'}",
     ],
 )
 def test_what_takes_a_guess_is_told_as_it_came(text: str) -> None:

@@ -5,7 +5,11 @@ import json
 import re
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from io import StringIO
+from itertools import pairwise
 from re import Match
+from token import STRING as STRING_TOKEN
+from tokenize import COMMENT, NEWLINE, NL, generate_tokens
 from typing import Final
 
 import msgspec
@@ -51,6 +55,13 @@ _WRITERS_QUOTES: Final = str.maketrans("\u201c\u201d", '""')
 _RAW: Final = re.compile(r"[\x00-\x1f]")
 _BETWEEN: Final = re.compile(r"[\s,]*(?=\{|\Z)")
 _decoder: Final = json.JSONDecoder()
+_ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
+# What Python reads as an escape, and of that what looks like a letter of a path or of a pattern.
+_ESCAPES: Final = frozenset("\\'\"/\nabfnrtvxuUN01234567")
+_MEANT: Final = frozenset("abfnrtvxuUN01234567")
+_RAW_STRING: Final = re.compile(r"""(?<!\w)[rR]["']""")
+# Two strings with nothing but blanks between them.
+_ADJACENT: Final = re.compile(r"""["']\s+[rbfu]{0,2}["']""", re.IGNORECASE)
 _ESCAPED: Final = re.compile(r"(\\[^'])|\\'", re.DOTALL)
 WHOLE_VALUE: Final = re.compile(r'(?:["}\]]|\b(?:true|false|null))\s*\Z')
 # Gemma's token for a quote around all of a string, and in place of its quotes.
@@ -131,7 +142,7 @@ def parse_loosely(text: str) -> object:
     if len(text) > MOST_ODD:
         return None
     with suppress(*UNREADABLE):
-        return ast.literal_eval(text)
+        return _read_literal(text)
     return next((value for written in _mend(text) if (value := _parse(written)) is not None), None)
 
 
@@ -140,7 +151,9 @@ def mend_json(text: str) -> Iterator[str]:
     yield text
     yield from _mend(text)
     with suppress(*UNREADABLE):
-        yield json.dumps(ast.literal_eval(text), ensure_ascii=False)
+        literal = _read_literal(text)
+        if not (_ADJACENT.search(text) and _joins_strings(text)):
+            yield json.dumps(literal, ensure_ascii=False)
 
 
 def may_be_wrapped(head: str, tool: str, properties: Collection[str]) -> bool | None:
@@ -175,6 +188,23 @@ def _drop_quote_tokens(found: Match[str]) -> str:
     return found[0] if quoted is None else f'"{quoted[1]}"'
 
 
+def _read_literal(text: str) -> object:
+    """The value of an object as Python writes it. Raises what is `UNREADABLE` if it is none, or if one backslash in it is meant
+    and another may be: no path has a line break, whatever `C:\\dir\\new` looks like."""
+    escapes = {escape[1] for escape in _ESCAPE.finditer(text)} if "\\" in text else set[str]()
+    if not escapes <= _ESCAPES:
+        if escapes & _MEANT or _RAW_STRING.search(text):
+            raise ValueError("it has a backslash that is meant, and another that may be")
+        text = _ESCAPE.sub(lambda escape: escape[0] if escape[1] in _ESCAPES else f"\\{escape[0]}", text)
+    return ast.literal_eval(text)
+
+
+def _joins_strings(text: str) -> bool:
+    """Whether two strings stand side by side, which Python joins: a comma may be missing."""
+    kinds = [token.type for token in generate_tokens(StringIO(text).readline) if token.type not in (NL, NEWLINE, COMMENT)]
+    return any(first == second == STRING_TOKEN for first, second in pairwise(kinds))
+
+
 def _mend(text: str) -> Iterator[str]:
     """JSON without the slips of those who write it by hand: a comma too many, words of Python's, line breaks in a string, no
     brace at the end."""
@@ -185,7 +215,7 @@ def _mend(text: str) -> Iterator[str]:
     written = _SLIP.sub(_mend_slip, quoted if '"' in quoted else quoted.translate(_WRITERS_QUOTES))
     yield written
     # Behind a number or within a text, more may have been to come.
-    if WHOLE_VALUE.search(text):
+    if WHOLE_VALUE.search(text) and WHOLE_VALUE.search(written):
         yield written + "}"
 
 
@@ -195,7 +225,10 @@ def _mend_slip(found: Match[str]) -> str:
     if text:
         # In JSON, an apostrophe needs no backslash, and may have none.
         return _ESCAPED.sub(lambda escaped: escaped[1] or "'", _RAW.sub(lambda raw: json.dumps(raw[0])[1:-1], text))
-    return closed or _CONSTANTS.get(constant, "") or ("" if named is None else json.dumps(named))
+    if named is not None:
+        return json.dumps(named)
+    # A comment stands between values, and does not join them.
+    return closed or _CONSTANTS.get(constant, "") or (" " if found[0].startswith("/*") else "")
 
 
 def _find_object(text: str) -> str | None:
@@ -207,7 +240,7 @@ def _find_object(text: str) -> str | None:
         _, end = json.JSONDecoder().raw_decode(text, start)
         return text[start:end]
     with suppress(*UNREADABLE):
-        literal = ast.literal_eval(text[start : text.rfind("}") + 1])
+        literal = _read_literal(text[start : text.rfind("}") + 1])
         return json_text(literal) if isinstance(literal, dict) else None
     return None
 
