@@ -15,9 +15,7 @@ def _is_labelled(seen: SeenExchange) -> bool:
     """A call is all of the text, in none of the forms that have a name of their own."""
     if seen.calls or not seen.names_tool(seen.text) or _OTHER_FORM.match(seen.text):
         return False
-    reader = LeakReader(seen.definitions.values())
-    said = reader.feed(seen.text)
-    return bool(reader.end(said).calls or reader.find_announced(said))
+    return seen.has_leaked_call
 
 
 def _repeats_text(seen: SeenExchange) -> bool:

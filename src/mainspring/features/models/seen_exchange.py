@@ -6,6 +6,7 @@ import msgspec
 
 from mainspring.core.items import Json, ToolDefinition
 from mainspring.providers.cassette import Exchange
+from mainspring.providers.leak_reader import LeakReader
 
 
 class SeenExchange:
@@ -89,6 +90,13 @@ class SeenExchange:
         """The name and the arguments of each call, as far as they are text."""
         names = ["".join([str(find_function(piece).get("name") or "") for piece in call]) for call in self.calls]
         return list(zip(names, self.arguments, strict=True))
+
+    @cached_property
+    def has_leaked_call(self) -> bool:
+        """Whether a call is read from the text, and is not only told of there."""
+        reader = LeakReader(self.definitions.values())
+        said = reader.feed(self.text)
+        return bool(reader.end(said).calls or reader.find_announced(said))
 
     def list_properties(self, name: str) -> list[str]:
         functions = [tool["function"] for tool in self.sent.get("tools", ())]
