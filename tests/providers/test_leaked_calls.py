@@ -180,6 +180,9 @@ def test_what_is_no_call_is_found_out_in_time() -> None:
     for mean in (
         "<tool_call>" * 23_000,
         "<tool_call>get_time" + "\n" * 250_000 + "x",
+        "<tool_call>get_time" + "\n" * 200_000 + "x>",
+        "Noon." + ("</s>" + " " * 50) * 2_000 + "x]",
+        "```get_time\n" + " " * 100_000 + "x",
         "Look.\n" + "Action: call\n" * 20_000,
         "<scratchpad>" + "</b> " * 50_000,
         "<|a|>" * 50_000 + "x",
@@ -192,6 +195,12 @@ def test_what_is_no_call_is_found_out_in_time() -> None:
         "<tool_call><get_time>" + "<a>" * 80_000 + "</get_time></tool_call>",
     ):
         assert text_of(play([mean])) == mean
+
+
+def test_thoughts_without_a_recipient_are_read_in_time() -> None:
+    turn = TurnBuilder(counting(), tools=[CLOCK], leaks=LeakReader([CLOCK]))
+    turn.reasoning("<|channel|>" * 20_000)
+    turn.end("stop", None)
 
 
 @pytest.mark.parametrize("tags", ["<think></think>", "<s>", "<think>a</think>\n"])

@@ -67,7 +67,8 @@ TOKENS: Final = re.compile(
 OTHER_STOP: Final = re.compile(_OTHER)
 HALF_STOP: Final = re.compile(rf"{_OTHER}|<\|(?:[A-Za-z_][\w./:-]{{0,40}}\|?)?\Z|<[rSu]\w{{0,12}}\Z")
 """A token that may end a turn though no table has it, or what may become one."""
-TRAILING_STOPS: Final = re.compile(rf"(?:\s*(?:{_ANY_STOP}))+\s*\Z")
+_LAST_STOP: Final = re.compile(rf"(?:{_ANY_STOP})\Z")
+_LONGEST_STOP: Final = 48
 ALL_STOPS: Final = re.compile(rf"(?:\s*(?:{_ANY_STOP}))+\s*(?:(?:{NEXT_TURN.pattern}).*)?\Z", re.DOTALL)
 PAST_STOP: Final = re.compile(
     rf"(?!(?<=[>\n])(?:{NEXT_TURN.pattern})|<\|(?:channel|constrain|message)\|>)"
@@ -75,3 +76,16 @@ PAST_STOP: Final = re.compile(
 )
 BEFORE_STOP: Final = re.compile(r"(?:\A|[^\s`'\"(\u201c\u2018]|\n\s*|[.!?…][\"')]?[ ])\Z")
 """What may stand before a token that ends a turn, and not before one that is spoken of."""
+
+
+def find_last_stops(text: str) -> int:
+    """Where the tokens that end the text begin, with the blanks around them; its length if there are none."""
+    # From the end: a search would try each blank on its way.
+    end, is_found = len(text), False
+    while True:
+        while end and text[end - 1].isspace():
+            end -= 1
+        stop = _LAST_STOP.search(text, max(0, end - _LONGEST_STOP), end)
+        if stop is None:
+            return end if is_found else len(text)
+        end, is_found = stop.start(), True

@@ -27,7 +27,7 @@ from mainspring.providers.control_tokens import (
     STOP,
     STOPS,
     TOKENS,
-    TRAILING_STOPS,
+    find_last_stops,
 )
 from mainspring.providers.json_answer import JsonAnswer, parse_strictly
 from mainspring.providers.labelled_calls import BLOCK_LABELS, is_program, may_be_labelled, split_thought
@@ -259,7 +259,7 @@ class LeakReader:
         if (past := _find_words(text, _begin_scan(text))) is None or not intent.match(text, past.end() - 1):
             return None
         calls = parse_calls(text[: past.end() - 1], self._tools, is_all=self._is_labelled(text))
-        words = TRAILING_STOPS.sub("", text[past.end() - 1 :])
+        words = text[past.end() - 1 : find_last_stops(text)]
         return HeldText(words, list(dict.fromkeys(calls)), text) if calls else None
 
     def find_announced(self, said: str) -> list[LeakedCall]:
@@ -365,7 +365,7 @@ class LeakReader:
         if text.startswith("{") and self._before.strip():
             return _PAST_VALUE if may_name_tool(text, self._tools) else None
         head = text[:_MOST_LABEL]
-        if text.startswith(self._fences) and is_program(f"{head}.") and not is_program(head):
+        if len(text) < _MOST_LABEL and text.startswith(self._fences) and is_program(f"{head}.") and not is_program(head):
             return None  # its first sign tells
         if (
             folded.startswith(_MARKS)

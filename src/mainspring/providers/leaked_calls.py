@@ -17,7 +17,7 @@ from mainspring.core.lru_cache import LRUCache
 from mainspring.providers.argument_types import fits, list_properties, type_value, type_values
 from mainspring.providers.called_names import find_tool_name
 from mainspring.providers.code_calls import CodeCall, find_code, may_be_script, read_code, read_lines, read_list, read_script
-from mainspring.providers.control_tokens import STOPS, TRAILING_STOPS
+from mainspring.providers.control_tokens import STOPS, find_last_stops
 from mainspring.providers.json_answer import mend_answer
 from mainspring.providers.json_text import ARGUMENT_KEYS, STRING, json_text, parse_loosely, read_arguments
 from mainspring.providers.labelled_calls import (
@@ -52,8 +52,7 @@ def parse_calls(text: str, tools: Tools, *, is_all: bool = False) -> list[Leaked
     """The calls that a text consists of; none if it has anything else in it. An output that the model made up ends the text. If
     the text `is_all` of an answer, it may be a call with labels around it."""
     text = _cut_block(text.strip())
-    stops = TRAILING_STOPS.search(text) if text.endswith((">", "]")) else None
-    bare = text if stops is None else text[: stops.start()]
+    bare = text[: find_last_stops(text)] if text.endswith((">", "]")) else text
     text = bare if bare.endswith("```") else text
     text = html.unescape(text) if is_all and text.startswith("&lt;") else text
     if not text.startswith(("```py", "Code:")) and (calls := parse_code(text, tools)):

@@ -7,7 +7,7 @@ one of the model's own behind it, where neither the request nor the answer speak
 import re
 from typing import Final
 
-from mainspring.providers.control_tokens import NEXT_TURN, TRAILING_STOPS
+from mainspring.providers.control_tokens import NEXT_TURN, find_last_stops
 
 
 def has_turns(text: str) -> bool:
@@ -15,7 +15,7 @@ def has_turns(text: str) -> bool:
     somebody; or has nothing in it."""
     again = _AGAIN.search(text, 0, MOST_TURN)
     if again is None:
-        return TRAILING_STOPS.sub("", text).rstrip() in USERS
+        return text[: find_last_stops(text)].rstrip() in USERS
     if NO_TURN.search(text, 0, again.start()):
         return False
     roles = [role[1].lower() for role in _ROLE.finditer(f"\n{text}")]

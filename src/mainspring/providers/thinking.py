@@ -465,7 +465,7 @@ def leave_thought(text: str) -> str | None:
 def read_channels(thought: str) -> str:
     """Thoughts that go on in channels of harmony, a message to a function as the call that it is."""
     begun = _GOES_ON.search(thought)
-    if begun is None:
+    if begun is None or _ADDRESSED.search(thought, begun.end()) is None:
         return thought
     splitter = ChannelSplitter()
     told = [*splitter.feed(thought[begun.start() :]), *splitter.end()]
@@ -583,7 +583,8 @@ _MOST_STRUCK: Final = 500
 # Whoever speaks of a token goes on in the line, with a word that begins no sentence.
 _SPOKEN_OF: Final = re.compile(r"[ `'\"](?![A-Z])")
 _NEXT_CHANNEL: Final = re.compile(r"<\|end\|>\s*<\|start\|>assistant[^<]{0,80}<\|channel\|>")
-_GOES_ON: Final = re.compile(r"<\|(?:end|start|channel)\|>(?=.*\bto=)", re.DOTALL)
+_GOES_ON: Final = re.compile(r"<\|(?:end|start|channel)\|>")
+_ADDRESSED: Final = re.compile(r"\bto=")
 _MAY_CLOSE: Final = re.compile(r"[<\[◁]")
 _LONGEST_END: Final = 24
 _ANY_TAG: Final = re.compile(r"</?(?:\w+[:_])?think(?:ing)?[\s>]|\[/?THINK\]|◁/?think▷")
