@@ -17,7 +17,7 @@ from openai.types.responses import Response, ResponseCompletedEvent, ResponseFai
 from tests.zoo.animal import MODEL, NOON, Refusal
 
 from mainspring.core.items import Json
-from mainspring.ports import Provider
+from mainspring.ports import Provider, Tape
 
 
 class Outcome(Struct, frozen=True):
@@ -43,7 +43,7 @@ class NativeAnimal(ABC):
         self.refused: list[str] = []
 
     @abstractmethod
-    def make_provider(self, url: str) -> Provider: ...
+    def make_provider(self, url: str, tape: Tape | None = None) -> Provider: ...
 
     @abstractmethod
     def find_outputs(self, body: Json) -> Sequence[Json]:

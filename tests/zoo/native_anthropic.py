@@ -9,7 +9,7 @@ from tests.zoo.animal import NOON, UTC, Refusal
 from tests.zoo.native_animal import NativeAnimal, Silent
 
 from mainspring.core.items import Json
-from mainspring.ports import Provider
+from mainspring.ports import Provider, Tape
 from mainspring.providers.anthropic.provider import Anthropic
 
 MESSAGE = {
@@ -50,8 +50,8 @@ def end(reason: str | None = "end_turn") -> Json:
 class ClaudeAnimal(NativeAnimal):
     path = "/v1/messages"
 
-    def make_provider(self, url: str) -> Provider:
-        return Anthropic(url, api_key="none")
+    def make_provider(self, url: str, tape: Tape | None = None) -> Provider:
+        return Anthropic(url, api_key="none", tape=tape)
 
     def describe(self, refusal: Refusal) -> Json:
         return {"type": "error", "error": {"type": "invalid_request_error", "message": refusal.message}}

@@ -22,7 +22,7 @@ from tests.zoo.native_responses import BEGUN, CREATED, ResponsesAnimal, added, a
 from tests.zoo.native_responses import CALL as ITEM
 
 from mainspring.core.items import Json
-from mainspring.ports import Provider
+from mainspring.ports import Provider, Tape
 from mainspring.providers.azure.provider import AzureChat, AzureResponses
 from mainspring.providers.bedrock.provider import Bedrock
 from mainspring.providers.bedrock.sigv4 import AwsKeys, SigV4Signer
@@ -46,8 +46,8 @@ class Tokens:
 class AzureAnimal(NativeAnimal):
     path = "/openai/v1/chat/completions"
 
-    def make_provider(self, url: str) -> Provider:
-        return AzureChat(url, None, {}, api_key=KEY)
+    def make_provider(self, url: str, tape: Tape | None = None) -> Provider:
+        return AzureChat(url, None, {}, api_key=KEY, tape=tape)
 
     def find_outputs(self, body: Json) -> Sequence[Json]:
         return outputs(body)
@@ -194,8 +194,8 @@ class TokenExpires(AzureAnimal):
         super().__init__()
         self.tokens = Tokens()
 
-    def make_provider(self, url: str) -> Provider:
-        return AzureChat(url, None, {}, signer=BearerSigner(self.tokens.fetch))
+    def make_provider(self, url: str, tape: Tape | None = None) -> Provider:
+        return AzureChat(url, None, {}, signer=BearerSigner(self.tokens.fetch), tape=tape)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         if len(self.asked) == 1 and "token-1-" in request.headers["Authorization"]:
@@ -210,8 +210,8 @@ class TokenExpires(AzureAnimal):
 class AzureResponsesAnimal(ResponsesAnimal):
     path = "/openai/v1/responses"
 
-    def make_provider(self, url: str) -> Provider:
-        return AzureResponses(url, None, {}, api_key=KEY)
+    def make_provider(self, url: str, tape: Tape | None = None) -> Provider:
+        return AzureResponses(url, None, {}, api_key=KEY, tape=tape)
 
 
 class ItemsNotKept(AzureResponsesAnimal):
@@ -234,8 +234,8 @@ class BedrockAnimal(NativeAnimal):
     model = "amazon.nova-lite-v1:0"
     kind: ClassVar[str] = "ValidationException"
 
-    def make_provider(self, url: str) -> Provider:
-        return Bedrock(url, "us-east-1", api_key=KEY)
+    def make_provider(self, url: str, tape: Tape | None = None) -> Provider:
+        return Bedrock(url, "us-east-1", api_key=KEY, tape=tape)
 
     def find_outputs(self, body: Json) -> Sequence[Json]:
         return [block for message in body["messages"] for block in message["content"] if "toolResult" in block]
@@ -344,12 +344,12 @@ class ClockIsWrong(BedrockAnimal):
 
     kind = "InvalidSignatureException"
 
-    def make_provider(self, url: str) -> Provider:
+    def make_provider(self, url: str, tape: Tape | None = None) -> Provider:
         async def fetch() -> Expiring[AwsKeys]:
             return Expiring(AwsKeys("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"))
 
         late = SigV4Signer(CredentialCache(fetch), "us-east-1", "bedrock", clock=lambda: datetime.now(ZERO) - timedelta(hours=1))
-        return Bedrock(url, "us-east-1", signer=late)
+        return Bedrock(url, "us-east-1", signer=late, tape=tape)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         signed = datetime.strptime(request.headers["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=ZERO)
@@ -433,8 +433,8 @@ class VertexAnimal(GeminiAnimal):
         super().__init__()
         self.tokens = Tokens()
 
-    def make_provider(self, url: str) -> Provider:
-        return Vertex(url, PLACE, signer=BearerSigner(self.tokens.fetch))
+    def make_provider(self, url: str, tape: Tape | None = None) -> Provider:
+        return Vertex(url, PLACE, signer=BearerSigner(self.tokens.fetch), tape=tape)
 
 
 class GoogleTokenExpires(VertexAnimal):
@@ -547,8 +547,8 @@ class VertexClaudeAnimal(ClaudeAnimal):
     path = f"/{PLACE}/publishers/anthropic/models/{{model}}:streamRawPredict"
     model = "claude-opus-4-6"
 
-    def make_provider(self, url: str) -> Provider:
-        return Vertex(url, PLACE, signer=BearerSigner(Tokens().fetch))
+    def make_provider(self, url: str, tape: Tape | None = None) -> Provider:
+        return Vertex(url, PLACE, signer=BearerSigner(Tokens().fetch), tape=tape)
 
     def describe(self, refusal: Refusal) -> Json:
         """As Google passes on what Anthropic says."""

@@ -9,7 +9,7 @@ from tests.zoo.animal import NOON, Refusal, mentions
 from tests.zoo.native_animal import NativeAnimal, Silent
 
 from mainspring.core.items import Json
-from mainspring.ports import Provider
+from mainspring.ports import Provider, Tape
 from mainspring.providers.gemini.provider import Gemini
 
 CALL: Json = {"functionCall": {"name": "get_time", "args": {"zone": "UTC"}}}
@@ -34,8 +34,8 @@ class GeminiAnimal(NativeAnimal):
     def describe(self, refusal: Refusal) -> Json:
         return {"error": {"code": refusal.status, "message": refusal.message, "status": "INVALID_ARGUMENT"}}
 
-    def make_provider(self, url: str) -> Provider:
-        return Gemini(url)
+    def make_provider(self, url: str, tape: Tape | None = None) -> Provider:
+        return Gemini(url, tape=tape)
 
     def find_outputs(self, body: Json) -> Sequence[Json]:
         return [part for content in body["contents"] for part in content["parts"] if "functionResponse" in part]
@@ -66,7 +66,7 @@ class NoClosedObjects(GeminiAnimal):
 
     def refuse(self, body: Json) -> str | None:
         told = "Unknown name \"additionalProperties\" at 'tools[0].function_declarations[0].parameters': Cannot find field."
-        return told if mentions(body["tools"], "additionalProperties") else None
+        return told if mentions(body.get("tools"), "additionalProperties") else None
 
 
 class NoJsonSchema(GeminiAnimal):
@@ -74,7 +74,7 @@ class NoJsonSchema(GeminiAnimal):
 
     def refuse(self, body: Json) -> str | None:
         told = "Unknown name \"parametersJsonSchema\" at 'tools[0].function_declarations[0]': Cannot find field."
-        return told if mentions(body["tools"], "parametersJsonSchema") else None
+        return told if mentions(body.get("tools"), "parametersJsonSchema") else None
 
 
 class SignatureMustReturn(GeminiAnimal):

@@ -8,7 +8,7 @@ from tests.zoo.animal import NOON, Refusal
 from tests.zoo.native_animal import NativeAnimal, Outcome, Silent
 
 from mainspring.core.items import Json
-from mainspring.ports import Provider
+from mainspring.ports import Provider, Tape
 from mainspring.providers.ollama.provider import Ollama
 
 CALL: Json = {"function": {"name": "get_time", "arguments": {"zone": "UTC"}}}
@@ -30,8 +30,8 @@ class OllamaAnimal(NativeAnimal):
     path = "/api/chat"
     mime = "application/x-ndjson"
 
-    def make_provider(self, url: str) -> Provider:
-        return Ollama(url)
+    def make_provider(self, url: str, tape: Tape | None = None) -> Provider:
+        return Ollama(url, tape=tape)
 
     def describe(self, refusal: Refusal) -> Json:
         return {"error": refusal.message}
@@ -81,7 +81,7 @@ class CallAsText(OllamaAnimal):
     """The call is JSON in the content, when streamed. https://github.com/ollama/ollama-python/issues/279"""
 
     def first(self, body: Json) -> bytes:
-        return self.say('{"name": "get_', 'time", "parameters": ', '{"zone": "UTC"}}')
+        return self.say('{"na', 'me": "get_time", "parameters": ', '{"zone": "UTC"}}')
 
 
 class CallWithinThinking(OllamaAnimal):
@@ -187,7 +187,9 @@ class PromptCut(OllamaAnimal):
     request: ClassVar = {"input": "What time is it? " * 6000}
 
     def first(self, body: Json) -> bytes:
-        return line({"content": NOON}) + end(prompt_eval_count=4095)
+        return line({"content": NOON}) + end(prompt_eval_count=min(4095, len(str(body)) // 4))
+
+    last = first
 
 
 class NoEnd(Silent, OllamaAnimal):

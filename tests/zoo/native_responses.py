@@ -10,7 +10,7 @@ from tests.zoo.animal import NOON, UTC, Refusal, mentions
 from tests.zoo.native_animal import NativeAnimal, Outcome, Silent
 
 from mainspring.core.items import Json
-from mainspring.ports import Provider
+from mainspring.ports import Provider, Tape
 from mainspring.providers.responses.provider import Responses
 
 USAGE = {"input_tokens": 20, "output_tokens": 5, "total_tokens": 25}
@@ -51,8 +51,8 @@ CREATED = event("created", response={"id": "resp_1", "status": "in_progress", "o
 class ResponsesAnimal(NativeAnimal):
     path = "/responses"
 
-    def make_provider(self, url: str) -> Provider:
-        return Responses(url)
+    def make_provider(self, url: str, tape: Tape | None = None) -> Provider:
+        return Responses(url, tape=tape)
 
     def find_outputs(self, body: Json) -> Sequence[Json]:
         return [item for item in body["input"] if item["type"] == "function_call_output"]

@@ -214,7 +214,9 @@ CLEAN: Final = {
     "a call with blanks": call("a", "{ ", "  ", "  ", '"city" : ', '"Oslo" ', "\n ", "\n ", "\n }"),
     "a word for arguments": call("a", '"read_', 'level"'),
     "thoughts": sse(chunk({"reasoning_content": "High sun."}), chunk({"content": "Noon."}), chunk(finish="stop")) + DONE,
-    "a call in prose": say('Write it as <tool_call>{"name": "get_time", "arguments": {}}</tool_call>', " and wait."),
+    "a call in prose": say(
+        'Write it as <tool_call>{"name": "get_time", "arguments": {"city": "Oslo"}}</tool_call>', " and wait."
+    ),
     **{name: say(*split(text)) for name, text in leaks.TWINS.items()},
 }
 

@@ -20,9 +20,6 @@ from tests.zoo.native_responses import ResponsesAnimal
 from mainspring.app.engine import Engine
 from mainspring.app.server import server
 from mainspring.core.items import Json
-from mainspring.features.models.probes import examine
-from mainspring.features.models.quirks import find_learned
-from mainspring.providers.wrapper import explain_profiles
 
 FORMATS: list[type[NativeAnimal]] = [
     OllamaAnimal, GeminiAnimal, ClaudeAnimal, ResponsesAnimal,
@@ -78,36 +75,6 @@ async def tell(animal: NativeAnimal, *, again: bool = False) -> Outcome:
 async def test_a_native_animal_is_understood_or_fails_with_a_reason(kind: type[NativeAnimal]) -> None:
     animal = kind()
     animal.check(await tell(animal, again=True))
-
-
-HABITS: dict[type[NativeAnimal], str] = {
-    native_refusals.NoCacheMarks: "no cache marks",
-    native_refusals.NoParser: "no tools",
-    native_refusals.GemmaWithoutTools: "no tools",
-    native_refusals.NoJsonMode: "no format",
-    native_refusals.FullObjects: "schema words",
-    native_ollama.IdsMustReturn: "ids of calls wanted",
-    native_responses.NoStore: "no store",
-    native_responses.OnlyAuto: "no forced call",
-    native_responses.EncryptedOnlyInTheWhole: "no ids of items",
-    native_clouds.NoCachePoints: "no cache marks",
-    native_clouds.NoToolsAtAll: "no tools",
-}
-
-
-@pytest.mark.parametrize("kind", HABITS)
-async def test_the_doctor_names_what_a_native_animal_refuses_and_meets_it_once(kind: type[NativeAnimal]) -> None:
-    animal = kind()
-    async with serving(animal) as url:
-        provider = animal.make_provider(url)
-        with anyio.fail_after(PATIENCE):
-            for _ in range(2):
-                refused = len(animal.refused)
-                findings = [finding async for finding in examine(provider, animal.model)]
-        found = [quirk.name for quirk in find_learned(await explain_profiles(provider, animal.model))]
-        await provider.close()
-    assert HABITS[kind] in found, findings
-    assert animal.refused[refused:] == []
 
 
 TWINS = {

@@ -18,7 +18,7 @@ from mainspring.core.errors import MainspringError, SandboxError
 from mainspring.features.models import commands, model_choice
 from mainspring.features.models.model_choice import ABILITIES
 from mainspring.features.models.probes import ProbeResult, Verdict, examine
-from mainspring.features.models.quirks import Quirk, find_learned, find_quirks
+from mainspring.features.models.quirks import Quirk, find_quirks
 from mainspring.features.models.settings import ModelSettings
 from mainspring.ports import DocumentStore, KnownProfile, Provider
 from mainspring.providers.cassette import ExchangeRecorder
@@ -90,7 +90,7 @@ class Examination(Struct, frozen=True):
         profiles = await explain_profiles(provider, model)
         await write_profiles(provider)
         await provider.close()
-        quirks = find_quirks(heard.exchanges) or find_learned(profiles)
+        quirks = find_quirks(heard.exchanges, profiles)
         if self.exports:
             write_lines([ModelReport(model, profiles, quirks, findings)])
         self._tell_quirks(title, quirks)

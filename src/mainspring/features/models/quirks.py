@@ -1,4 +1,4 @@
-"""Habits of backends: how each shows in what was exchanged by Chat Completions, or in what was learned by whatever format.
+"""Habits of backends: how each shows in what was exchanged, and in what was learned, by whatever format.
 
 `find_quirks` reads exchanges that were recorded while a backend was asked, and names what it finds. A backend that keeps to the
 standard has none. Most of them need no care of anybody's: the adapter understands them; the doctor tells them all the same.
@@ -10,6 +10,7 @@ from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 from mainspring.core.items import Json
+from mainspring.features.models.native_exchanges import LONG, read_exchange
 from mainspring.features.models.odd_answers import ODD_ANSWERS
 from mainspring.features.models.seen_exchange import SeenExchange, decode, find_function
 from mainspring.ports import KnownProfile, ProfileValue
@@ -23,7 +24,6 @@ from mainspring.providers.leaked_calls import parse_calls
 from mainspring.providers.profiles import AS_NAMED, OF_TOOLS
 from mainspring.providers.thinking import TagSplitter, find_header, find_unopened, mark_channels
 
-PATH: Final = "chat/completions"
 Change = tuple[str, ProfileValue]
 """A field of a profile and what it became."""
 
@@ -36,29 +36,30 @@ class Quirk(NamedTuple):
     remedy: str
 
 
-def find_quirks(exchanges: Iterable[Exchange]) -> list[Quirk]:
-    """The habits that show, in the order of the table."""
-    asked = [SeenExchange(exchange) for exchange in exchanges if exchange.path.endswith(PATH)]
-    answers = [seen for seen in asked if seen.status < 300 and not (seen.is_cut and not seen.has_failed)]
-    found = {name for name, shows in _IN_ONE.items() if any(map(shows, answers))}
-    found |= {name for name, shows in _IN_ALL.items() if shows(answers)}
+def find_quirks(exchanges: Iterable[Exchange], profiles: Iterable[KnownProfile] = ()) -> list[Quirk]:
+    """The habits that show, or that requests were changed for or answers judged by before, in the order of the table."""
+    asked = [seen for exchange in exchanges if (seen := read_exchange(exchange)) is not None]
+    answers = [seen for seen in asked if seen.is_told]
+    found = {
+        name for seen in answers for name, shows in {**_IN_ONE, **seen.habits}.items() if seen.can_have(name) and shows(seen)
+    }
+    found |= {name for name, shows in _IN_ALL.items() if shows([seen for seen in answers if seen.can_have(name)])}
     found |= {_REFUSED[change] for change in _list_refused(asked)}
     found |= {"calls not read" for seen in asked if "failed_generation" in seen.raw}
+    found |= _list_learned(profiles)
     return [quirk for quirk in QUIRKS if quirk.name in found]
 
 
-def find_learned(profiles: Iterable[KnownProfile]) -> list[Quirk]:
-    """The habits that requests were changed for or answers judged by, in the order of the table."""
+def _list_learned(profiles: Iterable[KnownProfile]) -> set[str]:
     facts = [(name.partition(OF_TOOLS)[0], fact) for each in profiles for name, fact in each.facts.items()]
     learned = [(field, fact.value) for field, fact in facts if fact.source == "learned"]
-    found = {_LEARNED.get(field) or _REFUSED.get((field, value)) for field, value in learned}
-    return [quirk for quirk in QUIRKS if quirk.name in found]
+    return {name for field, value in learned if (name := _LEARNED.get(field) or _REFUSED.get((field, value)))}
 
 
 def _list_refused(asked: Sequence[SeenExchange]) -> list[Change]:
     """What refused requests were changed by, each known by the words of the refusal and by the request that followed it."""
     refused: list[Change] = []
-    for before, after in pairwise(asked):
+    for before, after in pairwise([seen for seen in asked if seen.is_chat]):
         if before.status < 300:
             continue
         changes = [(rule.field, rule.value) for rule in REFUSALS if rule.words.search(before.raw)]
@@ -105,7 +106,8 @@ def _repeats_name(seen: SeenExchange) -> bool:
 
 
 def _has_mixed_arguments(seen: SeenExchange) -> bool:
-    return any(decode(told) is None and "{" in told for told in seen.arguments) and not _repeats_arguments(seen)
+    is_mixed = any(decode(told) is None and "{" in told for told in seen.arguments) and "length" not in seen.finishes
+    return is_mixed and not _repeats_arguments(seen)
 
 
 def _has_other_name(seen: SeenExchange, mark: str) -> bool:
@@ -165,12 +167,17 @@ def _is_vendor_word(seen: SeenExchange) -> bool:
 
 
 def _lacks_finish(seen: SeenExchange) -> bool:
-    return bool(seen.is_stream and seen.deltas and not any(seen.finishes) and "[DONE]" in seen.raw)
+    return bool(seen.is_stream and seen.deltas and not any(seen.finishes) and seen.has_end and not seen.has_failed)
 
 
 def _has_odd_chunk(seen: SeenExchange) -> bool:
     first = seen.chunks[0] if seen.is_stream and seen.chunks else {"choices": [None]}
     return not first.get("choices") and not first.get("usage") and "error" not in first
+
+
+def _is_empty(seen: SeenExchange) -> bool:
+    is_over = {"stop", "tool_calls"} & set(seen.finishes)
+    return bool(is_over) and not (seen.text or seen.thoughts or seen.pieces or seen.has_failed)
 
 
 def _lacks_room(seen: SeenExchange) -> bool:
@@ -213,7 +220,7 @@ def _cuts_prompts(seen: Sequence[SeenExchange]) -> bool:
         prompt = str(answer.sent.get("messages", ""))
         read = max([_count(chunk, "prompt_tokens") for chunk in answer.chunks], default=0)
         fills = any(0.97 * size <= read <= size for size in (2_048, 4_096, 8_192, 16_384, 32_768))
-        if fills and len(prompt) > _LONG and read < len(prompt) / 5:
+        if fills and len(prompt) > LONG and read < len(prompt) / 5:
             return True
     return False
 
@@ -248,7 +255,6 @@ def _is_call(seen: SeenExchange, text: str) -> bool:
 
 
 _REASONS: Final = ("stop", "length", "tool_calls", "function_call", "content_filter")
-_LONG: Final = 20_000
 QUIRKS: Final = (
     Quirk("calls without index", "Parallel calls have no `index`.", "They are told apart by id, else by place."),
     Quirk("one index for all", "Every parallel call has the same `index`.", "Another id is another call."),
@@ -288,7 +294,7 @@ QUIRKS: Final = (
     Quirk("other form of names", "A tool's name is in other case or has other signs.", "One tool that it fits is meant."),
     Quirk("call as tagged text", "Calls are text in `<tool_call>` or tags like it.", "They are found and made."),
     Quirk("call as XML text", "Calls are text: XML with parameters.", "They are found and made."),
-    Quirk("call as fenced text", "Calls are text: JSON in a block of code.", "They are found and made."),
+    Quirk("call as fenced text", "Calls are text: JSON, or Python, in a block of code.", "They are found and made."),
     Quirk("call as JSON text", "Calls are text: JSON.", "They are found and made."),
     Quirk(
         "call with labels",
@@ -301,12 +307,16 @@ QUIRKS: Final = (
         "A call is refused that the server could not read, with what its model wrote.",
         "The call is found there.",
     ),
+    Quirk("calls given up", "An answer ends because its call is none.", "The turn fails, and is asked once more."),
+    Quirk("unknown tools", "Tools are called that there are not.", "The model is told."),
+    Quirk("tools of its own", "The server calls tools of its own.", "They are left to it."),
     Quirk("call in thoughts", "Calls stand in the reasoning.", "They are made if the turn has no other answer."),
     Quirk(
         "call beside its text", "A call comes as text, too, or leaves its tags there.", "It is made once, and they are left out."
     ),
     Quirk("text repeated", "Pieces have all the text before them once more.", "It is read once."),
     Quirk("content as object", "The content is one part in place of text.", "It is read."),
+    Quirk("empty answer", "An answer has neither words nor calls.", "The turn fails, and is asked once more."),
     Quirk("blank answer", "An answer is nothing but blanks.", "The turn fails, and is asked once more."),
     Quirk("stop tokens", "Tokens that end a turn are in the text.", "They are left out, and what is made up behind them."),
     Quirk(
@@ -331,11 +341,19 @@ QUIRKS: Final = (
         "They are kept, and sent to this backend alone.",
     ),
     Quirk("answer in thoughts", "Structured output lands in the reasoning.", "It is taken from there."),
-    Quirk("stop with calls", "`finish_reason` is `stop` although there are calls.", "The calls count."),
-    Quirk("empty finish", 'Pieces have `finish_reason: ""`.', "An empty one is none."),
-    Quirk("no finish", "There is no `finish_reason`.", "`[DONE]` after an answer is its end."),
-    Quirk("finish twice", "`finish_reason` comes more than once.", "The first counts."),
-    Quirk("vendor's finish", "`finish_reason` is a word of another format.", "It is translated."),
+    Quirk("stop with calls", "The reason of the end is `stop` or `end_turn` although there are calls.", "The calls count."),
+    Quirk("empty finish", "Pieces have a reason of the end that is empty, or says nothing.", "It is none."),
+    Quirk("no finish", "There is no reason of the end (`finish_reason`).", "The last event (`[DONE]`) is the end of an answer."),
+    Quirk("finish twice", "The reason of the end comes more than once.", "The first counts."),
+    Quirk(
+        "vendor's finish", "The reason of the end is a word of another format.", "It is translated, or the turn is not complete."
+    ),
+    Quirk(
+        "no end", "Streams have no last event.", "The reason of the end, or `[DONE]`, is enough; without either the turn fails."
+    ),
+    Quirk("filtered", "A filter stops what harms nobody.", "The turn is not complete, and says so."),
+    Quirk("given up", "It ends for a reason that says nothing.", "The turn fails."),
+    Quirk("paused turns", "Turns pause half-way.", "They go on."),
     Quirk("no [DONE]", "Streams have no `[DONE]`.", "The `finish_reason` is enough."),
     Quirk("comments", "Streams have comment lines.", "They are skipped."),
     Quirk("empty data", "Streams have empty `data:` lines, or `null`.", "They are skipped."),
@@ -352,6 +370,25 @@ QUIRKS: Final = (
     Quirk("usage often", "Every piece counts tokens.", "The last count is taken."),
     Quirk("usage within choices", "Tokens are counted within a choice.", "They are read there."),
     Quirk("events without empty lines", "Events follow one another without an empty line.", "They are told apart."),
+    Quirk("usage in the middle", "Tokens are counted in some events, not in the last.", "The last count is taken."),
+    Quirk("cache not counted", "Of a long prompt only what was not cached is counted.", "It is not taken for a cut."),
+    Quirk("calls at the end", "Calls are in the line that says `done`.", "They are read."),
+    Quirk("objects on one line", "Objects follow one another on a line.", "They are told apart."),
+    Quirk("no last line break", "The last line has no break.", "It is read."),
+    Quirk("array for a stream", "Streams are one JSON array.", "Its objects are read as they come."),
+    Quirk("other candidates", "There are several candidates.", "The first is read."),
+    Quirk("empty block reason", "The reason for blocking a prompt is empty.", "It is none."),
+    Quirk("empty pieces", "Empty texts come between others.", "They are left out."),
+    Quirk("fields left out", "Events lack fields that the format has.", "They are taken as empty."),
+    Quirk("arguments at the start", "Arguments are whole where their call begins.", "They are read there."),
+    Quirk("events without names", "Events have no `event:` line.", "Their `type` is enough."),
+    Quirk("events out of order", "Items end before they begin.", "They are put together."),
+    Quirk("parts without bounds", "Blocks or items lack their beginning or end, or have it twice.", "They are put together."),
+    Quirk("pieces out of place", "Pieces are in blocks of another kind.", "They are read as what the block is."),
+    Quirk("ids change", "An item has another id in each event.", "The first is kept."),
+    Quirk("unknown events", "Events are of unknown kinds.", "They are skipped."),
+    Quirk("unknown items", "Items are of unknown kinds.", "They are kept as they are."),
+    Quirk("unsigned thoughts", "Thoughts have no signature.", "They come back without."),
     Quirk("no stream_options", "`stream_options` is refused.", "It is left out."),
     Quirk("no streams with tools", "Streams are refused where there are tools.", "It is asked without streaming."),
     Quirk("no streams", "Streams are refused.", "Answers come in one piece."),
@@ -431,10 +468,10 @@ _LEARNED: Final[Mapping[str, str]] = {
     "format_told": "format ignored",
     "most_output": "small outputs",
     "stream_tools": "no streams with tools",
-    "thinking": "thinking never opened",
     "window": "prompt cut",
 }
 _REFUSED: Final[Mapping[Change, str]] = {
+    ("thinking", "begun"): "thinking never opened",
     ("store", False): "no store",
     ("encrypted_reasoning", False): "no encrypted reasoning",
     ("call_ids", True): "ids of calls wanted",
@@ -511,9 +548,9 @@ _IN_ONE: Final[Mapping[str, Callable[[SeenExchange], object]]] = {
     ),
     "tokens in names": lambda seen: _has_other_name(seen, "<"),
     "prefix of names": lambda seen: not _has_other_name(seen, "<") and any(_has_other_name(seen, mark) for mark in ":./"),
-    "call as tagged text": lambda seen: _leaks(seen, r"<tool_call>|<tools?>|\[TOOL_REQUEST") and seen.has_leaked_call,
+    "call as tagged text": lambda seen: _leaks(seen, r"<(?:[\w-]+:)?tool_call>|<tools?>|\[TOOL_REQUEST") and seen.has_leaked_call,
     "call as XML text": lambda seen: _leaks(seen, r"<function=|<invoke|<parameter") and seen.has_leaked_call,
-    "call as fenced text": lambda seen: _leaks(seen, r"\A\s*```[\w.:-]*\s*[\[{].*```\s*\Z"),
+    "call as fenced text": lambda seen: _leaks(seen, r"\A\s*```(?:[\w.:-]*\s*[\[{]|tool_code\s).*```\s*\Z"),
     "call as JSON text": lambda seen: _leaks(seen, r"\A\s*[\[{].*[\]}]\s*\Z"),
     "call in control tokens": lambda seen: re.search(_HARMONY, seen.text, re.DOTALL) or mark_channels(seen.text),
     "call in thoughts": lambda seen: not seen.calls and not seen.text and _is_call(seen, seen.thoughts),
@@ -550,6 +587,12 @@ _IN_ONE: Final[Mapping[str, Callable[[SeenExchange], object]]] = {
     "usage within choices": lambda seen: any(choice.get("usage") for choice in seen.choices),
     "events without empty lines": lambda seen: any(
         before.startswith("data: {") and after.startswith("data:") for before, after in pairwise(seen.lines)
+    ),
+    "no end": lambda seen: seen.is_stream and not seen.has_end and not seen.has_failed,
+    "filtered": lambda seen: "content_filter" in seen.finishes,
+    "empty answer": _is_empty,
+    "unknown tools": lambda seen: any(
+        name and find_tool_name(name, seen.tools) not in seen.tools for name, _ in seen.made if "(" not in name
     ),
     "ids to the letter": lambda seen: any(re.search(r"[.:]", str(piece.get("id") or "")) for piece in seen.pieces),
     "format ignored": _ignores_format,

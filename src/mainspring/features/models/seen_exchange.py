@@ -1,6 +1,8 @@
 """One exchange with a Chat Completions backend, as far as habits show in it."""
 
+from collections.abc import Callable, Mapping
 from functools import cached_property
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -12,18 +14,43 @@ from mainspring.providers.leak_reader import LeakReader
 class SeenExchange:
     """One exchange, as far as habits show in it."""
 
+    mime: ClassVar[str] = "text/event-stream"
+    is_chat: ClassVar[bool] = True
+    standard: ClassVar[frozenset[str]] = frozenset({"no end"})
+    """What is no habit by this format, or has another name."""
+    habits: ClassVar[Mapping[str, Callable[[Any], object]]] = {}
+    """The habits that only this format can have."""
+
     def __init__(self, exchange: Exchange) -> None:
         self.sent: Json = exchange.body or {}
         self.status = exchange.status
         self.is_cut = exchange.is_cut
-        self.raw = b"".join([piece.data for piece in exchange.pieces]).decode(errors="replace")
-        self.is_stream = exchange.headers.get("Content-Type", "").startswith("text/event-stream")
+        self.data = b"".join([piece.data for piece in exchange.pieces])
+        self.raw = self.data.decode(errors="replace")
+        self.is_stream = exchange.headers.get("Content-Type", "").startswith(self.mime)
         self.lines = [line.rstrip("\r") for line in self.raw.split("\n")] if self.is_stream else []
 
     @cached_property
-    def chunks(self) -> list[Json]:
+    def events(self) -> list[Json]:
+        """The objects that came, also in an array."""
         told = [line[5:].strip() for line in self.lines if line.startswith("data:")] if self.is_stream else [self.raw]
-        return [chunk for chunk in map(decode, told) if isinstance(chunk, dict)]
+        found = [each for event in map(decode, told) for each in (event if isinstance(event, list) else [event])]
+        return [each for each in found if isinstance(each, dict)]
+
+    @cached_property
+    def chunks(self) -> list[Json]:
+        """What came, as Chat Completions has it."""
+        return self.events
+
+    @property
+    def has_end(self) -> bool:
+        """Whether the event came that is the last by the format."""
+        return "[DONE]" in self.raw
+
+    @property
+    def is_told(self) -> bool:
+        """Whether it is an answer that was read as far as it went."""
+        return self.status < 300 and (not self.is_cut or self.has_failed)
 
     @cached_property
     def choices(self) -> list[Json]:
@@ -37,7 +64,7 @@ class SeenExchange:
     @cached_property
     def pieces(self) -> list[Json]:
         told = [calls for delta in self.deltas if isinstance(calls := delta.get("tool_calls"), list)]
-        return [piece for calls in told for piece in calls if isinstance(piece, dict)]
+        return [_keep_plain(piece) for calls in told for piece in calls if isinstance(piece, dict)]
 
     @cached_property
     def calls(self) -> list[list[Json]]:
@@ -82,6 +109,10 @@ class SeenExchange:
         functions = [tool["function"] for tool in self.sent.get("tools", ())]
         return {each["name"]: ToolDefinition(each["name"], "", each.get("parameters")) for each in functions}
 
+    def can_have(self, name: str) -> bool:
+        """Whether this is a habit by the format, and not its way."""
+        return name not in self.standard or name in self.habits
+
     def names_tool(self, text: str) -> bool:
         return any(name in text for name in self.tools)
 
@@ -117,6 +148,11 @@ def decode(text: str) -> object:
 def is_error(told: object) -> bool:
     """Whether an error says anything, and is not a code of 0 without words."""
     return any(told.values()) if isinstance(told, dict) else bool(told)
+
+
+def _keep_plain(piece: Json) -> Json:
+    """The piece without an id or an index that could be none."""
+    return {key: told for key, told in piece.items() if key not in ("id", "index") or isinstance(told, str | int | None)}
 
 
 def find_function(piece: Json) -> Json:

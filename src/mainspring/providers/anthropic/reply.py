@@ -127,7 +127,7 @@ class AnthropicReply(ReplyReader[TurnBuilder]):
     def _stop_turn(self, delta: "_Block") -> None:
         if not delta.stop_reason:
             return
-        self._finish = read_finish(delta.stop_reason, _FINISH, self._http.url)
+        self._finish = read_finish(delta.stop_reason, FINISHES, self._http.url)
         self._is_paused = delta.stop_reason == "pause_turn"
         if delta.stop_reason == "stop_sequence" and delta.stop_sequence:
             self._turn.stop_sequence = delta.stop_sequence
@@ -161,10 +161,10 @@ class AnthropicReply(ReplyReader[TurnBuilder]):
 def _is_foreign(event: object) -> bool:
     """An event, or a piece of a block, of a kind that we do not know: it may look like anything."""
     match event:
-        case {"type": str(kind)} if kind not in _KNOWN:
+        case {"type": str(kind)} if kind not in KNOWN_KINDS:
             return True
         case {"content_block": {"type": str(kind)}} | {"delta": {"type": str(kind)}}:
-            return kind not in _KNOWN
+            return kind not in KNOWN_KINDS
         case _:
             return False
 
@@ -241,11 +241,11 @@ class _SaidBlock(Struct, eq=False):
 
 MOST_PAUSES = 20
 # The answer beyond the model's window is cut off, as much as one beyond its limit, and as one that is paused without end.
-_FINISH: dict[str, Finish] = {
+FINISHES: dict[str, Finish] = {
     "max_tokens": "length", "model_context_window_exceeded": "length", "pause_turn": "length", "refusal": "content_filter",
     "end_turn": "stop", "tool_use": "stop", "stop_sequence": "stop",
 }  # fmt: skip
-_KNOWN = frozenset(
+KNOWN_KINDS = frozenset(
     {
         "content_block_delta", "content_block_start", "content_block_stop", "message_start", "message_delta", "message_stop",
         "message", "error", "text", "thinking", "redacted_thinking", "tool_use",

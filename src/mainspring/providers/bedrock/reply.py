@@ -74,7 +74,7 @@ class BedrockReply(ReplyReader[TurnBuilder]):
         self._seal()
         if reason.startswith("malformed"):
             raise BadOutput(f"{self._http.url} gave up on the answer (`{reason}`); try again")
-        self._finish = read_finish(reason, _FINISH, self._http.url)
+        self._finish = read_finish(reason, FINISHES, self._http.url)
 
 
 class _Call(Struct, gc=False):
@@ -150,7 +150,7 @@ def _usage_of(data: msgspec.Raw) -> Usage | None:
     )
 
 
-_FINISH: Final[dict[str, Finish]] = {
+FINISHES: Final[dict[str, Finish]] = {
     "max_tokens": "length", "model_context_window_exceeded": "length",
     "guardrail_intervened": "content_filter", "content_filtered": "content_filter",
     "end_turn": "stop", "tool_use": "stop", "stop_sequence": "stop",

@@ -35,7 +35,7 @@ class GeminiReply(ReplyReader[TurnBuilder]):
         for candidate in chunk.candidates or ():
             if not candidate.index:
                 self._choose(candidate)
-        if chunk.feedback is not None and (chunk.feedback.reason or _NONE) not in _UNSAID:
+        if chunk.feedback is not None and (chunk.feedback.reason or _NONE) not in UNSAID:
             self._finish = "content_filter"
 
     def _take_whole(self, data: bytes) -> None:
@@ -53,12 +53,12 @@ class GeminiReply(ReplyReader[TurnBuilder]):
         if candidate.content is not None:
             for part in candidate.content.parts or ():
                 self._say(part)
-        if (reason := candidate.reason or _NONE) not in _UNSAID:
-            if reason not in _FINISH:
-                kind = BadOutput if reason in _BOTCHED else Unavailable
+        if (reason := candidate.reason or _NONE) not in UNSAID:
+            if reason not in FINISHES:
+                kind = BadOutput if reason in BOTCHED else Unavailable
                 said = f": {candidate.message}" if candidate.message else ""
                 raise kind(f"{self._http.url} gave up on the answer (`{reason}`){self._http.redact(said)}; try again")
-            self._finish = _FINISH[reason]
+            self._finish = FINISHES[reason]
 
     def _say(self, part: "_GeminiPart") -> None:
         turn, text, signature = self._turn, part.text or "", part.signature
@@ -123,7 +123,7 @@ def _usage_of(data: msgspec.Raw) -> Usage | None:
     )
 
 
-_FINISH: Final[dict[str, Finish]] = {
+FINISHES: Final[dict[str, Finish]] = {
     "STOP": "stop", "MAX_TOKENS": "length", "CONTINUATION": "length",
     **dict.fromkeys(
         ["SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR",
@@ -131,6 +131,6 @@ _FINISH: Final[dict[str, Finish]] = {
     ),
 }  # fmt: skip
 _NONE: Final = "FINISH_REASON_UNSPECIFIED"
-_UNSAID: Final = frozenset({_NONE, "BLOCK_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED"})
-_BOTCHED: Final = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MALFORMED_RESPONSE"})
+UNSAID: Final = frozenset({_NONE, "BLOCK_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED"})
+BOTCHED: Final = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MALFORMED_RESPONSE"})
 _chunk: Final = msgspec.json.Decoder(_GeminiChunk)
