@@ -13,6 +13,7 @@ from tests.kit.waiting import PATIENCE
 from tests.zoo.animal import serving
 from tests.zoo.native_animal import NativeAnimal
 from tests.zoo.native_clouds import BedrockAnimal
+from tests.zoo.native_responses import CALL, ResponsesAnimal, completed, message
 from tests.zoo.test_native_zoo import ANIMALS, FORMATS, TWINS
 
 from mainspring.core.items import Json
@@ -306,6 +307,20 @@ async def test_the_doctor_is_refused_nothing_when_it_comes_again(kind: type[Nati
 async def test_what_a_backend_refuses_altogether_is_the_finding_and_no_habit(kind: type[NativeAnimal]) -> None:
     found, habits = await consult(kind())
     assert (len(found), found[0].verdict, habits) == (1, "failed", [])
+
+
+async def test_an_answer_of_responses_that_comes_whole_is_named_so_and_nothing_else() -> None:
+    class Whole(ResponsesAnimal):
+        mime = "application/json"
+
+        def first(self, body: Json) -> bytes:
+            return msgspec.json.encode(completed(CALL)["response"])
+
+        def say(self, *pieces: str) -> bytes:
+            return msgspec.json.encode(completed(message("".join(pieces)))["response"])
+
+    found, habits = await consult(behave(Whole()))
+    assert habits == ["whole answer"], found
 
 
 def behave(animal: NativeAnimal) -> NativeAnimal:

@@ -34,8 +34,10 @@ class ResponsesExchange(NativeExchange):
 
     @cached_property
     def whole(self) -> Json | None:
-        ends = [event for event in self.events if event.get("type") in _ENDS]
-        return dict_of(ends[-1].get("response")) if ends else None
+        """The answer as the last event has it, or as it came without a stream."""
+        ends = [dict_of(event.get("response")) for event in self.events if event.get("type") in _ENDS]
+        ends += [] if self.is_stream else [event for event in self.events if "output" in event]
+        return ends[-1] if ends else None
 
     @property
     def has_end(self) -> bool:
@@ -104,8 +106,8 @@ class ResponsesExchange(NativeExchange):
         "parts without bounds": lacks_bounds,
         "events out of order": disorders,
         "fields left out": lacks_fields,
-        "unknown events": lambda seen: any(
-            not str(event.get("type")).startswith(("response.", "error")) for event in seen.events
+        "unknown events": lambda seen: (
+            seen.is_stream and any(not str(event.get("type")).startswith(("response.", "error")) for event in seen.events)
         ),
         "unknown items": lambda seen: any(
             item["type"] not in _ITEMS and not item["type"].startswith("mcp_") for item in seen.list_items("done")
