@@ -69,6 +69,7 @@ HALF_STOP: Final = re.compile(rf"{_OTHER}|<\|(?:[A-Za-z_][\w./:-]{{0,40}}\|?)?\Z
 """A token that may end a turn though no table has it, or what may become one."""
 _LAST_STOP: Final = re.compile(rf"(?:{_ANY_STOP})\Z")
 _LONGEST_STOP: Final = 48
+_MOST_STOPS: Final = 1_024
 ALL_STOPS: Final = re.compile(rf"(?:\s*(?:{_ANY_STOP}))+\s*(?:(?:{NEXT_TURN.pattern}).*)?\Z", re.DOTALL)
 PAST_STOP: Final = re.compile(
     rf"(?!(?<=[>\n])(?:{NEXT_TURN.pattern})|<\|(?:channel|constrain|message)\|>)"
@@ -79,13 +80,15 @@ BEFORE_STOP: Final = re.compile(r"(?:\A|[^\s`'\"(\u201c\u2018]|\n\s*|[.!?…][\"
 
 
 def find_last_stops(text: str) -> int:
-    """Where the tokens that end the text begin, with the blanks around them; its length if there are none."""
+    """Where the tokens that end the text begin, with the blanks around them, or the last of very many; its length if there are
+    none."""
     # From the end: a search would try each blank on its way.
     end, is_found = len(text), False
-    while True:
+    for _ in range(_MOST_STOPS):
         while end and text[end - 1].isspace():
             end -= 1
         stop = _LAST_STOP.search(text, max(0, end - _LONGEST_STOP), end)
         if stop is None:
             return end if is_found else len(text)
         end, is_found = stop.start(), True
+    return end
