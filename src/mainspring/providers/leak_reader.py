@@ -220,7 +220,7 @@ class LeakReader:
         """Whether the request names the tokens that end the text, or asks for such, or one of them was said as a word before."""
         if self._closing and tokens.startswith(self._closing):
             return False
-        is_said = self._is_token_said or STOP.search(before) is not None
+        is_said = self._is_token_said or _has_stop(before)
         return is_said or self._is_asked(TOKENS) or any(map(self._is_asked, {*STOP.findall(tokens)}))
 
     def _parse_sections(self, text: str) -> list[LeakedCall]:
@@ -346,7 +346,7 @@ class LeakReader:
             place = len(held)
         said, rest = held[:place], held[place:]
         if said:
-            self._is_token_said = self._is_token_said or STOP.search(said) is not None
+            self._is_token_said = self._is_token_said or _has_stop(said)
             self._before = (self._before + said)[-_TAIL:]
         self._is_idle = not rest and not self._before.isspace() and not self._has_sections
         if rest:
@@ -481,6 +481,11 @@ def _is_listed(tokens: str, before: str) -> bool:
     """Whether the text speaks of tokens: one that no table has ends it behind others."""
     others = {*OTHER_STOP.findall(tokens)} - {*STOPS}
     return bool(others) and ("<|" in before or len(others) > 1)
+
+
+def _has_stop(text: str) -> bool:
+    """Whether one of the tokens that end turns is in it. What opens an answer is none."""
+    return any(stop in STOPS for stop in STOP.findall(text))
 
 
 def _is_action(text: str) -> bool:
