@@ -22,7 +22,7 @@ class HandMade:
         heapq.heappush(self.asked, (self.now + delay, len(self.asked), lambda: callback(*args)))
 
     def call_soon(self, callback: Callable[[], object]) -> None:
-        callback()
+        self.call_later(0, callback)
 
     def pass_to(self, moment: float) -> None:
         while self.asked and self.asked[0][0] <= moment:
@@ -47,6 +47,20 @@ def test_long_limits_share_a_timer_and_are_told_hardly_late() -> None:
     call_late(loop.loop, 10, lambda: told.append("third"))
     loop.pass_to(60)
     assert told[-1] == "third"
+
+
+def test_a_limit_that_is_taken_away_as_it_passes_is_not_told() -> None:
+    """Whoever it watches over may end in the same round of the loop: nobody is cancelled for that."""
+    loop, told = HandMade(), list[str]()
+
+    def end_both() -> None:
+        told.append("one")
+        for timer in timers:
+            timer.cancel()
+
+    timers = [call_late(loop.loop, 20, end_both) for _ in range(2)]
+    loop.pass_to(30)
+    assert told == ["one"]
 
 
 def test_a_short_limit_has_a_timer_of_its_own() -> None:

@@ -38,6 +38,13 @@ class _LateTimer:
         self._others.discard(self)
         self.tell = None  # which may know this
 
+    def fire(self) -> None:
+        """Tells, unless it was cancelled since it was found due."""
+        tell = self.tell
+        self.cancel()
+        if tell is not None:
+            tell()
+
 
 class _LateTimers:
     """Those of one event loop."""
@@ -55,9 +62,8 @@ class _LateTimers:
     def _look(self, loop: AbstractEventLoop) -> None:
         now = loop.time()
         for timer in [timer for timer in self._waiting if timer.due <= now]:
-            if timer.tell is not None:
-                loop.call_soon(timer.tell)
-            timer.cancel()
+            self._waiting.remove(timer)
+            loop.call_soon(timer.fire)
         self._is_looking = bool(self._waiting)
         if self._is_looking:
             loop.call_later(LATEST, self._look, loop)
