@@ -19,6 +19,16 @@ from tests.zoo.animal import MODEL, NOON, Refusal
 from mainspring.core.items import Json
 from mainspring.ports import Provider, Tape
 
+ASKED_AGAIN = {
+    "input": [
+        {"role": "user", "content": "What time is it?"},
+        {"type": "function_call", "call_id": "old", "name": "get_time", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "old", "output": "11:00"},
+        {"role": "user", "content": "And now?"},
+    ]
+}
+"""A request with a question, its call and its output, and another question."""
+
 
 class Outcome(Struct, frozen=True):
     """What the client got, and the zones that the tools were called with."""

@@ -12,7 +12,7 @@ from tests.clouds import aws
 from tests.clouds.aws import MIME, START, delta, event, exception
 from tests.providers.backend import DONE, chunk, sse
 from tests.zoo.animal import NOON, UTC, Refusal, call, mentions, outputs, say
-from tests.zoo.native_animal import NativeAnimal, Outcome, Silent
+from tests.zoo.native_animal import ASKED_AGAIN, NativeAnimal, Outcome, Silent
 from tests.zoo.native_anthropic import START as CLAUDE_START
 from tests.zoo.native_anthropic import ClaudeAnimal, text, write
 from tests.zoo.native_gemini import CALL, GeminiAnimal
@@ -269,14 +269,7 @@ class NoToolsAtAll(BedrockAnimal):
 class OutputsAlone(BedrockAnimal):
     """Outputs of tools and words may not be in one turn. https://github.com/browser-use/browser-use/issues/710"""
 
-    request: ClassVar = {
-        "input": [
-            {"role": "user", "content": "What time is it?"},
-            {"type": "function_call", "call_id": "old", "name": "get_time", "arguments": "{}"},
-            {"type": "function_call_output", "call_id": "old", "output": "11:00"},
-            {"role": "user", "content": "And now?"},
-        ]
-    }
+    request: ClassVar = ASKED_AGAIN
 
     def refuse(self, body: Json) -> str | None:
         roles = [message["role"] for message in body["messages"]]
@@ -513,14 +506,7 @@ class NoIdsTaken(VertexAnimal):
 class SignatureWanted(VertexAnimal):
     """A call that another model made has no signature. https://github.com/epam/ai-dial-adapter-vertexai/pull/335"""
 
-    request: ClassVar = {
-        "input": [
-            {"role": "user", "content": "What time is it?"},
-            {"type": "function_call", "call_id": "old", "name": "get_time", "arguments": "{}"},
-            {"type": "function_call_output", "call_id": "old", "output": "11:00"},
-            {"role": "user", "content": "And now?"},
-        ]
-    }
+    request: ClassVar = ASKED_AGAIN
 
     def refuse(self, body: Json) -> str | None:
         calls = [part for content in body["contents"] for part in content["parts"] if "functionCall" in part]

@@ -6,7 +6,7 @@ from typing import ClassVar
 import msgspec
 from tests.providers.backend import DONE, sse
 from tests.zoo.animal import NOON, Refusal, mentions
-from tests.zoo.native_animal import NativeAnimal, Silent
+from tests.zoo.native_animal import ASKED_AGAIN, NativeAnimal, Silent
 
 from mainspring.core.items import Json
 from mainspring.ports import Provider, Tape
@@ -390,14 +390,7 @@ class DoneAtTheEnd(GeminiAnimal):
 class OutputsAlone(GeminiAnimal):
     """Outputs of tools must be alone in their turn. https://github.com/anomalyco/opencode/pull/43479"""
 
-    request: ClassVar = {
-        "input": [
-            {"role": "user", "content": "What time is it?"},
-            {"type": "function_call", "call_id": "old", "name": "get_time", "arguments": "{}"},
-            {"type": "function_call_output", "call_id": "old", "output": "11:00"},
-            {"role": "user", "content": "And now?"},
-        ]
-    }
+    request: ClassVar = ASKED_AGAIN
 
     def refuse(self, body: Json) -> str | None:
         mixed = [
