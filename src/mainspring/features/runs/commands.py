@@ -241,7 +241,7 @@ async def prune(
     json: options.AsJson = False,
 ) -> int:
     """
-    Deletes the runs that ended longer ago than that, with their logs and answers.
+    Deletes the runs that ended longer ago than `--keep` says, with their logs and answers.
 
     What a kept run continues is kept with it. Conversations, approvals, budgets and the audit stay, too. It
     can be run while servers work. Runs that cannot be read are left and named, and the exit code is 1.
