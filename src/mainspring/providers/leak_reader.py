@@ -71,10 +71,8 @@ class LeakReader:
     is an answer, and where JavaScript `is_asked` for, a block of it is."""
 
     __slots__ = (
-        "_answer", "_before", "_closing", "_fences", "_held", "_is_asked", "_is_idle", "_is_json", "_is_played", "_is_token_said",
-        "_is_worded",
-        "_letters",
-        "_past", "_scan", "_size", "_tail", "_tools",
+        "_answer", "_before", "_closing", "_fences", "_held", "_is_asked", "_is_idle", "_is_json", "_is_played",
+        "_is_token_said", "_is_worded", "_letters", "_past", "_scan", "_size", "_tail", "_tools",
     )  # fmt: skip
 
     def __init__(
